@@ -8,11 +8,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from detrain.base.digest import digest_source
-from detrain.base.errors import ProgramNotFound
+from detrain.base.errors import ProgramNotFound, UsageError
 from detrain.base.structure import Structure
 from detrain.instrument.text_edits import Edit
+
+_STARTERS: Final = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+)
+"""Programs and modules that start others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,14 @@ class Program:
 
     @classmethod
     def find(cls, program: str, *, is_module: bool) -> Program:
-        """Find a program. Raises ProgramNotFound; where Python cannot compile it, that is said as Python says it."""
+        """Find a program. Raises ProgramNotFound, UsageError where it is what starts programs; where Python cannot
+        compile it, that is said as Python says it.
+        """
+        if (program if is_module else os.path.basename(program)) in _STARTERS:
+            raise UsageError(
+                f"{program!r} starts the program that trains, in other processes, which detrain does not see",
+                "have it start detrain, as in `torchrun … -m detrain run train.py`; or use `detrain launch`",
+            )
         if is_module:
             return _compiled(cls(program, True, program, _module_path(program)))
         path = Path(program)

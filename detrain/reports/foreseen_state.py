@@ -81,6 +81,7 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in _LOST:
                 lost.append(f"{Path(loop.file).name}:{call.lineno}: {ast.unparse(call)[:60]} makes {_LOST[name]}")
+    lost += _own_ranks(trees)
     for file, tree in trees.items():
         lost += [
             f"{Path(file).name}:{line}: {generator}() reads {name}, which {writer}() writes: if it lives on from epoch to epoch, a "
@@ -91,6 +92,21 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
         captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")
     outside = [str(each) for each in outside_inputs(trees)]
     return {"captured": captured, "loaders": loaders, "outside": outside, "not_captured": lost}
+
+
+def _own_ranks(trees: dict[str, ast.Module]) -> list[str]:
+    """Return where a program that trains in a process group, as far as its source shows, starts its own ranks."""
+    calls = [(file, node) for file, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [(file, node.lineno, ast.unparse(node.func)) for file, node in calls]
+    lasts = {name.rpartition(".")[2] for _file, _line, name in named}
+    joins = not lasts.isdisjoint({"init_process_group", "Accelerator"})
+    starts = {"notebook_launcher", "debug_launcher", *(("spawn", "start_processes", "Process") if joins else ())}
+    return [
+        f"{Path(file).name}:{line}: {name}() may start processes that train together: a process that joins a group so is REFUSED "
+        "(start it by `detrain launch --nproc-per-node N`)"
+        for file, line, name in named
+        if name.rpartition(".")[2] in starts
+    ]
 
 
 def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:

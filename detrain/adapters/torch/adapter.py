@@ -63,9 +63,10 @@ class Torch:
         self.shared = Tensors(self.devices)
         self.names = NamedObjects()
         self.random = RandomStreams()
-        self.loaders = Loaders(settings.moment, settings.elements, getattr(settings.probes, "fail", None))
-        if settings.probes is not None:
-            lost_graph.fail_by(settings.probes.fail)
+        fail = getattr(settings.probes, "fail", None)
+        self.loaders = Loaders(settings.moment, settings.elements, fail)
+        if fail is not None:
+            lost_graph.fail_by(fail)
         self._fully_sharded = FullySharded()
         self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded
@@ -74,7 +75,7 @@ class Torch:
         self._hooks = GlobalHooks()
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
-        self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded)
+        self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded, fail)
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment))

@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch.distributed
 from torch.autograd import graph
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from detrain.adapters.torch.distributed.buckets import Buckets
 from detrain.adapters.torch.distributed.ends import have_groups_outlive_reducers
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
+from detrain.adapters.torch.distributed.own_ranks import OwnRanks
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
 
@@ -42,12 +43,15 @@ class Processes:
         on_peer_error: Callable[[BaseException], None] | None,
         on_unheld: Callable[[str], bool] | None,
         fully_sharded: FullySharded,
+        fail: Callable[[FrameworkUnsupported], NoReturn] | None = None,
     ) -> None:
         self._ranks, self._fully_sharded = ranks, fully_sharded
         self._on_unheld = on_unheld
         self.is_here = torch.distributed.is_available()
         if self.is_here:
             have_groups_outlive_reducers()
+            if fail is not None:
+                OwnRanks(ranks, fail)
         self.buckets = Buckets() if ranks is not None and self.is_here else None
         if ranks is not None and self.is_here:
             _keep_starts_apart(ranks.job)
