@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from detrain.base import messages
@@ -51,6 +52,13 @@ def test_an_archive_is_harmless_as_long_as_nobody_writes_into_it(tmp_path: Path)
         assert not is_output_only(written)
     with zipfile.ZipFile(tmp_path / "a.zip") as read:
         assert is_output_only(read)
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [("r", True), ("r+", False), ("c", False)])
+def test_an_array_that_is_mapped_to_a_file_is_harmless_where_it_can_only_be_read(mode: Any, is_read: bool, tmp_path: Path) -> None:
+    np.arange(6.0).tofile(tmp_path / "rows.bin")
+
+    assert is_output_only(np.memmap(tmp_path / "rows.bin", mode=mode)) == is_read
 
 
 @pytest.mark.parametrize("is_readonly", [False, True])

@@ -11,6 +11,8 @@ import sys
 import zipfile
 from typing import Any, Final
 
+import numpy as np
+
 from detrain.python.inspect.names import module_of
 
 RECORDS: Final = (
@@ -41,7 +43,10 @@ _OUTPUT: Final = (
 drawn) does not go into training."""
 _READ_BACK: Final = ("mlflow.entities", "mlflow.store", "mlflow.tracking", "wandb.apis", "wandb.sdk.wandb_config")
 """Parts of them that a program asks for what it then trains with: settings, earlier runs."""
-_READERS: Final = (("lmdb", "Environment"), ("pyarrow.parquet", "ParquetFile"), ("safetensors", "safe_open"))
+_READERS: Final = (
+    *(("lmdb", "Environment"), ("numpy.lib.npyio", "NpzFile")),
+    *(("pyarrow.parquet", "ParquetFile"), ("safetensors", "safe_open")),
+)
 PROCESSES: Final = frozenset({"git", "mlflow", "nvidia-smi", "tensorboard", "wandb-core", "wandb-service"})
 """Programs that record or show, by their names."""
 
@@ -55,8 +60,8 @@ def is_output_only(value: Any) -> bool:
 
 
 def _is_reader(value: Any) -> bool:
-    if isinstance(value, zipfile.ZipFile):
-        return value.mode == "r"
+    if isinstance(value, zipfile.ZipFile | np.memmap):
+        return bool(value.mode == "r")
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _READERS]
     if not any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds):
         return False

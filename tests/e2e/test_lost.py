@@ -1,0 +1,141 @@
+"""What no checkpoint holds: REFUSED in time, or harmless by what it is; and gone on without where the user allows it.
+
+What is killed is a process.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from detrain.base.errors import NotCapturable
+from tests.e2e.forkserver import Server
+from tests.e2e.programs import PRELUDE
+
+LIBRARY = """\
+import threading
+
+class Schedule:
+    def __init__(self, settings):
+        self.settings, self.turns, self.lock = settings, 0, threading.Lock()
+
+    def step(self):
+        self.turns += 1
+        self.settings["rate"] = 1 / self.turns
+"""
+TOLD = (
+    PRELUDE
+    + """
+import helper
+settings = {"rate": 1.0}
+schedule = helper.Schedule(settings)
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3) * settings["rate"])
+        schedule.step()
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+)
+
+
+def with_library(folder: Path, program: str) -> dict[str, str]:
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "helper.py").write_text(LIBRARY)
+    (folder / "program.py").write_text(program)
+    return {"PYTHONPATH": str(folder / "site-packages")}
+
+
+def test_an_object_that_is_only_told_things_is_refused_and_that_is_said_in_time(server: Server, tmp_path: Path) -> None:
+    """A schedule that was told `step()` was called harmless, and the resumed run went on with another rate."""
+    path = with_library(tmp_path, TOLD)
+
+    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
+    foreseen = server.detrain("info", "program.py", cwd=tmp_path, **path)
+    refused = server.detrain("run", "program.py", cwd=tmp_path, **path)
+
+    assert "REFUSED from here on: schedule (helper.Schedule: it has moved on)" in died.err
+    assert "schedule (helper.Schedule: it has moved on): to resume from 2:0 will be REFUSED" in foreseen.out
+    assert refused.status == NotCapturable.exit_code
+    assert "--allow-lost schedule" in refused.err
+
+
+def test_a_run_goes_on_without_what_is_allowed_and_says_so_from_then_on(server: Server, tmp_path: Path) -> None:
+    path = with_library(tmp_path, TOLD)
+    server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
+    refused = server.detrain("run", "program.py", cwd=tmp_path, **path)
+    words = shlex.split(re.findall(r"add `(.*)`", refused.err)[0])
+
+    other = server.detrain("run", "--allow-lost", "shedule", "program.py", cwd=tmp_path, **path)
+    allowed = server.detrain("run", *words, "program.py", cwd=tmp_path, DIE_AT="3:1", **path)
+    again = server.detrain("run", *words, "program.py", cwd=tmp_path, **path)
+
+    assert other.status == NotCapturable.exit_code
+    assert "--allow-lost shedule: the checkpoint at 2:0 lacks nothing of that name; it lacks schedule" in other.err
+    assert allowed.status == -9, allowed.err
+    assert "going on without schedule, by --allow-lost" in allowed.err
+    assert again.status == 0, again.err
+    assert "this run has gone on without schedule, by --allow-lost" in again.err
+
+
+def test_the_environment_allows_as_the_option_does(server: Server, tmp_path: Path) -> None:
+    path = with_library(tmp_path, TOLD)
+    server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
+
+    allowed = server.detrain("run", "program.py", cwd=tmp_path, DETRAIN_RUN_ALLOW_LOST="schedule", **path)
+
+    assert allowed.status == 0, allowed.err
+    assert "going on without schedule, by --allow-lost" in allowed.err
+
+
+LAZY = """\
+import os, signal
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+if not os.path.exists("rows.bin"):
+    np.linspace(-1, 1, 48, dtype="float32").tofile("rows.bin")
+
+class Rows(Dataset):
+    rows = None
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        if self.rows is None:
+            self.rows = np.memmap("rows.bin", dtype="float32", mode="r", shape=(12, 4))
+        return torch.tensor(self.rows[i])
+
+torch.manual_seed(0)
+data = Rows()
+loader = DataLoader(data, batch_size=3, shuffle=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    for step, batch in enumerate(loader):
+        optimizer.zero_grad()
+        (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, model.weight.tolist(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "2b"])
+def test_a_file_that_a_data_set_opens_when_it_is_read_is_harmless(every: str, torch_server: Server, tmp_path: Path) -> None:
+    """It has two names, and was lost at one and missed at the other."""
+    (tmp_path / "program.py").write_text(LAZY)
+    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+
+    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
+    last = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert died.status == -9
+    assert "REFUSED" not in died.err
+    assert last.status == 0, last.err
+    assert last.last_line() == whole.last_line()
