@@ -150,8 +150,54 @@ BESIDE: Final[dict[str, list[object]]] = {
     "loop": ["for", "enumerate", "zip", "tqdm"],
     "after": [None, "validate", "save"],
     "every": ["1", "2b", "1b"],
+    "log": [None, "rotating", "tensorboard", "own resume", "dated"],
 }
 """What goes on beside the loop."""
+_LOGS: Final = {
+    None: ("", "", "", ""),
+    "rotating": (
+        """\
+import glob, logging
+from logging.handlers import RotatingFileHandler
+log = logging.getLogger("train")
+log.setLevel("INFO")
+log.addHandler(RotatingFileHandler("train.log", maxBytes=60, backupCount=3))
+log.info("begin")
+""",
+        "log.info('%d %r', turns, float(loss))",
+        "log.info('epoch %d', epoch)",
+        "print([open(name).read() for name in sorted(glob.glob('train.log*'))])",
+    ),
+    "tensorboard": (
+        "from torch.utils.tensorboard import SummaryWriter\nwriter = SummaryWriter('runs')\n",
+        "writer.add_scalar('loss', float(loss), turns)",
+        "",
+        "writer.close()",
+    ),
+    "own resume": (
+        """\
+if os.path.exists("last.pt"):
+    held = torch.load("last.pt")
+    model.load_state_dict(held["model"])
+    optimizer.load_state_dict(held["optimizer"])
+    print("goes on by itself")
+""",
+        "",
+        "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, 'last.pt')",
+        "",
+    ),
+    "dated": (
+        """\
+import datetime
+folder = os.path.join("outputs", datetime.datetime.now().strftime("%H-%M-%S-%f"))
+os.makedirs(folder)
+""",
+        "",
+        "torch.save(model.state_dict(), os.path.join(folder, f'{epoch}.pt'))",
+        "print([sorted(os.listdir(os.path.join('outputs', name))) for name in os.listdir('outputs')])",
+    ),
+}
+"""How a program records: before its loop, in each batch, behind each epoch, at its end."""
 _FROM_LIBRARY: Final = """\
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 from ahead import BackgroundGenerator
@@ -371,7 +417,8 @@ loader = Batches()
     if row["loop"] == "tqdm":
         source = "from tqdm import tqdm\n" + source
     step = _CLOSURE if row["optimizer"] == "lbfgs" else _STEPS[str(row["step"])]
-    body = [load, "die()", step, at_step, "total += float(loss)"]
+    before, each, behind, end = _LOGS[row.get("log")]  # type: ignore[index]
+    body = [load, "die()", step, at_step, "total += float(loss)", each]
     lines = [
         at_start,
         "total = 0.0",
@@ -381,6 +428,7 @@ loader = Batches()
         "print(epoch, total)",
         at_epoch,
         _AFTER[row["after"]],  # type: ignore[index]
+        behind,
     ]
     ema = "ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))\n"
     scaler = "scaler = torch.amp.GradScaler('cpu', init_scale=64.0, growth_interval=3)\n"
@@ -391,9 +439,10 @@ loader = Batches()
         + (ema if row["step"] == "ema" else scaler if row["step"] == "scaler" else "")
         + "loss_of, best = nn.CrossEntropyLoss(), (9e9, None)\nheld_out = DataLoader(TensorDataset(x, y), 20, shuffle=True)\n"
         + source
+        + before
         + "for epoch in range(4):\n"
         + "\n".join(_indented(lines))
-        + f"\nshow({'ema' if row['step'] == 'ema' else ''})\n"
+        + f"\n{end}\nshow({'ema' if row['step'] == 'ema' else ''})\n"
     )
 
 
