@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +14,7 @@ from detrain.base.source_parsing import parse
 
 LIBRARIES: Final = ("site-packages", "dist-packages")
 """Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
+_IMPORT: Final = re.compile(rb"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -50,6 +54,23 @@ def imported_modules(entry: Path) -> set[str]:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in names}
+
+
+def imported_by_libraries(names: set[str]) -> set[str]:
+    """Return the top-level names of what the installed libraries among these modules import, as their text shows it:
+    a program may import a framework by them alone.
+    """
+    found: set[str] = set()
+    for name in names - sys.stdlib_module_names:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
+        for place in {Path(each) for each in places if set(LIBRARIES).intersection(Path(each).parts)}:
+            for file in place.rglob("*.py") if place.is_dir() else [place] * (place.suffix == ".py"):
+                found |= {each.decode() for each in _IMPORT.findall(file.read_bytes())}
+    return found
 
 
 def _import_folders(entry: Path) -> list[Path]:

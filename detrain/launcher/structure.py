@@ -9,7 +9,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import NoStructure, StructureInvalid
-from detrain.base.source_files import imported_modules
+from detrain.base.source_files import imported_by_libraries, imported_modules
 from detrain.base.structure import Structure, read_info
 from detrain.launcher.program import Program
 from detrain.store.catalogue import INFO_NAME
@@ -30,7 +30,7 @@ def find_structure(program: Program, *homes: Path) -> Structure:
     if structure.nests or program.probes():
         return structure
     imported = imported_modules(program.path)
-    inside = library_nests(imported)
+    inside = library_nests(imported) or library_nests(imported_by_libraries(imported.difference(ADAPTERS, FOLLOWED, FOREIGN)))
     if inside:
         return msgspec.structs.replace(structure, nests=inside)
     if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)) or _leads_elsewhere(imported - set(FOREIGN), program):
