@@ -350,6 +350,103 @@ _LOOPS: Final = {
 }
 
 
+CONFIGS: Final = '''
+import collections
+
+
+class Dict(dict):
+    def __init__(self, lr):
+        super().__init__(lr=lr)
+        object.__setattr__(self, "frozen", [False])
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+class Shown(Dict):
+    """What it shows as `__dict__` is made anew each time."""
+
+    __dict__ = property(lambda self: dict(self))
+
+    def __init__(self, lr):
+        dict.__init__(self, lr=lr)
+
+
+class Same(dict):
+    def __init__(self, lr):
+        super().__init__(lr=lr)
+        self.__dict__ = self
+
+
+class Told(Dict):
+    def __new__(cls, *arguments):
+        made = super().__new__(cls)
+        object.__setattr__(made, "box", {"made": True})
+        return made
+
+    def __reduce_ex__(self, protocol):
+        return Told, (self["lr"],)
+
+
+class Listed(list):
+    lr = property(lambda self: self[0], lambda self, value: list.__setitem__(self, 0, value))
+
+    def __init__(self, lr):
+        super().__init__([lr])
+
+    def __setitem__(self, key, value):
+        list.__setitem__(self, 0, value)
+
+
+class Attributes:
+    def __init__(self, lr):
+        self.lr, self.seen = lr, {1, 2}
+
+    def __setitem__(self, key, value):
+        setattr(self, key, value)
+
+
+class Slots:
+    __slots__ = ("lr",)
+
+    def __init__(self, lr):
+        object.__setattr__(self, "lr", lr)
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+
+    __setitem__ = __setattr__
+
+
+class Node(Attributes):
+    """A tree whose leaves know their parent, as OmegaConf's."""
+
+    def __init__(self, lr, parent=None):
+        self.parent, self.content = parent, collections.OrderedDict()
+        self.content["lr"] = Attributes(lr)
+
+    lr = property(lambda self: self.content["lr"].lr, lambda self, value: self.content.update(lr=Attributes(value)))
+'''
+"""Configs of a library: what is over a container, what holds attributes or slots, and a tree."""
+CONFIG: Final = {
+    "config": ["Dict", "Shown", "Same", "Told", "Listed", "Attributes", "Slots", "Node"],
+    "made": ["before", "in the loop"],
+    "change": ["item", "attribute", "whole"],
+    "every": ["1", "3b"],
+}
+_CHANGES: Final = {
+    "item": "config['lr'] = config.lr * 0.8",
+    "attribute": "config.lr = config.lr * 0.8",
+    "whole": "config = configs.{}(config.lr * 0.8)",
+}
+
+
+def rows_with_configs() -> list[dict[str, object]]:
+    """Return the same of programs that keep their learning rate in a config of a library."""
+    first = {name: values[0] for name, values in TABLE.items()}
+    return [first | dict(zip(CONFIG, row, strict=True)) for row in AllPairs(list(CONFIG.values()))]
+
+
 def rows() -> list[dict[str, object]]:
     """Return programs, in which each two values of different choices occur together, where they can."""
     names = list(TABLE)
@@ -419,7 +516,14 @@ loader = Batches()
     step = _CLOSURE if row["optimizer"] == "lbfgs" else _STEPS[str(row["step"])]
     before, each, behind, end = _LOGS[row.get("log")]  # type: ignore[index]
     body = [load, "die()", step, at_step, "total += float(loss)", each]
+    config = f"configs.{row.get('config')}(0.02)"
+    of_config = [f"config = config or {config}", "optimizer.param_groups[0]['lr'] = config.lr"] if row.get("config") else []
+    change = [_CHANGES[str(row["change"])].format(row["config"]), "print(config.lr)"] if row.get("config") else []
+    if row.get("config"):
+        source += "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'site-packages'))\n"
+        source += f"import configs\nconfig = {config if row['made'] == 'before' else None}\n"
     lines = [
+        *of_config,
         at_start,
         "total = 0.0",
         "starts.append(turns + 1)",
@@ -427,6 +531,7 @@ loader = Batches()
         *_indented(body),
         "print(epoch, total)",
         at_epoch,
+        *change,
         _AFTER[row["after"]],  # type: ignore[index]
         behind,
     ]
@@ -455,5 +560,5 @@ def name_of(row: Mapping[str, object]) -> str:
     return ", ".join(
         str(value) if name == "data" else f"{name} {json.dumps(value)}"
         for name, value in row.items()
-        if name == "data" or value != {**BESIDE, **TABLE}[name][0]
+        if name == "data" or value != {**CONFIG, **BESIDE, **TABLE}[name][0]
     )

@@ -11,7 +11,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary_torch import LIBRARY, is_refused, name_of, rows, rows_beside, text
+from tests.e2e.ordinary_torch import CONFIGS, LIBRARY, is_refused, name_of, rows, rows_beside, rows_with_configs, text
 
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
@@ -48,12 +48,27 @@ def test_a_program_beside_whose_loop_something_goes_on_ends_as_one_that_never_wa
     _try(row, torch_server, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=name_of(row), marks=[pytest.mark.slow if number else pytest.mark.fast])
+        for number, row in enumerate(rows_with_configs())
+    ],
+)
+def test_a_program_with_a_config_of_a_library_ends_as_one_that_never_was(
+    row: dict[str, object], torch_server: Server, tmp_path: Path
+) -> None:
+    """Values of before the loop came back, in silence, and what the loop had made was lost."""
+    _try(row, torch_server, tmp_path)
+
+
 def _try(row: dict[str, object], torch_server: Server, tmp_path: Path) -> None:
     """What is killed is a process."""
     program = tmp_path / "program.py"
     program.write_text(text(row))
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "ahead.py").write_text(LIBRARY)
+    (tmp_path / "site-packages" / "configs.py").write_text(CONFIGS)
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     whole = torch_server.bare(program, cwd=tmp_path / "whole")
