@@ -75,7 +75,17 @@ TENSORFLOW: Final = FrameworkNames(
 
 _TORCH_FUNCTIONS: Final = ("torch.nn.functional", "torch._C._nn", "torch.functional")
 _LIGHTNING: Final = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "torchmetrics")
-_TRAINERS: Final = ("stable_baselines3", "skorch", "ignite", "ultralytics", "fastai", "fastcore", "diffusers", "timm")
+_TRAINERS: Final = (
+    "pytorch_tabnet",
+    "stable_baselines3",
+    "skorch",
+    "ignite",
+    "ultralytics",
+    "fastai",
+    "fastcore",
+    "diffusers",
+    "timm",
+)
 TORCH: Final = FrameworkNames(
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
@@ -187,6 +197,13 @@ LIBRARY_TRAININGS: Final = (
         ("engine/engine.py", "Engine._run_once_on_dataset_as_gen"),
         "_process_function",
         "0.5",
+    ),
+    LibraryTraining(
+        "pytorch_tabnet",
+        ("abstract_model.py", "TabModel.fit"),
+        ("abstract_model.py", "TabModel._train_epoch"),
+        "_train_batch",
+        "4.1",
     ),
     LibraryTraining("ultralytics", _YOLO, _YOLO, "optimizer_step", "8.4"),
     LibraryTraining("fastai", ("learner.py", "Learner._do_fit"), ("learner.py", "Learner.all_batches"), "one_batch", "2.8"),
