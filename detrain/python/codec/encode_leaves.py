@@ -36,6 +36,7 @@ from detrain.python.inspect.object_graph import (
     HARMLESS,
     LARGE_BYTES,
     NANS,
+    OF_OUTPUT,
     STREAMS,
     WITH_VARIABLES,
     Hooks,
@@ -103,6 +104,8 @@ class LeafEncoder(ABC):
         """Objects whose classes say themselves what they hold."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
+        self._outputs = 0
+        """Inside how many objects that only show or record what the program does."""
         self._depth = 0
 
     @abstractmethod
@@ -123,7 +126,8 @@ class LeafEncoder(ABC):
 
     def _name(self, path: str, value: object, why: str) -> None:
         """Name what is not captured of a value."""
-        self._lost.append(f"{shown(path)} ({why}{HARMLESS if is_output_only(value) else ''})")
+        end = OF_OUTPUT if self._outputs else HARMLESS if is_output_only(value) else ""
+        self._lost.append(f"{shown(path)} ({why}{end})")
 
     def _node(self, value: object, node: list[Item]) -> Item:
         self._nodes.append(node)

@@ -61,6 +61,7 @@ from detrain.python.inspect.object_graph import (
     deep_calls,
     key_path,
 )
+from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
@@ -280,6 +281,14 @@ class Encoder(Functions):
             return self._encode_numpy(value, path) or self._encode_opaque(number, value, path)
         return self._encode_scalar(value, path) or self._encode_special(number, value, path)
 
+    def _encode_attributes(self, owner: object, values: Mapping[Any, object], path: str) -> list[Item]:
+        """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too."""
+        is_output = is_output_only(owner)
+        self._outputs += is_output
+        pairs = self._encode_pairs(values, path)
+        self._outputs -= is_output
+        return pairs
+
     def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
         return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
@@ -447,7 +456,7 @@ class Encoder(Functions):
             return ["namedtuple", self._name_of(cls, path), self._encode_all(tuple.__iter__(value), path)]
         own, gone = own_attributes(value), of_last_use(cls)
         lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
-        attributes = None if own is value else self._encode_pairs(lasting, path)
+        attributes = None if own is value else self._encode_attributes(value, lasting, path)
         slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
         base = container_base(cls)
         if base is set:
@@ -488,6 +497,7 @@ class Encoder(Functions):
         if self._collects:
             self._baseline.add_names(value, stored)
         gone = dict.fromkeys(sorted(self._baseline.names(value) - (own_attributes(value) or {}).keys()), ABSENT)
-        pairs = self._encode_pairs(self._state(value, stored, path, is_own=is_own_class(type(value))) | gone, path)
+        state = self._state(value, stored, path, is_own=is_own_class(type(value))) | gone
+        pairs = self._encode_attributes(value, state, path)
         place = None if stream is None else self._encode_stream(stream, value, path)
         return ["derived", *node[1:3], pairs, place, *node[3:]]

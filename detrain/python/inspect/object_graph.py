@@ -225,6 +225,8 @@ WITH_VARIABLES: Final = "with variables of its own"
 """Of an object that no other one of its class can stand in for."""
 HARMLESS: Final = ", harmless"
 """How what is said of a loss ends, within its brackets, where a resumed run goes on without."""
+OF_OUTPUT: Final = f", of an output{HARMLESS}"
+"""The same of a part of an object that only shows or records: nobody need hear of it."""
 LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
 """Why loading the same batches again may not bring an object of a library to where it was."""
 

@@ -12,7 +12,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
-from detrain.python.inspect.object_graph import place_of_loss
+from detrain.python.inspect.object_graph import is_harmless, place_of_loss
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
 from detrain.runtime.session.state_parts import StateParts
@@ -79,8 +79,9 @@ class Restorer:
                 "its source and arguments are what they were: detrain cannot bring this back, or what the program reads before "
                 "its loop was changed; restore that, or start anew with --fresh",
             )
-        if is_last and missing.named:
-            messages.warn(f"going on without what was named as not captured: {', '.join(missing.named[:8])}")
+        harmless = {place_of_loss(loss) for loss in snapshot.meta.not_captured if is_harmless(loss)}
+        if is_last and (without := [place for place in missing.named if place not in harmless]):
+            messages.warn(f"going on without what was named as not captured: {', '.join(without[:8])}")
         self._state.adapters.build_made()
         self._state.world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         self._state.streams.write(snapshot.rng)

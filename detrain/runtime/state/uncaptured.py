@@ -16,7 +16,7 @@ from detrain.base import messages
 from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.generator_callers import counted_draws
-from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, OF_GRAPH, is_harmless, place_of_loss
+from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, OF_GRAPH, OF_OUTPUT, is_harmless, place_of_loss
 from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.rewritten_files import Contents
@@ -93,7 +93,7 @@ class Uncaptured:
             self._warn("a resumed run will be REFUSED from here on", refused, "refused")
         if allowed:
             self._warn("a resumed run goes on without, by --allow-lost", allowed, "allowed")
-        if harmless := [loss for loss in new if is_harmless(loss)]:
+        if harmless := [loss for loss in new if is_harmless(loss) and not loss.endswith(f"{OF_OUTPUT})")]:
             self._warn("harmless, a resumed run goes on without", harmless, "harmless")
         return {loss for loss in lost if READS_AND_CHANGED not in loss or loss.endswith(PULLED_SINCE)}
 
