@@ -18,8 +18,8 @@ ADAPTERS: Final = {
 }
 """Module and class of each adapter, by the top-level module whose import brings the framework in."""
 
-FOLLOWED: Final = ("keras", "tf_keras", "optax", "equinox")
-"""Other top-level modules of whose import the adapters are told."""
+FOLLOWED: Final = ("keras", "tf_keras", "optax", "equinox", "torch._dynamo", "torch._inductor.codecache")
+"""Other modules of whose import the adapters are told."""
 
 
 def make(name: str, settings: Settings, streams: Streams) -> Adapter:

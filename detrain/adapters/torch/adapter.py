@@ -18,6 +18,7 @@ import torch.utils.data
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
+from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.devices.placement import Devices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
@@ -73,6 +74,7 @@ class Torch:
         self._spread = SpreadTensors(self._fully_sharded)
         self.leaves = Leaves(self.loaders, self._spread, self.devices)
         self._hooks = GlobalHooks()
+        self._compiled = History(getattr(settings.probes, "fail", None))
         self.rollback = Rollback(self.loaders, self._hooks)
         self.norms = Norms()
         self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded, fail)
@@ -83,7 +85,8 @@ class Torch:
                 note_saves(settings.contents.also_writes)
 
     def on_import(self, module: str) -> None:
-        """Nothing that is followed belongs to PyTorch."""
+        """Follow what is compiled."""
+        self._compiled.on_import(module)
 
     def state(self) -> bytes:
         """Return the settings of the process, and how many loaders, iterators and hooks were made."""
@@ -94,6 +97,7 @@ class Torch:
             "fully sharded": self._fully_sharded.state(),
             **({} if self._processes.buckets is None else {"buckets": self._processes.buckets.state()}),
             **({"devices": seen} if (seen := self.devices.seen()) else {}),
+            **({"compiled": compiled} if (compiled := self._compiled.state()) is not None else {}),
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -107,6 +111,7 @@ class Torch:
             get, set_flag = flags.FLAGS[name]
             if get() != value:
                 set_flag(value)
+        self._compiled.restore(was.get("compiled"))
         self.loaders.restore(was["loaders"], positions, mode)
         self._hooks.set_count(was["hooks"])
 
@@ -132,7 +137,8 @@ class Torch:
 
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
-        return [*self._hooks.uncaptured(), *self._fully_sharded.uncaptured(), *self._spread.uncaptured()]
+        keep = (self._hooks, self._fully_sharded, self._spread, self._compiled)
+        return [loss for each in keep for loss in each.uncaptured()]
 
     def at_rest(self) -> AbstractContextManager[None]:
         """Inside, modules under FSDP2 have their shards. The program's objects are about to be gone through."""

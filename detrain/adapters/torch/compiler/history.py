@@ -1,0 +1,261 @@
+"""What `torch.compile` has compiled so far: a resumed process compiles it again, as the first one had it.
+
+Which code a frame runs follows from what came before. Dynamo compiles a frame for the sizes that it meets first; where
+another size comes, for any size, and that serves the first size, too; behind `recompile_limit` variants the frame runs
+without being compiled; one that it could not compile once it never tries again. Kernels for one size and for any give
+other bits, and compiled dropout draws otherwise than `nn.Dropout`.
+
+So of each frame the variants are state, the last used first: what Dynamo knew of sizes when it made one, a digest of
+its guards, which say for which inputs it is, and digests of its kernels. Where a resumed process comes to a frame, it
+compiles it with what was known of sizes at the first of these variants; the guards are this one's if the first run
+would have taken it here. Else it goes on with the next one, and behind the last one with what was known at the cut. The
+kernels must be those of the first run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from types import CodeType
+from typing import Any, Final, NoReturn
+
+from detrain.adapters.torch.compiler import sizes
+from detrain.base.digest import digest_bytes
+from detrain.base.errors import DetrainError, Diverged
+from detrain.python.inspect.object_graph import AND_READ
+
+DYNAMO: Final = "torch._dynamo"
+KERNELS: Final = "torch._inductor.codecache"
+"""The modules that must have been imported before something is compiled, and before a kernel is loaded."""
+_OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
+"""What differs in each process: addresses, and the number of a compilation."""
+_REMARK: Final = re.compile(r"  +# .*")
+"""Where a guard comes from, and advice, which follows from the size that came."""
+
+
+@dataclass(eq=False)
+class Variant:
+    """One way in which a frame has been compiled."""
+
+    sizes: sizes.Known
+    guards: str
+    kernels: list[str] = field(default_factory=list)
+    expected: list[str] | None = None
+    """The kernels of the first run, where it had this variant."""
+    code: object = None
+    """What runs, in this process."""
+
+
+class History:
+    """Hears what is compiled, from the import of Dynamo on."""
+
+    def __init__(self, fail: Callable[[DetrainError], NoReturn] | None) -> None:
+        self._fail = fail
+        self._sizes = sizes.Sizes()
+        self._made: dict[int, tuple[CodeType, list[Variant]]] = {}
+        self._by_id: dict[str, Variant] = {}
+        """The variants of this process by what PyTorch calls their compilation: kernels of a gradient come later."""
+        self._loading: list[str] | None = None
+        """The kernels that are loaded while a frame is compiled."""
+        self._waiting: dict[str, list[Variant]] = {}
+        """Those of the first run that this process has not come to yet."""
+        self._left: dict[str, str] = {}
+        """Frames that are not compiled, and how the frames that they call are handled."""
+        self._given_up: dict[str, str] = {}
+        """Frames that Dynamo has given up compiling, in words."""
+
+    def on_import(self, module: str) -> None:
+        """Hear of what is compiled, and of the kernels that are loaded."""
+        if module == DYNAMO:
+            self._hear_of_frames()
+            self._sizes.watch()
+        elif module == KERNELS:
+            self._hear_of_kernels()
+
+    def state(self) -> Mapping[str, object] | None:
+        """Return what has been compiled, as data; None if nothing has."""
+        frames: dict[str, list[list[object]]] = {}
+        for code, variants in self._made.values():
+            frames.setdefault(_key(code), []).extend([each.sizes, each.guards, each.kernels] for each in _in_order(code, variants))
+        for key, waiting in self._waiting.items():
+            frames.setdefault(key, []).extend([each.sizes, each.guards, each.expected] for each in waiting)
+        frames = {key: variants for key, variants in frames.items() if variants}
+        if not (frames or self._left or self._given_up):
+            return None
+        return {"frames": frames, "sizes": self._sizes.known(), "left": self._left, "given up": self._given_up}
+
+    def restore(self, was: Mapping[str, Any] | None) -> None:
+        """Have everything compiled as it was: what this process has compiled otherwise goes away."""
+        now = self.state()
+        if json.loads(json.dumps(now)) == was:
+            return
+        if now is not None:
+            _module(DYNAMO).reset()
+        was = was or {"frames": {}, "sizes": {}, "left": {}, "given up": {}}
+        self._waiting = {
+            key: [Variant(known, guards, [], kernels) for known, guards, kernels in variants]
+            for key, variants in was["frames"].items()
+        }
+        self._left, self._given_up = dict(was["left"]), dict(was["given up"])
+        self._sizes.restore(was["sizes"])
+
+    def uncaptured(self) -> list[str]:
+        """Return the frames that a resumed run would compile again, and which of its settings it does not know."""
+        found = [f"{words}{AND_READ})" for words in self._given_up.values()]
+        by_key: dict[str, list[int]] = {}
+        for code, variants in self._made.values():
+            if variants:
+                by_key.setdefault(_key(code), []).append(len(variants))
+        twice = [key for key, counts in by_key.items() if len(counts) > 1 and max(counts) > 1]
+        found += [f"{_shown(key)} (compiled code: made more than once, and compiled in several ways{AND_READ})" for key in twice]
+        config = sys.modules.get(f"{DYNAMO}.config")
+        if self._made and getattr(config, "automatic_dynamic_exclusion_guard", False):
+            found.append(f"the compiled code (torch._dynamo.config.automatic_dynamic_exclusion_guard is set{AND_READ})")
+        return found
+
+    # What is compiled.
+
+    def _hear_of_frames(self) -> None:
+        dynamo = sys.modules[DYNAMO]
+        wrapper, reset = dynamo.convert_frame.CatchErrorsWrapper, dynamo.reset
+        original = wrapper.__call__
+
+        @wraps(original)
+        def call(this: Any, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> Any:
+            return self._compile(lambda state: original(this, frame, cache_entry, state), frame, frame_state)
+
+        @wraps(reset)
+        def forget() -> None:
+            reset()
+            self._made, self._by_id, self._waiting, self._left, self._given_up = {}, {}, {}, {}, {}
+            self._sizes.restore({})
+
+        wrapper.__call__, dynamo.reset = call, forget
+
+    def _compile(self, compile_frame: Callable[[dict[str, Any]], Any], frame: Any, frame_state: dict[str, Any]) -> Any:
+        types = sys.modules[f"{DYNAMO}.types"]
+        key = _key(frame.f_code)
+        if key in self._left:
+            strategy = types.FrameExecStrategy(types.FrameAction.SKIP, getattr(types.FrameAction, self._left[key]))
+            return types.ConvertFrameReturn(frame_exec_strategy=strategy, skip_reason="so it was at the checkpoint")
+        for variant in list(self._waiting.get(key, ())):
+            with self._loads() as kernels, self._sizes.as_known(variant.sizes):
+                try:
+                    result = compile_frame(dict(frame_state))
+                except Exception:
+                    continue
+            if result.guarded_code is not None and _guards(result.guarded_code) == variant.guards:
+                self._waiting[key].remove(variant)
+                variant.kernels = kernels
+                self._check(frame.f_code, variant)
+                return self._note(frame.f_code, result, variant)
+        with self._loads() as kernels, self._sizes.noted() as known, self._counting(len(self._waiting.get(key, ()))):
+            result = compile_frame(frame_state)
+        if result.guarded_code is not None:
+            return self._note(frame.f_code, result, Variant(known, _guards(result.guarded_code), kernels))
+        if result.frame_exec_strategy.cur_action == types.FrameAction.RUN_ONLY:
+            self._given_up[key] = f"{_shown(key)} (compiled code: PyTorch has given up compiling it, its recompile limit is reached"
+        elif result.apply_to_code and result.skip_reason != _OF_PYTORCH:
+            self._left[key] = result.frame_exec_strategy.recursive_action.name
+        return result
+
+    def _note(self, code: CodeType, result: Any, variant: Variant) -> Any:
+        variant.code = result.guarded_code.code
+        self._made.setdefault(id(code), (code, []))[1].append(variant)
+        self._by_id[str(result.guarded_code.compile_id)] = variant
+        return result
+
+    def _check(self, code: CodeType, variant: Variant) -> None:
+        """Compare kernels with those of the first run. Raises Diverged."""
+        expected = variant.expected or []
+        if all(now == then for now, then in zip(variant.kernels, expected, strict=False)):
+            return
+        error = Diverged(
+            f"the kernels that PyTorch compiles for {_shown(_key(code))} are not those of the run that took the checkpoint",
+            "resume with the cache that it had (TORCHINDUCTOR_CACHE_DIR): kernels may follow from the size that came first, or "
+            "from measured times (max-autotune)",
+        )
+        if self._fail is not None:
+            self._fail(error)
+        raise error
+
+    @contextmanager
+    def _loads(self) -> Iterator[list[str]]:
+        """Inside, a frame is compiled; gives its kernels."""
+        before, self._loading = self._loading, []
+        try:
+            yield self._loading
+        finally:
+            self._loading = before
+
+    def _counting(self, waiting: int) -> Any:
+        """Inside, variants that are still to come count, too: Dynamo gives up where the first run did."""
+        config = sys.modules[f"{DYNAMO}.config"]
+        return config.patch(recompile_limit=config.recompile_limit - waiting) if waiting else nullcontext()
+
+    def _hear_of_kernels(self) -> None:
+        cache = sys.modules[KERNELS].PyCodeCache
+        original = cache.load_by_key_path.__func__
+
+        @wraps(original)
+        def load(cls: Any, key: str, path: str, *args: Any, **kwargs: Any) -> Any:
+            if args or "linemap" in kwargs:  # a whole graph, not one of its kernels
+                self._loaded(path)
+            return original(cls, key, path, *args, **kwargs)
+
+        cache.load_by_key_path = classmethod(load)
+
+    def _loaded(self, path: str) -> None:
+        folder = sys.modules["torch._inductor.runtime.cache_dir_utils"].cache_dir()
+        with open(path, encoding="utf-8") as file:
+            digest = _digest(file.read().replace(folder, ""))
+        if self._loading is not None:
+            self._loading.append(digest)
+            return
+        current = sys.modules["torch._guards"].CompileContext.current_compile_id()
+        variant = self._by_id.get(str(current))
+        if variant is not None:
+            variant.kernels.append(digest)
+            self._check(_code_of(self._made, variant), variant)
+
+
+_OF_PYTORCH: Final = "frame is in the Dynamo skipfiles list"
+
+
+def _module(name: str) -> Any:
+    return sys.modules[name]
+
+
+def _digest(text: str) -> str:
+    return digest_bytes(_OWN.sub("", text).encode())[:16]
+
+
+def _guards(guarded: Any) -> str:
+    return _digest(_REMARK.sub("", str(guarded.guard_manager)))
+
+
+def _key(code: CodeType) -> str:
+    """Return what a frame is called in every process: its name, where it is, and a digest of what it does."""
+    file = _OWN.sub("", code.co_filename).rpartition("/")[2]
+    return f"{code.co_qualname} {file}:{code.co_firstlineno} {_digest(sizes.code_text(code))}"
+
+
+def _shown(key: str) -> str:
+    name, place, _ = key.rsplit(" ", 2)
+    return f"{name} in {place}"
+
+
+def _in_order(code: CodeType, variants: list[Variant]) -> list[Variant]:
+    """Return the variants that there still are, in the order in which Dynamo asks them."""
+    entries = sys.modules[f"{DYNAMO}.eval_frame"]._debug_get_cache_entry_list(code)
+    by_code = {id(variant.code): variant for variant in variants}
+    return [by_code[id(entry.code)] for entry in entries if id(entry.code) in by_code]
+
+
+def _code_of(made: Mapping[int, tuple[CodeType, list[Variant]]], variant: Variant) -> CodeType:
+    return next(code for code, variants in made.values() if variant in variants)
