@@ -27,7 +27,6 @@ from typing import Any, Final, NoReturn
 from detrain.adapters.torch.compiler import sizes
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
-from detrain.python.inspect.object_graph import AND_READ
 
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
@@ -106,22 +105,22 @@ class History:
 
     def uncaptured(self) -> list[str]:
         """Return the frames that a resumed run would compile again, and which of its settings it does not know."""
-        found = [f"{words}{AND_READ})" for words in self._given_up.values()]
+        found = [f"{words})" for words in self._given_up.values()]
         by_key: dict[str, list[int]] = {}
         for code, variants in self._made.values():
             if variants:
                 by_key.setdefault(_key(code), []).append(len(variants))
         twice = [key for key, counts in by_key.items() if len(counts) > 1 and max(counts) > 1]
-        found += [f"{_shown(key)} (compiled code: made more than once, and compiled in several ways{AND_READ})" for key in twice]
+        found += [f"{_shown(key)} (compiled code: made more than once, and compiled in several ways)" for key in twice]
         config = sys.modules.get(f"{DYNAMO}.config")
         if self._made and getattr(config, "automatic_dynamic_exclusion_guard", False):
-            found.append(f"the compiled code (torch._dynamo.config.automatic_dynamic_exclusion_guard is set{AND_READ})")
+            found.append("the compiled code (torch._dynamo.config.automatic_dynamic_exclusion_guard is set)")
         return found
 
     # What is compiled.
 
     def _hear_of_frames(self) -> None:
-        dynamo = sys.modules[DYNAMO]
+        dynamo = _module(DYNAMO)
         wrapper, reset = dynamo.convert_frame.CatchErrorsWrapper, dynamo.reset
         original = wrapper.__call__
 
