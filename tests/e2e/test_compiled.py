@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from detrain.base.errors import Diverged
 from tests.e2e.forkserver import Server
 
 PROGRAM: Final = """\
@@ -84,6 +85,8 @@ WAYS: Final = (
     *("model", "method", "loss", "optimizer", "dynamic", "full graph", "bf16", "graph break", "disabled"),
     *("last batch", "lengths", "validation", "reduce-overhead", "max-autotune"),
 )
+OF_THE_CACHE: Final = ("last batch", "lengths", "max-autotune")
+"""Whose kernels follow from the size that came first, or from measured times: exact with the cache of the first run."""
 CODE: Final = "inductor" if shutil.which("g++") else "aot_eager"
 FAST: Final = ("validation", "aot_eager")
 """What the fast lane kills: nothing is compiled to machine code there, which takes seconds."""
@@ -106,13 +109,28 @@ def test_a_compiled_program_that_is_killed_ends_as_one_that_never_was(
 
     whole = torch_server.bare(tmp_path / "program.py", way, backend, cwd=tmp_path / "whole")
     killed = torch_server.detrain(*command, cwd=tmp_path / "killed", DIE_AT=death, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "first"))
-    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "second"))
+    second = "first" if way in OF_THE_CACHE else "second"
+    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / second))
 
     assert whole.status == 0, whole.err
     assert killed.status == -9, killed.err
     assert resumed.status == 0, resumed.err
     assert resumed.last_line() == whole.last_line()
     assert "not captured" not in killed.err + resumed.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CODE != "inductor", reason="there is no C++ compiler")
+def test_kernels_that_are_others_with_another_cache_stop_the_resume_each_time(torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = "run", "--every", "3b", "program.py", "last batch", "inductor"
+
+    torch_server.detrain(*command, cwd=tmp_path, DIE_AT="14", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "first"))
+    other = [torch_server.detrain(*command, cwd=tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "second")) for _ in range(2)]
+
+    assert [each.status for each in other] == [Diverged.exit_code] * 2
+    assert "the kernels that PyTorch compiles for Net.forward in program.py" in other[0].err
+    assert "--from" not in other[0].err
 
 
 @pytest.mark.fast

@@ -178,6 +178,7 @@ class History:
             f"the kernels that PyTorch compiles for {_shown(_key(code))} are not those of the run that took the checkpoint",
             "resume with the cache that it had (TORCHINDUCTOR_CACHE_DIR): kernels may follow from the size that came first, or "
             "from measured times (max-autotune)",
+            may_go_back=False,
         )
         if self._fail is not None:
             self._fail(error)
