@@ -53,17 +53,19 @@ PROCESSES: Final = frozenset({"git", "mlflow", "nvidia-smi", "tensorboard", "wan
 
 def is_output_only(value: Any) -> bool:
     """Return whether an object only shows or records what a program does, or reads a file that nobody writes."""
-    module = module_of(type(value))
-    if isinstance(value, logging.handlers.MemoryHandler):
+    cls = type(value)  # `isinstance` asks the object itself, which may say what it likes
+    module = module_of(cls)
+    if issubclass(cls, logging.handlers.MemoryHandler):
         return False  # what it holds is still to be written
     return (_begins(module, _OUTPUT) and not _begins(module, _READ_BACK)) or _is_reader(value)
 
 
 def _is_reader(value: Any) -> bool:
-    if isinstance(value, zipfile.ZipFile | np.memmap):
+    cls = type(value)
+    if issubclass(cls, zipfile.ZipFile | np.memmap):
         return bool(value.mode == "r")
     kinds = [getattr(sys.modules.get(module), name, None) for module, name in _READERS]
-    if not any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds):
+    if not any(isinstance(kind, type) and issubclass(cls, kind) for kind in kinds):
         return False
     try:
         return not hasattr(value, "flags") or bool(value.flags()["readonly"])  # an environment of LMDB
