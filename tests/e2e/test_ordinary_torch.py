@@ -5,7 +5,9 @@ nothing had been. A process is what is killed, so each row takes some.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,51 +21,20 @@ FAST = (0, 5)
 """The rows of the fast lane: the plainest, and one with workers, drawn rows, an average of the weights and clones."""
 FAST_BESIDE = (13,)
 """One with a thread that loads ahead, rows that draw, and a log that rotates."""
+FAST_WITH_CONFIGS = (0,)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=name_of(row), marks=[pytest.mark.fast if number in FAST else pytest.mark.slow])
-        for number, row in enumerate(rows())
-    ],
-)
+def _cases() -> Iterator[Any]:
+    """The plain programs, those beside whose loop something goes on, and those with a config of a library."""
+    for table, fast in ((rows(), FAST), (rows_beside(), FAST_BESIDE), (rows_with_configs(), FAST_WITH_CONFIGS)):
+        for number, row in enumerate(table):
+            yield pytest.param(row, id=name_of(row), marks=pytest.mark.fast if number in fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("row", _cases())
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], torch_server: Server, tmp_path: Path
 ) -> None:
-    _try(row, torch_server, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=name_of(row), marks=[pytest.mark.fast if number in FAST_BESIDE else pytest.mark.slow])
-        for number, row in enumerate(rows_beside())
-    ],
-)
-def test_a_program_beside_whose_loop_something_goes_on_ends_as_one_that_never_was(
-    row: dict[str, object], torch_server: Server, tmp_path: Path
-) -> None:
-    """Threads that load ahead had their loaders set under their feet, in silence."""
-    _try(row, torch_server, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, id=name_of(row), marks=[pytest.mark.slow if number else pytest.mark.fast])
-        for number, row in enumerate(rows_with_configs())
-    ],
-)
-def test_a_program_with_a_config_of_a_library_ends_as_one_that_never_was(
-    row: dict[str, object], torch_server: Server, tmp_path: Path
-) -> None:
-    """Values of before the loop came back, in silence, and what the loop had made was lost."""
-    _try(row, torch_server, tmp_path)
-
-
-def _try(row: dict[str, object], torch_server: Server, tmp_path: Path) -> None:
-    """What is killed is a process."""
     program = tmp_path / "program.py"
     program.write_text(text(row))
     (tmp_path / "site-packages").mkdir()

@@ -131,12 +131,16 @@ class Tag(str):
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A library with such classes."""
+    yield from _imported("library_of_data", LIBRARY, tmp_path, monkeypatch)
+
+
+def _imported(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     folder = tmp_path / "site-packages"
     folder.mkdir()
-    (folder / "library_of_data.py").write_text(LIBRARY)
+    (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
-    yield importlib.import_module("library_of_data")
-    del sys.modules["library_of_data"]
+    yield importlib.import_module(name)
+    del sys.modules[name]
 
 
 def there_and_back(make: Callable[[], Any], change: Callable[[Any], object]) -> tuple[Any, Any, Any]:
@@ -370,12 +374,7 @@ class Failing(dict):
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A library whose classes say themselves what they hold."""
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "library_that_tells.py").write_text(ASKED)
-    monkeypatch.syspath_prepend(str(folder))
-    yield importlib.import_module("library_that_tells")
-    del sys.modules["library_that_tells"]
+    yield from _imported("library_that_tells", ASKED, tmp_path, monkeypatch)
 
 
 def test_what_only_its_class_says_that_an_object_holds_is_refused_when_it_changes(asked: Any) -> None:
