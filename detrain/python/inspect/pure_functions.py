@@ -13,17 +13,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from detrain.base.compiled_sources import source_of
+from detrain.python.inspect.names import computes
 from detrain.python.inspect.user_modules import user_modules
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, range, slice)
-_COMPUTING: Final = frozenset(
+_MAKING: Final = frozenset(
     {
-        *("abs", "all", "any", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float", "format"),
-        *("frozenset", "int", "isinstance", "len", "list", "map", "max", "min", "ord", "pow", "range", "reversed", "round"),
-        *("set", "sorted", "str", "sum", "tuple", "zip", "ValueError", "TypeError", "KeyError", "IndexError"),
+        *("bool", "bytes", "complex", "dict", "enumerate", "filter", "float", "frozenset", "int", "list", "map", "range"),
+        *("reversed", "set", "str", "tuple", "zip", "ValueError", "TypeError", "KeyError", "IndexError"),
     }
 )
-"""Functions of Python's whose answer depends on their arguments alone."""
+"""Types of Python's whose new objects depend on their arguments alone."""
 _OUTSIDE: Final = frozenset({"IMPORT_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _MOST: Final = 10_000
 
@@ -66,7 +66,7 @@ def _is_inside(instruction: dis.Instruction, function: types.FunctionType, seen:
     if name in function.__globals__:
         value = function.__globals__[name]
         return value is math or is_pure(value, seen)
-    return name in _COMPUTING and hasattr(builtins, name)
+    return name in _MAKING or computes(getattr(builtins, name, None))
 
 
 def _holds_plain_values(cache: Any) -> bool:
