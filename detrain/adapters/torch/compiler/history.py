@@ -24,6 +24,8 @@ from functools import wraps
 from types import CodeType
 from typing import Any, Final, NoReturn
 
+import torch
+
 from detrain.adapters.torch.compiler import sizes
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
@@ -31,6 +33,8 @@ from detrain.base.errors import DetrainError, Diverged
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
 """The modules that must have been imported before something is compiled, and before a kernel is loaded."""
+_KNOWN: Final = ((2, 13), (2, 14))
+"""The versions of PyTorch whose compiler is followed, by private functions that other versions do not have like that."""
 _OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
 """What differs in each process: addresses, and the number of a compilation."""
 _REMARK: Final = re.compile(r"  +# .*")
@@ -55,6 +59,7 @@ class History:
 
     def __init__(self, fail: Callable[[DetrainError], NoReturn] | None) -> None:
         self._fail = fail
+        self._is_followed = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) in _KNOWN
         self._sizes = sizes.Sizes()
         self._made: dict[int, tuple[CodeType, list[Variant]]] = {}
         self._by_id: dict[str, Variant] = {}
@@ -70,6 +75,8 @@ class History:
 
     def on_import(self, module: str) -> None:
         """Hear of what is compiled, and of the kernels that are loaded."""
+        if not self._is_followed:
+            return
         if module == DYNAMO:
             self._hear_of_frames()
             self._sizes.watch()
@@ -105,6 +112,8 @@ class History:
 
     def uncaptured(self) -> list[str]:
         """Return the frames that a resumed run would compile again, and which of its settings it does not know."""
+        if not self._is_followed:
+            return [_NOT_FOLLOWED] if has_compiled() else []
         found = [f"{words})" for words in self._given_up.values()]
         by_key: dict[str, list[int]] = {}
         for code, variants in self._made.values():
@@ -224,7 +233,14 @@ class History:
             self._check(_code_of(self._made, variant), variant)
 
 
+_NOT_FOLLOWED: Final = "the compiled code (what torch.compile makes is followed with PyTorch 2.13 and 2.14 alone)"
 _OF_PYTORCH: Final = "frame is in the Dynamo skipfiles list"
+
+
+def has_compiled() -> bool:
+    """Return whether Dynamo has come to a frame in this process."""
+    utils = sys.modules.get(f"{DYNAMO}.utils")
+    return utils is not None and bool(utils.counters["frames"]["total"])
 
 
 def _module(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from detrain.adapters.torch.compiler.history import has_compiled
 from detrain.base.errors import FaultInvalid
 from detrain.python.inspect.frames import is_user_file
 
@@ -41,17 +42,11 @@ class Watch:
 
     def check(self) -> None:
         """Raise FaultInvalid if something has been compiled."""
-        if self._where or _has_frames():
+        if self._where or has_compiled():
             raise FaultInvalid(
                 f"the program uses torch.compile{self._where and f' ({self._where})'}, inside of whose kernels no fault can be put",
                 f"set {_OFF}=1 in the environment, for replays too: all steps are eager then, with bits of their own",
             )
-
-
-def _has_frames() -> bool:
-    """Return whether PyTorch has compiled something without that call."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"]["total"])
 
 
 def _caller() -> str:
