@@ -1,4 +1,4 @@
-"""A version of PyTorch whose compiler detrain does not know: nothing is taken hold of, and what is compiled is named."""
+"""A version of PyTorch whose compiler detrain does not know: nothing is replaced, and what is compiled is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detrain.adapters.torch.compiler import history
 
 
 def test_a_compiler_of_another_version_is_let_be_and_what_it_has_compiled_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Private functions were replaced that PyTorch 2.9 has otherwise: compiled programs ended with an AttributeError."""
+    """Functions were replaced that PyTorch 2.9 has otherwise: compiled programs ended with an AttributeError."""
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     frames: collections.Counter[str] = collections.Counter()
     monkeypatch.setitem(sys.modules, history.DYNAMO, SimpleNamespace())  # without what is replaced

@@ -34,7 +34,7 @@ DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
 """The modules that must have been imported before something is compiled, and before a kernel is loaded."""
 _KNOWN: Final = ((2, 13), (2, 14))
-"""The versions of PyTorch whose compiler is followed, by private functions that other versions do not have like that."""
+"""The versions of PyTorch whose compiler is followed, by private functions that other versions have otherwise."""
 _OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
 """What differs in each process: addresses, and the number of a compilation."""
 _REMARK: Final = re.compile(r"  +# .*")
