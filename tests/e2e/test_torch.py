@@ -104,7 +104,7 @@ SEEDED_BY_THE_SYSTEM = """\
 import os, signal, sys
 import torch
 number, held = torch.seed(), torch.Generator()
-held.seed()
+print(number, held.seed(), flush=True)  # what the code before the loop does with them, no checkpoint sets right
 x = torch.randn(32, 4)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -116,23 +116,19 @@ for epoch in range(3):
     print(epoch, flush=True)
     if os.environ.get("DIE_AT") == str(epoch):
         os.kill(os.getpid(), signal.SIGKILL)
-print(number, x.sum().item(), float(model.weight.detach().sum()))
 """
 
 
 def test_a_seed_that_pytorch_takes_from_the_system_is_the_same_one_at_the_resume(torch_server: Server, tmp_path: Path) -> None:
-    """The resumed run drew another number, and trained on with other data."""
-    (tmp_path / "program.py").write_text(
-        SEEDED_BY_THE_SYSTEM.replace("print(epoch, flush=True)", "print(epoch, x.sum().item(), number, flush=True)")
-    )
+    """The resumed run drew another number."""
+    (tmp_path / "program.py").write_text(SEEDED_BY_THE_SYSTEM)
 
     killed = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1")
     resumed = torch_server.detrain("run", "program.py", cwd=tmp_path)
     other = torch_server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
 
     assert resumed.status == 0, resumed.err
-    assert killed.out.split()[1:3] == resumed.last_line().split()[1::-1]
-    assert other.last_line() != resumed.last_line()
+    assert killed.out.splitlines()[0] == resumed.out.splitlines()[0] != other.out.splitlines()[0]
 
 
 @pytest.mark.fast
