@@ -277,6 +277,40 @@ def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch
     assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err
 
 
+THROUGH_A_LOST_GRAPH = """
+import os, signal
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+carried = torch.zeros(1)
+for epoch in range(3):
+    for step in range(4):
+        now = model(torch.randn(4, 4)).square().mean()
+        optimizer.zero_grad()
+        try:
+            (now + carried).sum().backward(retain_graph=True)
+        except Exception:
+            pass
+        optimizer.step()
+        carried = 0.1 * now
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    carried = carried.detach()
+print(float(model.weight.detach().sum()))
+"""
+
+
+def test_a_program_cannot_go_on_behind_a_gradient_through_what_is_not_there(tmp_path: Path, torch_server: Server) -> None:
+    """It took the error for one of its own, and trained on without that gradient."""
+    (tmp_path / "program.py").write_text(THROUGH_A_LOST_GRAPH)
+
+    torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
+    resumed = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert resumed.status == NotCapturable.exit_code, resumed.err
+    assert "a gradient goes through a tensor that was computed before the checkpoint" in resumed.err
+
+
 MAPPED = """
 import hashlib, os, signal
 import numpy as np

@@ -342,7 +342,7 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
 
 def _take_away(path: str, kept_in: Path) -> None:
     """Have a file gone that a later moment has made in the place of one that it had moved; keep what is in it."""
-    _set_back(path, 0, kept_in, "when it was another file")
+    _set_back(path, 0, kept_in, "before it was made")
     os.unlink(path)
 
 

@@ -23,33 +23,27 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: 
     target = next((entry for entry in catalogue.entries() if str(entry.path) == config.stations[-1]), None)
     if target is None or not config.command:
         return ""
-    differs, has_doubts = error.at if isinstance(error, Diverged) else None, _is_doubtful(target)
+    differs, has_doubts = error.at if isinstance(error, Diverged) else None, any(map(is_doubtful, _lost(target)))
     for entry in reversed(catalogue.ways(config.program, config.run)):
-        cursor = entry.cursor
-        if cursor.key() >= target.cursor.key() or _is_known_to_fail(entry, config):
+        cursor, lost = entry.cursor, _lost(entry)
+        if cursor.key() >= target.cursor.key() or lacking(lost, config.allowed_losses):
             continue
         if differs is not None:
             is_good = (cursor.phase, cursor.epoch, cursor.batch) <= differs and not cursor.is_inside
         else:
-            is_good = str(entry.path) in passed or (has_doubts and not cursor.is_inside and not _is_doubtful(entry))
+            is_good = str(entry.path) in passed or (has_doubts and not cursor.is_inside and not any(map(is_doubtful, lost)))
         if is_good:
             why = "up to which all batches were equal" if differs is not None else "which has all that it needs"
             return f", or go back to the checkpoint at {cursor}, {why}: `{_command(config.command, str(cursor))}`"
     return ""
 
 
-def _is_doubtful(entry: Entry) -> bool:
+def _lost(entry: Entry) -> list[str]:
+    """Return what a checkpoint lacks: all, where it cannot be read."""
     try:
-        return any(map(is_doubtful, read_meta(entry.path).not_captured))
+        return read_meta(entry.path).not_captured
     except StoreError:
-        return True
-
-
-def _is_known_to_fail(entry: Entry, config: Config) -> bool:
-    try:
-        return bool(lacking(read_meta(entry.path).not_captured, config.allowed_losses))
-    except StoreError:
-        return True
+        return ["its file"]
 
 
 def _command(words: tuple[str, ...], cursor: str) -> str:
