@@ -14,7 +14,7 @@ from detrain.runtime.state import way_back
 LOST = "schedule (library.Schedule: it has moved on)"
 
 
-def offered(error: Any, lost: dict[Cursor, list[str]], monkeypatch: pytest.MonkeyPatch, *allowed: str) -> str:
+def offered(error: Any, lost: dict[Cursor, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, *allowed: str) -> str:
     """Return what is said where the newest of these checkpoints, which lack these things, is refused."""
     entries = [SimpleNamespace(path=str(cursor), cursor=cursor) for cursor in lost]
     losses = {str(cursor): losses for cursor, losses in lost.items()}
@@ -28,7 +28,7 @@ def offered(error: Any, lost: dict[Cursor, list[str]], monkeypatch: pytest.Monke
 def test_where_a_batch_differs_it_is_the_newest_start_of_an_epoch_before_that_lacks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = {Cursor(0, 1, 0): [], Cursor(0, 2, 0): [LOST], Cursor(0, 3, 0): [], Cursor(0, 3, 4, "load"): []}
+    lost = {Cursor(0, 1, 0): (), Cursor(0, 2, 0): (LOST,), Cursor(0, 3, 0): (), Cursor(0, 3, 4, "load"): ()}
     error = Diverged("another batch", at=(0, 2, 7))
 
     assert "--from 1:0 p.py`" in offered(error, lost, monkeypatch)
@@ -36,13 +36,13 @@ def test_where_a_batch_differs_it_is_the_newest_start_of_an_epoch_before_that_la
 
 
 def test_what_the_newest_lacks_an_earlier_one_must_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = {Cursor(0, 1, 0): [], Cursor(0, 2, 0): [LOST], Cursor(0, 3, 0): [LOST]}
+    lost = {Cursor(0, 1, 0): (), Cursor(0, 2, 0): (LOST,), Cursor(0, 3, 0): (LOST,)}
 
     assert "--from 1:0 p.py`" in offered(NotCapturable("it lacks a schedule"), lost, monkeypatch)
-    assert offered(NotCapturable("it lacks a schedule"), {Cursor(0, 2, 0): [LOST], Cursor(0, 3, 0): [LOST]}, monkeypatch) == ""
+    assert offered(NotCapturable("it lacks a schedule"), {Cursor(0, 2, 0): (LOST,), Cursor(0, 3, 0): (LOST,)}, monkeypatch) == ""
 
 
 def test_where_nothing_is_known_to_be_better_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: dict[Cursor, list[str]] = {Cursor(0, 1, 0): [], Cursor(0, 2, 0): []}
+    lost: dict[Cursor, tuple[str, ...]] = {Cursor(0, 1, 0): (), Cursor(0, 2, 0): ()}
 
     assert offered(Diverged("the program is not as it was"), lost, monkeypatch) == ""

@@ -38,12 +38,12 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: 
     return ""
 
 
-def _lost(entry: Entry) -> list[str]:
+def _lost(entry: Entry) -> tuple[str, ...]:
     """Return what a checkpoint lacks: all, where it cannot be read."""
     try:
         return read_meta(entry.path).not_captured
     except StoreError:
-        return ["its file"]
+        return ("its file",)
 
 
 def _command(words: tuple[str, ...], cursor: str) -> str:
