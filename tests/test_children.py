@@ -87,3 +87,33 @@ def test_who_a_fork_server_has_forked_is_named_and_the_server_is_not(monkeypatch
         process.kill()
         process.join()
     assert children.living() == before
+
+
+BUSY_WHEN_ASKED = "import sys\nfor line in sys.stdin:\n    sum(range(10**6)); print('done', flush=True)\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells how long a process has run")
+def test_a_child_that_has_not_run_since_the_loop_began_holds_nothing_new() -> None:
+    """A pool that worked before the loop, and idles since, was named at each cut. A process is what has run so long."""
+    child = subprocess.Popen([sys.executable, "-c", BUSY_WHEN_ASKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def work() -> None:
+            child.stdin.write("now\n")  # type: ignore[union-attr]
+            child.stdin.flush()  # type: ignore[union-attr]
+            assert child.stdout.readline() == "done\n"  # type: ignore[union-attr]
+
+        work()
+        before: dict[int, int] = {}
+        while before != (before := children.run_times()):  # it goes to sleep behind its answer
+            time.sleep(0.2)
+        name = Path(sys.executable).name
+
+        assert not [each for each in children.living((), before) if name in each]
+        work()
+        assert [each for each in children.living((), before) if name in each]
+    finally:
+        child.kill()
+        child.wait()
