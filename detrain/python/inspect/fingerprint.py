@@ -30,6 +30,7 @@ import numpy as np
 import xxhash
 
 from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
@@ -44,8 +45,6 @@ _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, np.generic
 _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
-_STILL: Final = frozenset({"grpc", "lxml", "matplotlib", "pandas", "PIL", "pyarrow", "scipy", "sklearn", "tokenizers", "yaml"})
-"""Packages whose extensions keep what was put there: fonts, tables, trees."""
 _OF_PROCESS: Final = (
     *("_", "abc", "argparse", "builtins", "contextlib", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
     *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
@@ -76,13 +75,13 @@ def inside(value: object) -> object:
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
     parts = _of_library(value) if is_own else _parts(value)
-    said = None
-    if not is_own and top not in _STILL and tells(cls):
+    told_of = None
+    if not is_own and not said(top, "still") and tells(cls):
         with streams_kept():
-            said = told(value)
-    if (not parts and said is None and _is_of_extension(value)) or _hides_where_it_is(value):
+            told_of = told(value)
+    if (not parts and told_of is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
-    return _read([*parts, *(said or ())], {id(value)})
+    return _read([*parts, *(told_of or ())], {id(value)})
 
 
 def _read(left: list[Any], seen: set[int]) -> object:
@@ -331,5 +330,5 @@ def _is_of_extension(item: Any) -> bool:
     module = module_of(cls)
     top = module.partition(".")[0]
     has_no_attributes = own_attributes(item) is None and not _has_slots(cls)
-    is_foreign = is_library_class(cls) and top not in sys.stdlib_module_names and top not in _STILL
+    is_foreign = is_library_class(cls) and top not in sys.stdlib_module_names and not said(top, "still")
     return has_no_attributes and is_foreign and not module.startswith(_OF_FUNCTIONS)

@@ -7,17 +7,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-_CACHES: Final = (
-    ("TORCHINDUCTOR_CACHE_DIR", ""),  # PyTorch's compiler sets it itself, before it writes there
-    ("TRITON_CACHE_DIR", "~/.triton/cache"),
-    ("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions"),
-    ("NUMBA_CACHE_DIR", ""),
-    ("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
-    ("JAX_COMPILATION_CACHE_DIR", ""),
-    ("", "~/.pyxbld"),  # Cython's pyximport
-    ("", "~/.cache/ipython/cython"),
-)
-"""For each library the variable of the environment that names its folder, and the folder where that is not set."""
+from detrain.base.libraries import libraries
+
 _BESIDE: Final = "__pycache__"
 """What lies beside the source that it was compiled from: Python's own modules, numba's and cffi's."""
 
@@ -33,7 +24,8 @@ def is_of_cache(folder: str, program: str) -> bool:
 
 
 def _caches() -> list[str]:
-    named = [os.environ.get(variable) or default for variable, default in _CACHES]
+    caches = (cache for each in libraries().values() for cache in each.caches)
+    named = [os.environ.get(variable) or default for variable, default in caches]
     return [os.path.realpath(os.path.expanduser(name)) for name in named if name]
 
 

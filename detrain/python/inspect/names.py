@@ -32,6 +32,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from detrain.base.framework_names import KNOWN, MODULES
+from detrain.base.libraries import said, saying
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.object_graph import ABSENT, BASES, CONTAINERS, STREAMS
 
@@ -110,14 +111,9 @@ _FUNCTIONS_OF: Final = dict(pair for each in KNOWN for pair in each.functions_of
 _OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
-FRAMEWORKS: Final = MODULES | {
-    *("jax", "jaxlib", "torch", "tensorboard"),
-    *("numpy", "h5py", "google", "absl", "wrapt", "detrain"),
-}
+FRAMEWORKS: Final = MODULES | saying("apart") | {"detrain"}
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
 """Modules of Python whose classes hold what the program puts there."""
-_COMPILED: Final = ("numba.core.", "numba.np.ufunc.")
-"""Where libraries keep functions that they have compiled: what is in them says nothing of the program."""
 _POINTER: Final = struct.calcsize("P")
 _MOST_CLASSES: Final = 1 << 14
 
@@ -323,7 +319,7 @@ def is_library_class(cls: type) -> bool:
     is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
     top = "" if is_data else module.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
-    return is_known and top not in FRAMEWORKS and not module.startswith(_COMPILED) and not is_own_class(cls)
+    return is_known and top not in FRAMEWORKS and not said(module, "compiled") and not is_own_class(cls)
 
 
 @by_class

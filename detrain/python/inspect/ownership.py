@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from detrain.base.libraries import entry, said
 from detrain.python.inspect.names import (
     FRAMEWORKS,
     METHODS,
@@ -27,23 +28,11 @@ from detrain.python.inspect.names import (
     is_library_class,
     is_own_class,
     module_of,
-    own_attributes,
 )
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.inspect.pandas_tables import is_table
 
 _MAX_OBJECTS: Final = 100_000
-_OF_LAST_USE: Final = {
-    "evaluate.module:EvaluationModule": frozenset({"file_paths", "filelocks"}),
-    "grain._src.python.dataset.transformations.map:RngPool": frozenset({"_generator_cache"}),
-    "grain._src.python.dataset.stats:HashableWeakRef": frozenset({"_obj_id", "_weakref"}),
-}
-"""Attributes that an object's next use sets before it reads them: of a metric of Hugging Face that has computed; the
-generators of grain, which are set anew for each element, and as many as threads have asked for at once; the address of
-the iterator that its statistics are of.
-"""
-_COMPUTED_ONCE: Final = ("grain.",)
-"""Modules whose objects keep in a `cached_property` only what they are without it: names, functions, statistics."""
 _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
 _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
 """Stay as the process has them."""
@@ -54,12 +43,6 @@ def extends_library(cls: type) -> bool:
     """Return whether a class of the program derives from such a class, and from none of a framework."""
     tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
     return is_own_class(cls) and any(map(is_library_class, cls.__mro__)) and tops.isdisjoint(FRAMEWORKS)
-
-
-def is_library_object(value: object) -> bool:
-    """Return whether an object is of such a class, or of one that derives from it, and has attributes."""
-    cls = type(value)
-    return (is_library_class(cls) or extends_library(cls)) and own_attributes(value) is not None and not is_table(value)
 
 
 @by_class
@@ -100,9 +83,9 @@ def new_object(cls: type) -> Any:
 @by_class
 def of_last_use(cls: type) -> frozenset[str]:
     """Return the attributes of a library's objects of a class that are no state."""
-    bases = [base for base in cls.__mro__ if module_of(base).startswith(_COMPUTED_ONCE)]
+    bases = [base for base in cls.__mro__ if said(module_of(base), "computed")]
     computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
-    return frozenset(computed).union(*(_OF_LAST_USE.get(class_name(base), ()) for base in cls.__mro__))
+    return frozenset(computed).union(*(entry(module_of(base)).last_use.get(base.__qualname__, ()) for base in cls.__mro__))
 
 
 def find_data_class(name: str, current: object) -> type | None:

@@ -27,6 +27,7 @@ from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
+from detrain.base.libraries import said
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.stdlib_objects import parts
@@ -53,15 +54,9 @@ _BACKSTAGE: Final = frozenset(
     }
 )
 """Modules of Python's by which something can go on behind what a program loads."""
-_STATELESS: Final = frozenset(
-    {
-        *("einops", "matplotlib", "pandas", "PIL", "scipy", "sklearn", "tqdm", "yaml", "hydra", "omegaconf", "timm", "skorch"),
-        *("evaluate", "rich", "seaborn", "tabulate", "tensorboard", "tensorboardX", "wandb"),
-    }
-)
-_KNOWN: Final = MODULES | _STATELESS | {"numpy", "detrain", "absl", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
+_KNOWN: Final = MODULES | {"detrain", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
 """Modules that keep no state of their own behind what a program loads, but for the random streams, which are
-captured."""
+captured: besides those of which the table of libraries says so."""
 _MOST_REASONS: Final = 3
 
 
@@ -386,7 +381,7 @@ def _foreign_modules(file: str) -> frozenset[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     tops = {name.partition(".")[0] for name in names} - _KNOWN
-    return frozenset(top for top in tops if not _is_of_program(top))
+    return frozenset(top for top in tops if not said(top, "stateless") and not _is_of_program(top))
 
 
 def _is_of_program(top: str) -> bool:

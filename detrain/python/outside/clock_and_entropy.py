@@ -25,9 +25,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from detrain.base.cursor import Cursor
+from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import FRAMEWORKS
-from detrain.python.inspect.output_only import RECORDS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
@@ -162,7 +162,7 @@ class Outside:
         def urandom(count: int) -> bytes:
             frame = sys._getframe(1)
             asker = _asker(frame) if threading.get_ident() == self._thread else None
-            if asker is None or (asker in RECORDS and frame.f_globals.get("__name__") == _NAMES):
+            if asker is None or (said(asker, "output") == "records" and frame.f_globals.get("__name__") == _NAMES):
                 return real(count)
             place = self._place()
             is_replayed = place is None and asker == _PROGRAM and not self._lineage
@@ -303,7 +303,7 @@ def _dated_by(frame: FrameType | None) -> str | None:
     that record what a program does, and name their records.
     """
     top = _top_asker(frame)
-    return None if top in RECORDS or top in sys.stdlib_module_names else top
+    return None if top is None or said(top, "output") == "records" or top in sys.stdlib_module_names else top
 
 
 def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bool:

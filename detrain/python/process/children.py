@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Final, NoReturn
 
 from detrain.base import messages
+from detrain.base.libraries import libraries
 from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
-from detrain.python.inspect.output_only import PROCESSES
 from detrain.python.process.environment import options_of_python
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
@@ -103,7 +103,8 @@ def _tasks() -> list[str]:
 
 def _processes(before: Mapping[int, int]) -> list[str]:
     found = {name for child, name in _names() if before.get(child) != _run_time(child)} if _has_children() else set()
-    return [f"what the child process {name} holds" for name in sorted(found - PROCESSES)]
+    known = {name for each in libraries().values() for name in each.processes}
+    return [f"what the child process {name} holds" for name in sorted(found - known)]
 
 
 def _has_children() -> bool:

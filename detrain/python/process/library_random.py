@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.libraries import entry, saying
 from detrain.python.process.random_streams import RngState, Streams, WordStream
 
 _WORDS: Final = 624
 _WITH_CHANCE: Final = 6
 """Parts of a seed that webdataset makes, where it is to be another one in each run."""
-_OUT_OF_REACH: Final = {"cv2": ("kmeans", "randn", "randShuffle", "randu")}
-FOLLOWED: Final = ("numba", "webdataset", *_OUT_OF_REACH)
+FOLLOWED: Final = ("numba", "webdataset", *saying("unseen"))
 """Top-level modules of whose import `LibraryStreams` is to be told."""
 
 
@@ -80,7 +80,7 @@ class LibraryStreams:
             self._seed_numba()
         if name == "webdataset":
             _seed_webdataset()
-        for function in _OUT_OF_REACH.get(name, ()):
+        for function in entry(name).unseen:
             setattr(module, function, self._counted(f"{name}.{function}", getattr(module, function)))
 
     def _seed_numba(self) -> None:
