@@ -1,19 +1,15 @@
-"""Files of plans, planned looks at rows, pilots; and that a campaign finds what enumeration finds."""
+"""Planned looks at rows, pilots; and that a campaign finds what enumeration finds."""
 
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from detrain.base.errors import FaultInvalid
 from detrain.faults.population.frame import Choice
 from detrain.faults.population.plan import sampled_plan
-from detrain.faults.population.plan_file import plan_file, plan_of, read_plan, write_plan
-from detrain.faults.population.profile import profile_of
 from detrain.faults.population.stopping import last_look, shares_by_pilot
 from detrain.faults.population.trial_row import TrialRow
 from detrain.faults.statistics.estimates import Sample
@@ -25,42 +21,6 @@ PROFILE = made.profile()
 
 def is_harmful(row: TrialRow) -> bool:
     return row.outcome != "masked"
-
-
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan = sampled_plan(PROFILE, Choice(seed=9, models=("ADJ:2", "ZERO"), modes=("IOV",)), 50, after=7, least=3)
-    write_plan(tmp_path / "plan.json", plan)
-
-    again = read_plan(tmp_path / "plan.json", made.profile())
-
-    assert again == plan
-    assert again.trial(49) == plan.trial(49)
-
-
-def test_a_plan_of_another_profile_is_refused(tmp_path: Path) -> None:
-    plan = sampled_plan(PROFILE, Choice(), 50)
-    other = profile_of("toy", (), [((0, 0, 0), made.sites(8), made.STEPS)])
-
-    with pytest.raises(FaultInvalid, match=f"is of profile {PROFILE.digest}, got {other.digest}"):
-        plan_of(plan_file(plan), other)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [({"version": 2}, "has version 2"), ({"after": 3}, "was altered"), ({"choice": Choice(seed=1)}, "was altered")],
-)
-def test_a_plan_that_was_altered_is_refused(changed: dict[str, object], message: str) -> None:
-    found = msgspec.structs.replace(plan_file(sampled_plan(PROFILE, Choice(), 50)), **changed)
-
-    with pytest.raises(FaultInvalid, match=message):
-        plan_of(found, PROFILE)
-
-
-def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("{}")
-
-    with pytest.raises(FaultInvalid, match="is no plan"):
-        read_plan(tmp_path / "plan.json", PROFILE)
 
 
 ROWS = made_rows.rows(300)

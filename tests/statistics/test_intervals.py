@@ -13,7 +13,7 @@ from scipy import stats
 from detrain.base.errors import UsageError
 from detrain.faults.statistics.allocation import neyman, trials_for
 from detrain.faults.statistics.estimates import Sample
-from detrain.faults.statistics.intervals import intervals_together, share_interval
+from detrain.faults.statistics.intervals import share_interval
 from detrain.faults.statistics.libraries import library
 from detrain.faults.statistics.looks import Looks
 from detrain.faults.statistics.wilson import wilson
@@ -40,19 +40,6 @@ def test_the_interval_of_clopper_and_pearson_is_scipys(counts: tuple[int, int], 
 
 def test_without_a_trial_nothing_is_known() -> None:
     assert share_interval(0, 0) == (0.0, 1.0)
-    assert intervals_together([0, 0]) == [(0.0, 1.0)] * 2
-
-
-def test_goodmans_intervals_are_those_of_his_equation() -> None:
-    """Goodman 1965, equation 1.7: roots of (p - x/n)² = B p (1 - p) / n, with B the quantile at error / classes."""
-    counts = [56, 72, 73, 59, 62, 87, 58]
-    bound = stats.chi2.ppf(1 - 0.05 / 7, 1)
-    total = sum(counts)
-
-    for count, (low, high) in zip(counts, intervals_together(counts), strict=True):
-        for end in (low, high):
-            assert (end - count / total) ** 2 == pytest.approx(bound * end * (1 - end) / total)
-        assert low < count / total < high
 
 
 def test_sample_sizes_are_the_usual_ones() -> None:

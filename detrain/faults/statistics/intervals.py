@@ -1,8 +1,7 @@
-"""Intervals of shares of trials that all count the same: of one share, and of several together."""
+"""Intervals of shares of trials that all count the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from detrain.faults.statistics.libraries import library
@@ -23,11 +22,3 @@ def share_interval(
         return 0.0, 1.0
     low, high = library("statsmodels.stats.proportion").proportion_confint(count, total, 1 - confidence, method)
     return max(float(low), 0.0), min(float(high), 1.0)
-
-
-def intervals_together(counts: Sequence[int], confidence: float = CONFIDENCE) -> list[Interval]:
-    """Return intervals of the shares of all classes that hold at once (Goodman 1965)."""
-    if not sum(counts):
-        return [(0.0, 1.0)] * len(counts)
-    found = library("statsmodels.stats.proportion").multinomial_proportions_confint(list(counts), 1 - confidence, "goodman")
-    return [(max(float(low), 0.0), min(float(high), 1.0)) for low, high in found]
