@@ -397,3 +397,85 @@ def test_a_search_that_sets_the_weights_from_a_vector_trains(tmp_path: Path, tor
     assert "resuming program at" in run.err
     assert run.status == 0, run.err
     assert run.last_line() == whole.last_line()
+
+
+STORE = """\
+import functools
+import torch
+
+
+class Store:
+    def __init__(self):
+        self.params, self.names = {}, {}
+
+    def get(self, name, start):
+        if name not in self.params:
+            self.params[name] = torch.tensor(start, requires_grad=True)
+            self.names[self.params[name]] = name
+        return self.params[name]
+
+
+class bound(functools.partial):
+    pass
+
+
+store = Store()
+
+
+class Inference:
+    def __init__(self, loss):
+        self.loss, self.optimizers, self.shape = bound(loss, "mean"), {}, torch.Size([1])
+        functools.update_wrapper(self.loss, loss)
+
+    def step(self, rows):
+        loss = self.loss(rows, store)
+        loss.backward()
+        for name, parameter in store.params.items():
+            if parameter not in self.optimizers:
+                self.optimizers[parameter] = torch.optim.Adam([parameter], 0.1)
+            self.optimizers[parameter].step()
+            self.optimizers[parameter].zero_grad()
+        return loss.item()
+"""
+INFERS = """\
+import os, signal, sys
+import torch
+from storelib import Inference
+from storelib.store import store
+
+def surprise(name, rows, store):
+    mean = store.get(name, 0.0)
+    if rows.sum() > 0:
+        mean = mean + store.get("late", 1.0)
+    return (rows - mean).square().mean() + torch.rand(1).item() * mean.abs()
+
+torch.manual_seed(0)
+x = torch.randn(64)
+inference = Inference(surprise)
+for epoch in range(4):
+    for number, rows in enumerate(x.split(8)):
+        loss = inference.step(rows)
+        if os.environ.get("DIE_AT") == f"{epoch}:{number}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, loss, flush=True)
+print(sorted((name, held.item()) for name, held in store.params.items()), inference.loss.__name__)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, torch_server: Server, tmp_path: Path) -> None:
+    """As Pyro does: no name of the program leads to its store. A resumed run began with parameters of its own."""
+    package = tmp_path / "site-packages" / "storelib"
+    package.mkdir(parents=True)
+    (package / "store.py").write_text(STORE)
+    (package / "__init__.py").write_text("from storelib.store import Inference\n")
+    (tmp_path / "program.py").write_text(INFERS)
+    path = {"PYTHONPATH": str(package.parent)}
+    home = ("run", "--every", every, "program.py")
+    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
+
+    died = torch_server.detrain(*home, cwd=tmp_path, DIE_AT="2:5", **path)
+    resumed = torch_server.detrain(*home, cwd=tmp_path, **path)
+
+    assert "not captured" not in died.err
+    assert (resumed.status, resumed.last_line()) == (0, whole.last_line()), resumed.err

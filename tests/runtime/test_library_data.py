@@ -4,6 +4,7 @@ they are named; and nothing of the library's code is run for that.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import random
 import sys
@@ -124,6 +125,10 @@ class Made:
 
 
 class Tag(str):
+    pass
+
+
+class Bound(functools.partial):
     pass
 '''
 
@@ -302,6 +307,29 @@ def test_encoding_changes_nothing_of_a_librarys_object(library: Any) -> None:
     encode({"config": config}, baseline_of({"config": config}))
     assert list(map(id, held[0])) == list(map(id, next(iter(config.items()))))
     assert (list(config["a"]), own_attributes(config)) == ([1], {"frozen": [False]})
+
+
+@pytest.mark.parametrize("name", ["Bound", "partial"])
+def test_a_partial_call_comes_back_with_its_class_and_attributes(library: Any, name: str) -> None:
+    cls = getattr(library, name, functools.partial)
+
+    def change(meter: Any) -> None:
+        meter.last = cls(library.Meter, [2.0], key=3)
+        meter.last.title = ["new"]
+
+    after, back, _held = there_and_back(library.Meter, change)
+    assert type(back.last) is type(after.last) is cls
+    assert (back.last.func, back.last.args, back.last.keywords) == (library.Meter, ([2.0],), {"key": 3})
+    assert vars(back.last) == {"title": ["new"]}
+
+
+def test_a_partial_call_that_is_there_is_kept_and_its_parts_are_put_back(library: Any) -> None:
+    def make() -> Any:
+        return library.Bound(print, [1.0])
+
+    _after, back, held = there_and_back(make, lambda value: value.args[0].append(2.0))
+    assert back is held
+    assert back.args == ([1.0, 2.0],)
 
 
 REAL: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -16,7 +16,7 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import WRAPPERS, class_attributes, class_methods, functions_in, has_contents
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import has_user_code
-from detrain.python.inspect.names import NAMES, find_method, is_own_class, is_user_class
+from detrain.python.inspect.names import NAMES, class_name, find_method, find_type, is_own_class, is_user_class
 from detrain.python.inspect.object_graph import ABSENT, Item
 
 _NO_SOURCE: Final = "the source of {0!r} has no function {1!r} that does what this one did"
@@ -142,15 +142,18 @@ def _fill_function(decoding: Decoding, function: types.FunctionType, state: list
 def decode_bound(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
     """A bound method or a partial call: made anew where what it is bound to is not what the live one is bound to."""
     if node[0] == "partial":
-        is_live = type(current) is functools.partial
+        name = str(node[4]) if len(node) > 4 else class_name(functools.partial)
+        cls: Any = type(current) if class_name(type(current)) == name else find_type(name)
+        is_live = type(current) is cls
         old = (current.func, current.args, current.keywords) if is_live else (ABSENT,) * 3
         parts: list[Any] = [
             decoding.required(item, part, f"{path}.{n}")
-            for item, part, n in zip(node[1:], old, ("func", "args", "keywords"), strict=True)
+            for item, part, n in zip(node[1:4], old, ("func", "args", "keywords"), strict=True)
         ]
         if is_live and all(map(_is_alike, old, parts)):
             return current
-        return functools.partial(parts[0], *parts[1], **parts[2]) if callable(parts[0]) else ABSENT
+        is_known = isinstance(cls, type) and issubclass(cls, functools.partial) and callable(parts[0])
+        return functools.partial.__new__(cls, parts[0], *parts[1], **parts[2]) if is_known else ABSENT
     is_live = type(current) in (types.MethodType, types.BuiltinMethodType)
     owner = decoding.decode(node[2], current.__self__ if is_live else ABSENT, f"{path}.__self__")
     if node[3] is None:

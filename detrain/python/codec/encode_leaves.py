@@ -98,6 +98,8 @@ class LeafEncoder(ABC):
         self._far_views: list[tuple[int, Array, str]] = []
         self._memories: dict[int, int] = {}
         """Numbers of the memories that tensors share, by their identity."""
+        self.made_parameters: list[object] = []
+        """Parameters that the loop has made."""
         self._spans: list[Span] = []
         """Where these memories and arrays lie: of NumPy's and a framework's, several may look at one memory."""
         self._told: list[tuple[int, object, str]] = []
@@ -384,6 +386,8 @@ class LeafEncoder(ABC):
         """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
+        elif shared.is_parameter and not self._baseline.has(value):
+            self.made_parameters.append(value)
         number = self._memories.get(id(shared.memory))
         if number is None:
             number = self._node(shared.memory, [])[0]

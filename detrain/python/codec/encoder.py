@@ -359,9 +359,10 @@ class Encoder(Functions):
             return ["method", value.__name__, owner, None if is_named else self.encode(value.__func__, f"{path}.__func__")]
         if issubclass(cls, STATIC):
             return self._encode_static(number, value, path)
-        if cls is functools.partial and not vars(value):
+        if issubclass(cls, functools.partial):
             names = ("func", "args", "keywords")
-            return ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
+            node: list[Item] = ["partial", *[self.encode(getattr(value, name), f"{path}.{name}") for name in names]]
+            return self._annotated([*node, *([] if cls is functools.partial else [class_name(cls)])], value, path)
         if is_table(value):
             return self._encode_table(number, value, path)
         described = parts(value) or moment_parts(value)
@@ -397,8 +398,10 @@ class Encoder(Functions):
         return self._encode_opaque(number, value, path)
 
     def _encode_tensor(self, value: Any, array: Array, path: str) -> list[Item]:
-        """Encode a tensor, with the attributes that someone has set on it."""
-        node = self._encode_array("tensor", value, array, path)
+        return self._annotated(self._encode_array("tensor", value, array, path), value, path)
+
+    def _annotated(self, node: list[Item], value: Any, path: str) -> list[Item]:
+        """Return a node with the attributes that someone has set on a tensor or a partial call."""
         attributes = getattr(value, "__dict__", None)
         return ["annotated", node, self._encode_pairs(attributes, path)] if attributes else node
 

@@ -357,7 +357,8 @@ def _is_of_python(cls: type) -> bool:
 def _has_no_more_than_slots(cls: Any) -> bool:
     """Return whether objects of a class have room for its slots, a dictionary and weak references, and for nothing of C
     besides, as far as the class itself adds to its base."""
-    base, room = cls.__base__, sum(isinstance(item, types.MemberDescriptorType) for item in vars(cls).values())
+    members = sum(isinstance(item, types.MemberDescriptorType) for item in vars(cls).values())
+    base, room = cls.__base__, members if "__slots__" in vars(cls) else 0  # a class of C may have members, too
     for name in ("__dictoffset__", "__weakrefoffset__"):  # below zero: in front of the object
         room += getattr(cls, name) > 0 and getattr(base, name) <= 0
     return bool(cls.__flags__ & _HEAP_TYPE) and cls.__basicsize__ - base.__basicsize__ == room * _POINTER

@@ -85,6 +85,8 @@ class SharedTensor:
     """What of it cannot be captured, in words."""
     base: Any = None
     """The tensor that it is a view of, where what is written into the one with gradients is computed for the other."""
+    is_parameter: bool = False
+    """Whether it was not computed, and has gradients."""
 
 
 class Span(NamedTuple):

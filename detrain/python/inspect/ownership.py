@@ -116,6 +116,8 @@ def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | Non
             left += [held for (kind, name), held in held_by(item) if kind != "." or name not in gone]
         elif cls in METHODS:  # tqdm keeps the `__next__` of an iterator
             left.append(item.__self__)  # type: ignore[attr-defined]
+        elif isinstance(item, functools.partial):
+            left += [item.func, item.args, item.keywords, vars(item)]
         elif not is_state(item) and all(item is not stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
             return None
     return seen

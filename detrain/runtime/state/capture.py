@@ -19,6 +19,7 @@ from detrain.base.errors import Diverged
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, deep_calls
 from detrain.python.inspect.stored_attributes import stores
@@ -60,6 +61,7 @@ class Capture:
         self._pulls = pulls
         self._files = files
         self._settings = ProcessSettings()
+        self._libraries = LibraryGlobals()
 
     def begin_phase(self, frame: FrameType) -> Baseline:
         """The program enters a training loop. Returns the baseline."""
@@ -130,6 +132,8 @@ class Capture:
                 found.bind_static(module)
             for name, value in self._called().items():
                 encoder.encode(value, f"{_CALLED}, {name}")
+            for library, name, value in self._libraries.values():
+                encoder.encode(value, f"{library}.{name}")
             if loop is not None and not loop.is_fetched_in_body:
                 encoder.encode_loader(_source(loop), _LOADER)
             encoder.note_told()
@@ -197,6 +201,7 @@ class Capture:
         if not is_ahead:
             decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})
+        self._find_libraries(decoder, baseline)
         return Missing(self._bind(decoder, frame, loop), decoder.gone, decoder.astray)
 
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline, changed: dict[str, object]) -> dict[str, Item]:
@@ -218,9 +223,23 @@ class Capture:
                         kept.append(key)
             if kept:
                 roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
+            self._libraries.look_for(encoder.made_parameters)
+            for library, name, value in self._libraries.values():
+                baseline.add(value, f"{library}.{name}")
+                roots[f"module|{library}|{name}"] = encoder.encode(value, f"{library}.{name}")
             # Last: what handles a signal is an object of the program's, and found at its place.
             roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
+
+    def _find_libraries(self, decoder: Decoder, baseline: Baseline) -> None:
+        """Have names of libraries' modules that a checkpoint holds be state from here on."""
+        known = user_modules()
+        for root in decoder.roots:
+            kind, _, rest = root.partition("|")
+            module, _, name = rest.rpartition("|")
+            if kind == "module" and module not in known and hasattr(sys.modules.get(module), name):
+                self._libraries.add(module, name)
+                baseline.add(getattr(sys.modules[module], name), f"{module}.{name}")
 
     def _called(self) -> dict[str, object]:
         """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
