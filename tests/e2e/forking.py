@@ -1,5 +1,5 @@
-"""The process behind `tests/e2e/forkserver.py`: reads requests, a line of JSON each, forks a run for each, answers with
-its status.
+"""The process behind `tests/e2e/forkserver.py`: forks one for each connection, which reads requests, a line of JSON
+each, forks a run for each, answers with its status.
 
 It imports nothing of the tests, and is run without a file name: a run must not take it for the user's program.
 """
@@ -23,8 +23,10 @@ _BESIDE = {
 
 
 def serve() -> None:
-    """Answer requests until there are no more."""
+    """Accept connections until the standard input ends, and those that wait then."""
     import importlib
+    import select
+    import socket
 
     import libcst  # noqa: F401
 
@@ -37,17 +39,35 @@ def serve() -> None:
         importlib.import_module(library)
     importlib.import_module(f"detrain.adapters.{framework}.adapter")
 
-    requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
-    for line in requests:
-        requests_of_ranks = json.loads(line)
+    listener, is_over = socket.socket(fileno=int(sys.argv[4])), False
+    while True:
+        ready, _, _ = select.select([listener] if is_over else [listener, 0], [], [], 0 if is_over else None)
+        if listener in ready:
+            connection = listener.accept()[0]
+            if os.fork() == 0:
+                listener.close()
+                _answer(connection)
+            connection.close()
+        elif is_over:
+            listener.close()
+            return
+        is_over = is_over or 0 in ready
+
+
+def _answer(connection: Any) -> NoReturn:
+    """Answer the requests of one process of the tests until there are no more."""
+    lines = connection.makefile("rw")
+    for line in lines:
+        requests = json.loads(line)
         children = []
-        for request in requests_of_ranks:
+        for request in requests:
             child = os.fork()
             if child == 0:
                 _become_a_run(request)
             children.append(child)
-        answers.write(f"{json.dumps(_wait_for_ranks(children, requests_of_ranks))}\n")
-        answers.flush()
+        lines.write(f"{json.dumps(_wait_for_ranks(children, requests))}\n")
+        lines.flush()
+    os._exit(0)
 
 
 def _signalled(child: int, fault: dict[str, Any]) -> bool:
@@ -110,6 +130,8 @@ def _become_a_run(request: dict[str, Any]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.chdir(request["cwd"])
         os.environ.update(request["changes"])
+        if "torch" in sys.modules and "OMP_NUM_THREADS" in request["changes"]:
+            sys.modules["torch"].set_num_threads(int(request["changes"]["OMP_NUM_THREADS"]))
         sys.path[1:1] = filter(None, request["changes"].get("PYTHONPATH", "").split(os.pathsep))
         _forget_frameworks()
         status = _bare(request["code"], request["command"]) if request["code"] else _detrain(request["command"])

@@ -1,10 +1,11 @@
 """Fresh processes at a second each: a server that has imported a framework, and made nothing with it, forks one for
 every run.
 
-Each run is a process of its own with the environment, the folder and the output that it was asked to have; it is
-killed, and dies, as any process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts
-real ones. Nor what an import draws of random numbers if the server knows the module (rich draws one): the weights may
-be others than in a fresh process.
+Of a server that several processes of the tests share each has a fork, which forks its runs. Each run is a process of
+its own with the environment, the folder and the output that it was asked to have; it is killed, and dies, as any
+process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts real ones. Nor what an
+import draws of random numbers if the server knows the module (rich draws one): the weights may be others than in a
+fresh process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,19 +29,45 @@ _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>',
 
 
 class Server:
-    """Starts runs."""
+    """Starts runs. What has the same name shares the process that has imported the framework: who asks for it first
+    starts it.
+    """
 
-    def __init__(self, framework: str = "tensorflow", **changes: str) -> None:
-        self._framework = framework
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S), framework],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])), **changes),
-        )
+    def __init__(self, framework: str = "tensorflow", name: str = "", **changes: str) -> None:
+        self._framework, self._changes = framework, changes
+        self._process: subprocess.Popen[bytes] | None = None
+        address = f"\0detrain-tests-{name or f'{os.getpid()}-{id(self)}'}-{framework}"  # abstract: no file is left
+        self._connection = self._connected(address)
+        self._file = self._connection.makefile("rw")
+
+    def _connected(self, address: str) -> socket.socket:
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(address)
+            except ConnectionRefusedError:
+                connection.close()
+                self._start(address)
+            else:
+                return connection
+
+    def _start(self, address: str) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(address)
+            except OSError:  # another one starts it just now, and does not listen yet
+                time.sleep(0.01)
+                return
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(_SERVER), str(3 * TIMEOUT_S), self._framework, str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=ROOT,
+                env=environment(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))),
+                pass_fds=[listener.fileno()],
+            )
 
     def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
         """Run the command `detrain`."""
@@ -78,17 +106,15 @@ class Server:
         each: Sequence[dict[str, str]],
         faults: Mapping[int, object] = {},
     ) -> list[Result]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             same = {"code": code, "command": command, "cwd": str(cwd)}
             requests = [
                 {**same, "changes": changes, "out": f"{folder}/out{n}", "err": f"{folder}/err{n}", "fault": faults.get(n)}
-                for n, changes in enumerate(each)
+                for n, changes in enumerate(self._changes | own for own in each)
             ]
-            self._process.stdin.write(json.dumps(requests) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            self._file.write(json.dumps(requests) + "\n")
+            self._file.flush()
+            answer = self._file.readline()
             assert answer, "the server has died"
             paths = [[Path(str(request[kind])) for kind in ("out", "err")] for request in requests]
             # One that was killed as it began has made no files.
@@ -96,7 +122,10 @@ class Server:
             return [Result(status, *text) for status, text in zip(json.loads(answer), texts, strict=True)]
 
     def close(self) -> None:
-        """End the server."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        """End the server; for others that share it, it goes on."""
+        self._file.close()
+        self._connection.close()
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
