@@ -17,7 +17,6 @@ import collections, csv, dataclasses, hashlib, heapq, itertools, json, math, os,
 import keras
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
 def die(where):
     if os.environ.get("DIE_AT") == where:
@@ -210,6 +209,7 @@ net = keras.Sequential([Block(), keras.layers.SpectralNormalization(keras.layers
     "a module": _MODULE + "\nnet(x[:2])",
     "a module built by its first batch": _MODULE,
     "Keras 2": """\
+import tf_keras
 net = tf_keras.Sequential(
     [tf_keras.layers.Dense(8), tf_keras.layers.Dropout(0.3), tf_keras.layers.BatchNormalization(), tf_keras.layers.Dense(3)]
 )""",

@@ -30,13 +30,14 @@ Callbacks draw from the streams of what loads, where that is Python.
 """
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
+LOOPS = loops()
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, id=name_of(row), marks=[] if row == loops()[0] else [pytest.mark.slow])
-        for table in (LENGTHS, fits(), loops())
+        pytest.param(row, id=name_of(row), marks=[] if row == LOOPS[0] else [pytest.mark.slow])
+        for table in (LENGTHS, fits(), LOOPS)
         for row in table
     ],
 )
