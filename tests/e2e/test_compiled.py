@@ -21,6 +21,8 @@ from torch.nn import functional as F
 
 WAY, BACKEND = sys.argv[1:]
 torch.manual_seed(0)
+if WAY == "int attribute":
+    torch._dynamo.config.recompile_limit = 4
 
 class Net(nn.Module):
     def __init__(self):
@@ -81,9 +83,110 @@ for epoch in range(3):
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
 print("last", digest, torch.rand(()).item())
 """
+GAN: Final = """\
+import hashlib, os, signal, sys
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+backend = {"backend": sys.argv[2]}
+made = nn.Sequential(nn.Linear(4, 16), nn.LeakyReLU(0.2), nn.Linear(16, 6), nn.Tanh())
+judge = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(16, 1))
+generator, critic = torch.compile(made, **backend), torch.compile(judge, **backend)
+of_generator = torch.optim.Adam(made.parameters(), 2e-3, betas=(0.5, 0.999))
+of_critic = torch.optim.Adam(judge.parameters(), 2e-3, betas=(0.5, 0.999))
+rows, batches = torch.randn(80, 6).tanh(), 0
+for epoch in range(3):
+    for chosen in torch.randperm(80).split(8):
+        fake = generator(torch.randn(8, 4))
+        of_critic.zero_grad()
+        right = F.binary_cross_entropy_with_logits(critic(rows[chosen]), torch.ones(8, 1))
+        wrong = F.binary_cross_entropy_with_logits(critic(fake.detach()), torch.zeros(8, 1))
+        (right + wrong).backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(critic(fake), torch.ones(8, 1))
+        loss.backward()
+        of_generator.step()
+        batches += 1
+        if os.environ.get("DIE_AT") == str(batches):
+            os.kill(os.getpid(), signal.SIGKILL)
+    with torch.no_grad():
+        print(epoch, right.item(), wrong.item(), loss.item(), generator(torch.randn(5, 4)).sum().item(), flush=True)
+parts = [part.detach().numpy().tobytes() for net in (made, judge) for part in net.parameters()]
+print("last", hashlib.sha256(b"".join(parts)).hexdigest(), torch.rand(()).item())
+"""
+MODERN: Final = """\
+import hashlib, os, signal, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, random_split
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+class Rows(Dataset):
+    def __init__(self):
+        self.x = np.random.default_rng(0).normal(size=(100, 6)).astype("f4")
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        noise = np.random.normal(scale=0.1, size=6).astype("f4")
+        return torch.from_numpy(self.x[index] + noise), int(self.x[index, :3].sum() > 0)
+
+@torch.no_grad()
+def right(model, loader):
+    model.eval()
+    count = sum((model(x).argmax(-1) == y).sum().item() for x, y in loader)
+    model.train()
+    return count
+
+def main():
+    train, held_out = random_split(Rows(), [0.8, 0.2])
+    loader = DataLoader(train, 8, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(16), nn.Linear(16, 2))
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    forward = torch.compile(model, backend=sys.argv[2])
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=16)
+    writer, best, step, batches = SummaryWriter("runs"), 0, 0, 0
+    for epoch in range(3):
+        bar = tqdm(loader, desc=f"epoch {epoch}", disable=True)
+        for index, (x, y) in enumerate(bar):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(forward(x), y, label_smoothing=0.05) / 2
+            loss.backward()
+            if (index + 1) % 2 == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                schedule.step()
+                average.update_parameters(model)
+                step += 1
+                writer.add_scalar("loss", loss.item(), step)
+            bar.set_postfix(loss=loss.item())
+            batches += 1
+            if os.environ.get("DIE_AT") == str(batches):
+                os.kill(os.getpid(), signal.SIGKILL)
+        count = right(average.module, DataLoader(held_out, 64))
+        print(epoch, loss.item(), count, schedule.get_last_lr(), flush=True)
+        if count > best:
+            best = count
+            torch.save({"model": model.state_dict(), "epoch": epoch}, "best.pt")
+    writer.close()
+    parts = [part.detach().numpy().tobytes() for part in (*model.parameters(), *average.parameters())]
+    print("last", hashlib.sha256(b"".join(parts)).hexdigest(), torch.rand(()).item())
+
+if __name__ == "__main__":
+    main()
+"""
+PROGRAMS: Final = {"gan": GAN, "modern": MODERN}
+"""What is a program of its own."""
 WAYS: Final = (
     *("model", "method", "loss", "optimizer", "dynamic", "full graph", "bf16", "graph break", "disabled"),
-    *("last batch", "lengths", "validation", "reduce-overhead", "max-autotune"),
+    *("last batch", "lengths", "validation", "reduce-overhead", "max-autotune", *PROGRAMS),
 )
 OF_THE_CACHE: Final = ("last batch", "lengths", "max-autotune")
 """Whose kernels follow from the size that came first, or from measured times: exact with the cache of the first run."""
@@ -92,29 +195,39 @@ FAST: Final = ("validation", "aot_eager")
 """A row without a compiler of C++: nothing is compiled to machine code."""
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cache that is filled by all tests: compiling is what takes their time."""
+    return str(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "backend", "death"),
+    ("way", "backend", "death", "cache"),
     [
-        pytest.param(*FAST, "14", marks=pytest.mark.slow),
-        *(pytest.param(way, CODE, death, marks=pytest.mark.slow) for way in WAYS for death in ("7", "14")),
+        (*FAST, "14", "the first run's"),
+        *((way, CODE, "14", "the first run's") for way in WAYS),
+        *((way, CODE, "7", "empty") for way in WAYS if way not in OF_THE_CACHE),
+        *((way, CODE, "7", "the first run's") for way in OF_THE_CACHE),
     ],
 )
 def test_a_compiled_program_that_is_killed_ends_as_one_that_never_was(
-    way: str, backend: str, death: str, torch_server: Server, tmp_path: Path
+    way: str, backend: str, death: str, cache: str, kernels: str, torch_server: Server, tmp_path: Path
 ) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text(PROGRAMS.get(way, PROGRAM))
     command = "run", "--every", "3b", tmp_path / "program.py", way, backend
+    first, second = kernels, kernels if cache != "empty" else str(tmp_path / "second")
 
-    whole = torch_server.bare(tmp_path / "program.py", way, backend, cwd=tmp_path / "whole")
-    killed = torch_server.detrain(*command, cwd=tmp_path / "killed", DIE_AT=death, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "first"))
-    second = "first" if way in OF_THE_CACHE else "second"
-    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / second))
+    whole = torch_server.bare(*command[3:], cwd=tmp_path / "whole", TORCHINDUCTOR_CACHE_DIR=first)
+    killed = torch_server.detrain(*command, cwd=tmp_path / "killed", DIE_AT=death, TORCHINDUCTOR_CACHE_DIR=first)
+    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=second)
 
     assert whole.status == 0, whole.err
     assert killed.status == -9, killed.err
     assert resumed.status == 0, resumed.err
+    assert "resuming" in resumed.err
     assert resumed.last_line() == whole.last_line()
     assert "not captured" not in killed.err + resumed.err
 
@@ -143,7 +256,7 @@ def test_a_frame_that_dynamo_has_given_up_compiling_is_refused_beforehand(torch_
     command = "run", "--every", "3b", "program.py", "int attribute", "aot_eager"
 
     whole = torch_server.bare(tmp_path / "program.py", *command[-2:], cwd=tmp_path / "whole")
-    killed = torch_server.detrain(*command, cwd=tmp_path, DIE_AT="14")
+    killed = torch_server.detrain(*command, cwd=tmp_path, DIE_AT="7")
     resumed = torch_server.detrain(*command, cwd=tmp_path)
 
     assert "REFUSED from here on: Net.forward in program.py" in killed.err
