@@ -153,6 +153,60 @@ BESIDE: Final[dict[str, list[object]]] = {
     "log": [None, "rotating", "tensorboard", "own resume", "dated"],
 }
 """What goes on beside the loop."""
+HELPED: Final[dict[str, list[object]]] = {
+    "data": ["rows", "augmented"],
+    "helper": ["torch_ema", "pytorch_warmup", "opacus", "peft"],
+    "log": [None, "wandb", "mlflow", "hydra"],
+    "ahead": [None, "thread", "library"],
+    "workers": [0, 2],
+    "loop": ["for", "enumerate", "zip"],
+    "optimizer": ["adam", "sgd"],
+    "after": [None, "validate", "best", "save"],
+    "every": ["1", "2b", "1b"],
+}
+"""What of a library has its part in each step, and what records."""
+_HELPERS: Final = {
+    "torch_ema": (
+        "from torch_ema import ExponentialMovingAverage\nema = ExponentialMovingAverage(model.parameters(), decay=0.9)\n",
+        "ema.update()",
+        "with ema.average_parameters():\n    print('averaged', float(loss_of(model(x), y)))",
+        "print(ema.num_updates, [float(each.sum()) for each in ema.shadow_params])",
+    ),
+    "pytorch_warmup": (
+        """\
+import pytorch_warmup
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+warmup = pytorch_warmup.LinearWarmup(optimizer, 7)
+""",
+        "with warmup.dampening():\n    schedule.step()",
+        "print(optimizer.param_groups[0]['lr'])",
+        "print(warmup.state_dict())",
+    ),
+    "opacus": (
+        """\
+from opacus import PrivacyEngine
+from opacus.validators import ModuleValidator
+model = ModuleValidator.fix(model)
+engine = PrivacyEngine(accountant="rdp")
+model, optimizer, loader = engine.make_private(
+    module=model, optimizer=OPTIMIZER, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0)
+""",
+        "",
+        "print(engine.get_epsilon(1e-5))",
+        "print(engine.accountant.history)",
+    ),
+    "peft": (
+        """\
+from peft import LoraConfig, get_peft_model
+model = get_peft_model(model, LoraConfig(target_modules=["first", "last"], r=2, lora_dropout=0.1))
+optimizer = OPTIMIZER
+""",
+        "",
+        "",
+        "model.save_pretrained('adapter')",
+    ),
+}
+"""How a library helps: before the loop, behind each step, behind each epoch, at its end."""
 _LOGS: Final = {
     None: ("", "", "", ""),
     "rotating": (
@@ -196,8 +250,32 @@ os.makedirs(folder)
         "torch.save(model.state_dict(), os.path.join(folder, f'{epoch}.pt'))",
         "print([sorted(os.listdir(os.path.join('outputs', name))) for name in os.listdir('outputs')])",
     ),
+    "wandb": (
+        "import wandb\nrun = wandb.init(project='rows', mode='offline')\n",
+        "run.log({'loss': float(loss)})",
+        "run.summary['total'] = total",
+        "print(run.summary['total'])\nrun.finish()",
+    ),
+    "mlflow": (
+        "import mlflow\nmlflow.set_tracking_uri('sqlite:///mlflow.db')\nmlflow.start_run()\n",
+        "",
+        "mlflow.log_metric('total', total, step=epoch)",
+        """\
+history = mlflow.MlflowClient().get_metric_history(mlflow.active_run().info.run_id, "total")
+print(history[-1].step, history[-1].value)  # a resumed program records in a run of its own
+mlflow.end_run()""",
+    ),
+    "hydra": (
+        "from hydra.core.hydra_config import HydraConfig\nfrom omegaconf import open_dict\n"
+        "folder = HydraConfig.get().runtime.output_dir\n",
+        "",
+        "with open_dict(settings):\n    settings[f'total{epoch}'] = total\n"
+        "torch.save(model.state_dict(), os.path.join(folder, f'{epoch}.pt'))",
+        "print(settings, sorted(os.listdir(folder)))",
+    ),
 }
 """How a program records: before its loop, in each batch, behind each epoch, at its end."""
+_HYDRA: Final = "import hydra\n@hydra.main(version_base=None)\ndef main(settings):\n    global model, optimizer\n"
 _FROM_LIBRARY: Final = """\
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 from ahead import BackgroundGenerator
@@ -428,8 +506,17 @@ class Node(Attributes):
     lr = property(lambda self: self.content["lr"].lr, lambda self, value: self.content.update(lr=Attributes(value)))
 '''
 """Configs of a library: what is over a container, what holds attributes or slots, and a tree."""
+_MAKERS: Final = {
+    "yacs": ("from yacs.config import CfgNode", "CfgNode({{'lr': {}}})"),
+    "munch": ("from munch import Munch", "Munch(lr={})"),
+    "addict": ("import addict", "addict.Dict(lr={})"),
+    "box": ("from box import Box", "Box(lr={})"),
+    "omegaconf": ("from omegaconf import OmegaConf", "OmegaConf.create({{'lr': {}, 'twice': '${{lr}}'}})"),
+    "mmengine": ("from mmengine.config import ConfigDict", "ConfigDict(lr={})"),
+}
+"""How a config of a real library is made."""
 CONFIG: Final = {
-    "config": ["Dict", "Shown", "Same", "Told", "Listed", "Attributes", "Slots", "Node"],
+    "config": ["Dict", "Shown", "Same", "Told", "Listed", "Attributes", "Slots", "Node", *_MAKERS],
     "made": ["before", "in the loop"],
     "change": ["item", "attribute", "whole"],
     "every": ["1", "3b"],
@@ -437,7 +524,7 @@ CONFIG: Final = {
 _CHANGES: Final = {
     "item": "config['lr'] = config.lr * 0.8",
     "attribute": "config.lr = config.lr * 0.8",
-    "whole": "config = configs.{}(config.lr * 0.8)",
+    "whole": "config = MADE",
 }
 
 
@@ -458,6 +545,18 @@ def rows_beside() -> list[dict[str, object]]:
     """Return the same of programs beside whose loop something goes on."""
     first = {name: values[0] for name, values in TABLE.items()}
     return [first | dict(zip(BESIDE, row, strict=True)) for row in AllPairs(list(BESIDE.values()))]
+
+
+def rows_of_libraries() -> list[dict[str, object]]:
+    """Return the same of programs that a library helps in each step, and with records."""
+    first = {name: values[0] for name, values in TABLE.items()}
+    return [first | dict(zip(HELPED, row, strict=True)) for row in AllPairs(list(HELPED.values()))]
+
+
+def needs(row: Mapping[str, object]) -> set[str]:
+    """Return the libraries that a program needs, and the tests do not."""
+    libraries = {"torch_ema", "pytorch_warmup", "opacus", "peft", "wandb", "mlflow", "hydra", *_MAKERS}
+    return {str(row[name]) for name in ("helper", "log", "config") if row.get(name) in libraries}
 
 
 def _is_possible(row: Mapping[str, object]) -> bool:
@@ -506,22 +605,27 @@ loader = Batches()
         source = f"data = {_SETS[data]}\nloader = DataLoader(data, {_ORDERS[str(row['order'])]}{_WORKERS[row['workers']]})\n"  # type: ignore[index]
     if row["loop"] == "endless":
         source += "batches = iter(loader)\n"
+    definitions = ""
     if row.get("ahead"):
-        more, expression = _AHEAD[str(row["ahead"])]
-        source, header = more + source, header.replace("loader", expression)
+        definitions, expression = _AHEAD[str(row["ahead"])]
+        header = header.replace("loader", expression)
     if row.get("ahead") == "loader":
         source = source.replace("loader = DataLoader(", "loader = LoaderAhead(")
     if row["loop"] == "tqdm":
         source = "from tqdm import tqdm\n" + source
     step = _CLOSURE if row["optimizer"] == "lbfgs" else _STEPS[str(row["step"])]
     before, each, behind, end = _LOGS[row.get("log")]  # type: ignore[index]
-    body = [load, "die()", step, at_step, "total += float(loss)", each]
-    config = f"configs.{row.get('config')}(0.02)"
-    of_config = [f"config = config or {config}", "optimizer.param_groups[0]['lr'] = config.lr"] if row.get("config") else []
-    change = [_CHANGES[str(row["change"])].format(row["config"]), "print(config.lr)"] if row.get("config") else []
+    helper, at_each_step, at_each_epoch, at_end = _HELPERS.get(str(row.get("helper")), ("", "", "", ""))
+    source += helper.replace("OPTIMIZER", _OPTIMIZERS[str(row["optimizer"])])
+    body = [load, "die()", step, at_step, at_each_step, "total += float(loss)", each]
+    of_config, change = [], []
     if row.get("config"):
+        module, made_by = _MAKERS.get(str(row["config"]), ("import configs", f"configs.{row['config']}({{}})"))
+        config = made_by.format("0.02")
+        of_config = [f"config = config or {config}", "optimizer.param_groups[0]['lr'] = config.lr"]
+        change = [_CHANGES[str(row["change"])].replace("MADE", made_by.format("config.lr * 0.8")), "print(config.lr)"]
         source += "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'site-packages'))\n"
-        source += f"import configs\nconfig = {config if row['made'] == 'before' else None}\n"
+        source += f"{module}\nconfig = {config if row['made'] == 'before' else None}\n"
     lines = [
         *of_config,
         at_start,
@@ -532,14 +636,14 @@ loader = Batches()
         "print(epoch, total)",
         at_epoch,
         *change,
+        at_each_epoch,
         _AFTER[row["after"]],  # type: ignore[index]
         behind,
     ]
     ema = "ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))\n"
     scaler = "scaler = torch.amp.GradScaler('cpu', init_scale=64.0, growth_interval=3)\n"
-    return (
-        PRELUDE
-        + f"model = {'Net' if row['model'] == 'net' else 'Sequence'}()\noptimizer = {_OPTIMIZERS[str(row['optimizer'])]}\n"
+    trains = (
+        f"model = {'Net' if row['model'] == 'net' else 'Sequence'}()\noptimizer = {_OPTIMIZERS[str(row['optimizer'])]}\n"
         + (f"schedule = {made}\n" if made else "")
         + (ema if row["step"] == "ema" else scaler if row["step"] == "scaler" else "")
         + "loss_of, best = nn.CrossEntropyLoss(), (9e9, None)\nheld_out = DataLoader(TensorDataset(x, y), 20, shuffle=True)\n"
@@ -547,8 +651,9 @@ loader = Batches()
         + before
         + "for epoch in range(4):\n"
         + "\n".join(_indented(lines))
-        + f"\n{end}\nshow({'ema' if row['step'] == 'ema' else ''})\n"
+        + f"\n{at_end}\n{end}\nshow({'ema' if row['step'] == 'ema' else ''})\n"
     )
+    return PRELUDE + definitions + (_HYDRA + "\n".join(_indented([trains])) + "\nmain()\n" if row.get("log") == "hydra" else trains)
 
 
 def _indented(parts: list[str]) -> list[str]:
@@ -560,5 +665,5 @@ def name_of(row: Mapping[str, object]) -> str:
     return ", ".join(
         str(value) if name == "data" else f"{name} {json.dumps(value)}"
         for name, value in row.items()
-        if name == "data" or value != {**CONFIG, **BESIDE, **TABLE}[name][0]
+        if name == "data" or value != {**BESIDE, **TABLE}.get(name, [None])[0]
     )

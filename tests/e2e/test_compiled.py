@@ -246,14 +246,16 @@ def test_kernels_that_are_others_with_another_cache_stop_the_resume_each_time(to
     assert "--from" not in other[0].err
 
 
-@pytest.mark.fast
-def test_a_frame_that_dynamo_has_given_up_compiling_is_refused_beforehand(torch_server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_frame_that_dynamo_has_given_up_compiling_is_refused_beforehand(
+    backend: str, torch_server: Server, tmp_path: Path
+) -> None:
     """A resumed process compiled it again, and compiled dropout drew otherwise. It goes back to where all was compiled,
     and gives up where the first run did.
     """
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "whole").mkdir()
-    command = "run", "--every", "3b", "program.py", "int attribute", "aot_eager"
+    command = "run", "--every", "3b", "program.py", "int attribute", backend
 
     whole = torch_server.bare(tmp_path / "program.py", *command[-2:], cwd=tmp_path / "whole")
     killed = torch_server.detrain(*command, cwd=tmp_path, DIE_AT="7")

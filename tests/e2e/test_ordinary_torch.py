@@ -13,7 +13,18 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary_torch import CONFIGS, LIBRARY, is_refused, name_of, rows, rows_beside, rows_with_configs, text
+from tests.e2e.ordinary_torch import (
+    CONFIGS,
+    LIBRARY,
+    is_refused,
+    name_of,
+    needs,
+    rows,
+    rows_beside,
+    rows_of_libraries,
+    rows_with_configs,
+    text,
+)
 
 DEATHS = ((0, 2), (0, 1), (0,))
 """At which batches of the second, the third and the fourth epoch a program is killed."""
@@ -22,19 +33,22 @@ FAST = (0, 5)
 FAST_BESIDE = (13,)
 """One with a thread that loads ahead, rows that draw, and a log that rotates."""
 FAST_WITH_CONFIGS = (0,)
+TABLES = (rows(), FAST), (rows_beside(), FAST_BESIDE), (rows_with_configs(), FAST_WITH_CONFIGS), (rows_of_libraries(), ())
 
 
 def _cases() -> Iterator[Any]:
-    """The plain programs, those beside whose loop something goes on, and those with a config of a library."""
-    for table, fast in ((rows(), FAST), (rows_beside(), FAST_BESIDE), (rows_with_configs(), FAST_WITH_CONFIGS)):
+    """The plain programs, those beside whose loop something goes on, and those with a config or a helper."""
+    for table, fast in TABLES:
         for number, row in enumerate(table):
             yield pytest.param(row, id=name_of(row), marks=pytest.mark.fast if number in fast else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("row", _cases())
+@pytest.mark.parametrize("row", [*_cases()])
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], torch_server: Server, tmp_path: Path
 ) -> None:
+    for library in needs(row):
+        pytest.importorskip(library)
     program = tmp_path / "program.py"
     program.write_text(text(row))
     (tmp_path / "site-packages").mkdir()
