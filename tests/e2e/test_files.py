@@ -5,6 +5,7 @@ lost.
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,46 @@ def test_a_file_that_has_gone_is_said(tmp_path: Path, detrain: Run) -> None:
 
     assert resumed.status == 0
     assert "at the checkpoint" in resumed.err
+
+
+UNPACKED = """
+import tarfile
+
+class Model:
+    def eval(self):
+        return self
+
+{head}
+    if not os.path.isfile("rows.txt"):
+        with open("rows.tgz", "rb") as file:
+            with tarfile.open(fileobj=file, mode="r:gz") as archive:
+                archive.extractall()
+    model, optimizer = Model(), Optimizer(np.loadtxt("rows.txt"))
+    for epoch in range(3):
+        for step in range(4):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{{epoch}}:{{step}}")
+        model.eval()
+    show(optimizer.weights)
+{foot}
+"""
+
+
+@pytest.mark.parametrize(("head", "foot"), [("if True:", ""), ("def main():", "main()")], ids=["module", "function"])
+def test_an_archive_that_only_the_first_run_opens_is_no_loss(head: str, foot: str, tmp_path: Path, detrain: Run) -> None:
+    (tmp_path / "rows.txt").write_text("1 2 3\n")
+    with tarfile.open(tmp_path / "rows.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "rows.txt", "rows.txt")
+    (tmp_path / "rows.txt").unlink()
+    path = tmp_path / "program.py"
+    path.write_text(PRELUDE + UNPACKED.format(head=head, foot=foot))
+    expected = detrain("run", "--ckpt", "other", path, cwd=tmp_path)
+    (tmp_path / "rows.txt").unlink()
+    for where in ("1:2", ""):
+        last = detrain("run", "--every", "2b", path, cwd=tmp_path, DIE_AT=where)
+
+    assert last.status == 0, last.err
+    assert last.out == expected.out
 
 
 IN_PHASES = """

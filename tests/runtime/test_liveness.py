@@ -152,6 +152,12 @@ def test_a_frame_that_has_not_started_keeps_every_name():
         ({"a"}, "a = b = 1\ndef f():\n    global a\n    del a"),
         ({"a", "b"}, "a = b = 1\ndef f(): return globals()['a']"),
         ({"a", "b"}, "a = b = 1\ndef f():\n    def g(): return eval('a')"),
+        ({"a", "b"}, "a = b = f = 1\ndef f(): return a.query('c > @b')"),
+        ({"a", "b"}, "a = b = f = 1\ndef f(): return a.eval('c + @b')"),
+        ({"a", "b"}, "a = b = f = 1\ndef f():\n    import builtins\n    return builtins.globals()"),
+        ({"a", "b"}, "a = b = f = 1\ndef f(): return a.__dict__"),
+        ({"a"}, "a = b = 1\ndef f(): return a.eval()"),
+        ({"a"}, "a = b = 1\ndef f(): return a.dir, a.vars['x'], a.exec('ls')"),
     ],
 )
 def test_globals_that_functions_of_the_module_use_are_found(names, source):

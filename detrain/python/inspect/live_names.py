@@ -37,13 +37,17 @@ _NEVER_RAISES: Final = frozenset(
 )
 """Of an instruction in a `try` these cannot lead to the handler: else `tape` would be live before `with ... as
 tape`."""
-_LOOKS_AT_ITSELF: Final = frozenset(
-    {"locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals", "f_globals", "__dict__"}
-)
+_BUILT_INS: Final = frozenset({"locals", "globals", "vars", "dir", "eval", "exec"})
+_OF_FRAMES: Final = frozenset({"_getframe", "currentframe", "f_locals", "f_globals", "__dict__"})
+_OF_TABLES: Final = frozenset({"eval", "query"})
+"""Methods that look for the names in a text, in the frame that calls them: `table.query("x > @limit")`."""
+_LOOKS_AT_ITSELF: Final = _BUILT_INS | _OF_FRAMES | _OF_TABLES
 _OF_AN_ARGUMENT: Final = frozenset({"vars", "dir"})
 """Of these, what is given something looks at that: `vars(args)`."""
 _LEADS_TO_MODULES: Final = frozenset({"modules", "__main__", "import_module", "__import__"})
 _PLAIN_LOADS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
+_ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_NAMED: Final = _NAME_LOADS | {"IMPORT_NAME", "IMPORT_FROM"}
 _BETWEEN: Final = frozenset({"PUSH_NULL", "PRECALL", "CACHE"})
 _MOST_MODULES: Final = 1 << 14
 _FAST: Final = "fast "
@@ -85,22 +89,33 @@ def may_read_any_global(code: CodeType) -> bool:
 
 def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
     """Return whether code may read names that it does not show. `vars(args)` does not, unless modules are at hand."""
-    found = _LOOKS_AT_ITSELF & set(code.co_names)
-    if not found or found - _OF_AN_ARGUMENT:
-        return bool(found)
+    if not _LOOKS_AT_ITSELF & set(code.co_names):
+        return False
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    looks = [index for index in range(len(instructions)) if _is_look(instructions, index, code)]
+    if not looks or any(instructions[index].argval not in _OF_AN_ARGUMENT for index in looks):
+        return bool(looks)
     family = [each for root in (code, module) if root is not None for each in (root, *_functions(root))]
     if any(_LEADS_TO_MODULES & set(each.co_names) for each in family):
         return True
     imported = set().union(*map(_imported, family))
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    for index, instruction in enumerate(instructions):
-        if instruction.argval not in found:
-            continue
+    for index in looks:
         given, call = [*instructions[index + 1 : index + 3], None, None][:2]
         is_of_argument = given is not None and given.opname in _PLAIN_LOADS and given.argval not in imported
         if not is_of_argument or call is None or call.opname != "CALL" or call.arg != 1:
             return True
     return False
+
+
+def _is_look(instructions: list[dis.Instruction], index: int, code: CodeType) -> bool:
+    """Return whether an instruction gets what looks at namespaces, and no other thing of its name: `model.eval()`."""
+    name, argument = instructions[index].opname, instructions[index].argval
+    if name in _ATTRIBUTES:
+        call = instructions[index + 1] if index + 1 < len(instructions) else None
+        is_given = call is None or call.opname != "CALL" or call.arg != 0
+        known = _OF_FRAMES | (_OF_TABLES if is_given else set()) | (_BUILT_INS if "builtins" in code.co_names else set())
+        return argument in known
+    return name in _NAMED and argument in _BUILT_INS | _OF_FRAMES
 
 
 def _imported(code: CodeType) -> set[str]:
