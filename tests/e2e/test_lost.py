@@ -139,3 +139,70 @@ def test_a_file_that_a_data_set_opens_when_it_is_read_is_harmless(every: str, to
     assert "REFUSED" not in died.err
     assert last.status == 0, last.err
     assert last.last_line() == whole.last_line()
+
+
+HOOKS = (
+    """
+class Steps:
+    def __init__(self):
+        self.hooks = []
+    def slow_down(self, rate):
+        def slower(step):
+            nonlocal rate
+            rate *= 0.9
+            return step * rate
+        self.hooks.append(slower)
+    def turn(self):
+        def turned(step):
+            return -step
+        self.hooks.append(turned)
+    def while_it_lasts(self):
+        rate = 1.0
+        def slower(step):
+            return step * rate
+        self.hooks.append(slower)
+        while True:
+            yield
+            rate *= 0.9
+""",
+    PRELUDE
+    + """
+import helper
+
+steps, optimizer, waiting = helper.Steps(), Optimizer(np.ones(3)), []
+hooks = steps.hooks
+steps.slow_down(0.95)
+for epoch in range(4):
+    {made}
+    for step in range(3):
+        change = np.random.normal(size=3)
+        for hook in hooks:
+            change = hook(change)
+        optimizer.apply_gradients(change)
+        [next(each) for each in waiting]
+        die(f"{{epoch}}:{{step}}")
+show(optimizer.weights)
+""",
+)
+
+
+@pytest.mark.parametrize("made", [pytest.param("steps.turn(); steps.slow_down(0.9)", marks=pytest.mark.fast), "steps.turn()"])
+def test_a_function_that_a_library_makes_in_the_loop_is_made_again(made: str, server: Server, tmp_path: Path) -> None:
+    path = with_library(tmp_path, HOOKS[1].format(made=made))
+    (tmp_path / "site-packages" / "helper.py").write_text(HOOKS[0])
+    whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path)
+    for where in ("1:1", "3:2", ""):
+        last = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=where, **path)
+
+    assert last.status == 0, last.err
+    assert last.out == whole.out
+
+
+def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on_is_refused(server: Server, tmp_path: Path) -> None:
+    path = with_library(tmp_path, HOOKS[1].format(made="waiting.append(steps.while_it_lasts())"))
+    (tmp_path / "site-packages" / "helper.py").write_text(HOOKS[0])
+    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1", **path)
+    refused = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
+
+    assert "REFUSED from here on" in died.err
+    assert refused.status == NotCapturable.exit_code

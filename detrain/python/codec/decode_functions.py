@@ -15,7 +15,6 @@ from typing import Any, Final
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import WRAPPERS, class_attributes, class_methods, functions_in, has_contents
 from detrain.python.inspect import function_source
-from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import NAMES, class_name, find_method, find_type, is_own_class, is_user_class
 from detrain.python.inspect.object_graph import ABSENT, Item
 
@@ -29,7 +28,7 @@ def decode_static_with_state(decoding: Decoding, number: int, node: list[Item], 
     if found is ABSENT:
         return ABSENT
     decoding.made[number] = found
-    if kind == "function" and has_user_code(found):
+    if kind == "function" and function_source.holds_state(found):
         if len(state) > 4:  # it does something else than when the loop was entered
             _name_function(decoding, found, state[4][3], path)
             _set_code(decoding, found, state[4][:3], path)

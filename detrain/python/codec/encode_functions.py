@@ -17,6 +17,7 @@ from detrain.python.codec.state_rules import class_attributes, class_methods, fu
 from detrain.python.inspect import function_source
 from detrain.python.inspect.fingerprint import closes_over, digest_of_tensor, shown_steps, state_inside
 from detrain.python.inspect.frames import has_user_code
+from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.names import (
     class_name,
     find_static,
@@ -98,7 +99,7 @@ class Strangers(LeafEncoder):
         cls = type(item)
         if cls in CONTAINERS.values():
             return False
-        is_of_program = is_user_class(cls) or is_own_class(cls) or (cls is types.FunctionType and has_user_code(item))
+        is_of_program = is_user_class(cls) or is_own_class(cls) or holds_state(item)
         is_tensor = self._hooks.is_shared(item) or self._hooks.tensor(item) is not None
         return is_of_program or is_tensor or self._hooks.is_generator(item)
 
@@ -107,6 +108,9 @@ class Functions(Strangers):
     """The encoding of what a program's code is: functions and classes, those that the loop has made included."""
 
     def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
+        is_made = type(value) is types.FunctionType and self._is_of_loop(value) and not is_findable(value)
+        if is_made and function_source.source(value) is not None:  # a hook, say, that a method of a library has made
+            return self._encode_function(number, value, path)
         node = self._described(number, value, path)
         if closes_over(value):
             self._note_inside(value, path)
@@ -133,7 +137,7 @@ class Functions(Strangers):
         if is_new and source is not None and self._are_known(cells, source):
             return ["defined", *source.key, names, self._encode_annotations(value, path), *state]
         node = ["function", static_name(value), self._address(number, value, path), *state]
-        if is_other and source is None:
+        if is_other and (source is None or not has_user_code(value)):
             return self._lose(number, path, "function: its code is not in the source")
         return [*node, [*source.key, names]] if is_other and source is not None else node
 

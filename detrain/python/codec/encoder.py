@@ -33,7 +33,7 @@ from detrain.python.codec.state_rules import (
     read_slot,
 )
 from detrain.python.codec.stdlib_objects import parts
-from detrain.python.inspect.frames import has_user_code
+from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.names import (
     STATIC,
     class_name,
@@ -347,7 +347,7 @@ class Encoder(Functions):
             return ["static", static_name(value), None]
         if cls is types.FunctionType and (described := self._hooks.parts(value)) is not None:
             return ["made", described[0], self._encode_all(described[1], path)]
-        if cls is types.FunctionType and (has_user_code(value) or self._baseline.is_other(value)):
+        if cls is types.FunctionType and (holds_state(value) or self._baseline.is_other(value)):
             return self._encode_function(number, value, path)
         if issubclass(cls, type) and is_own_class(value):
             return self._encode_class(number, value, path)

@@ -1,13 +1,13 @@
-"""The code of the program's functions: how one that the loop has made is found again, by what it does and not by where
-it stands.
+"""The code of functions: how one that the loop has made is found again, by what it does and not by where it stands.
 
-A file of detrain's holds no code, only a name and a digest. The code is that of the program's own source, compiled
-anew.
+A file of detrain's holds no code, only a name and a digest. The code is that of the source of the program, or of a
+library that it has imported, compiled anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import sys
 import threading
@@ -20,7 +20,7 @@ from typing import Final
 import xxhash
 
 from detrain.base.compiled_sources import source_of
-from detrain.python.inspect.names import is_user_module
+from detrain.python.inspect.frames import has_user_code, is_user_file
 
 _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -56,33 +56,49 @@ def source(function: FunctionType) -> FunctionSource | None:
 
 
 def find(module_name: str, name: str, digest: str) -> FunctionSource | None:
-    """Return the code of a function of a module of the program's, or None if none of this qualified name does just
+    """Return the code of a function of a module that is imported, or None if none of this qualified name does just
     this.
     """
-    module = sys.modules.get(module_name)
-    file = module.__file__ if module is not None and is_user_module(module) else None
-    if file is None:
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    if not isinstance(file, str):
         return None
     if module_name not in _indices:
         _indices[module_name] = _index(module_name, file)
     return _indices[module_name].get((name, digest))
 
 
+def holds_state(value: object) -> bool:
+    """Return whether what a function closes over is state: the program's, or a library's that counts (`nonlocal`)."""
+    return has_user_code(value) or (isinstance(value, FunctionType) and _binds_anew(value.__code__))
+
+
+@lru_cache(maxsize=4096)
+def _binds_anew(code: CodeType) -> bool:
+    """Return whether a code, or one inside of it, binds a variable of the function around it."""
+    if not code.co_freevars:
+        return False
+    binds = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return not binds.isdisjoint(code.co_freevars) or any(map(_binds_anew, inner))
+
+
 def may_go_on(source: FunctionSource, variable: str) -> bool:
-    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of this
-    thread shows it: in a generator, or in another thread."""
+    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of the
+    program's in this thread shows it: in a generator, in another thread, or in a library."""
     owner = next((code for code in reversed(source.around) if variable in code.co_cellvars), None)
-    return owner is None or bool(owner.co_flags & _SUSPENDED) or any(_is_like(frame.f_code, owner) for frame in _elsewhere())
+    if owner is None or owner.co_flags & _SUSPENDED:
+        return True
+    return any(_is_like(frame.f_code, owner) for frame in _frames(is_here=not is_user_file(owner.co_filename)))
 
 
 def _is_like(code: CodeType, other: CodeType) -> bool:
     return code.co_qualname == other.co_qualname and code.co_filename == other.co_filename
 
 
-def _elsewhere() -> Iterator[FrameType]:
-    """Yield the frames of the other threads."""
+def _frames(*, is_here: bool) -> Iterator[FrameType]:
+    """Yield the frames of the other threads; and of this one, if `is_here`."""
     for thread, innermost in sys._current_frames().items():
-        frame: FrameType | None = None if thread == threading.get_ident() else innermost
+        frame: FrameType | None = innermost if is_here or thread != threading.get_ident() else None
         while frame is not None:
             yield frame
             frame = frame.f_back
