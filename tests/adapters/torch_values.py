@@ -155,6 +155,28 @@ def tensors_that_lie_in_arrays(w: Any) -> Step:
     return step
 
 
+@case()
+def tensors_of_overlapping_arrays_that_nothing_changes(w: Any) -> Step:
+    data = np.arange(24.0).reshape(2, 12)
+    w.inputs, w.targets, w.last = (torch.from_numpy(data[:, start : start + 10]) for start in (0, 1, 2))
+
+    def step(w: Any, turn: int) -> None:
+        w.loss = float((w.inputs - w.targets).square().sum())
+
+    return step
+
+
+@case(lost=("targets (memory: a part of it is also that of inputs)",), is_refused=True)
+def tensors_of_overlapping_arrays(w: Any) -> Step:
+    data = np.arange(24.0).reshape(2, 12)
+    w.inputs, w.targets = torch.from_numpy(data[:, :-1]), torch.from_numpy(data[:, 1:])
+
+    def step(w: Any, turn: int) -> None:
+        w.targets += 1
+
+    return step
+
+
 @case(lost=("first (memory: a part of it is also that of bytes)",), is_refused=True)
 def tensors_that_lie_in_bytes(w: Any) -> Step:
     w.bytes = bytearray(b"abcdefgh")

@@ -420,13 +420,17 @@ class LeafEncoder(ABC):
                 digest = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
                 self._baseline.memories[address] = digest, (start, stop)
             return []
+        kept = self._as_it_was(shared, start, stop, LARGE_BYTES)
+        return kept or ["memory", self._hold(shared), "", [start, stop], self._address_of(shared.memory)]
+
+    def _as_it_was(self, shared: SharedTensor, start: int, stop: int, more_than: int = 0) -> list[Item] | None:
+        """Return the node of a memory that is only compared on resume, if that is as it was from `start` to `stop`."""
         address = self._address_of(shared.memory)
         before, (first, last) = self._baseline.memories.get(address or "", ("", (0, 0)))
-        if last - first > LARGE_BYTES and first <= start and stop <= last:
-            now = tensors.read(shared.memory, holds=False)[first:last]
-            if digest_array(now) == before:
-                return ["memory", None, before, [first, last], address]
-        return ["memory", self._hold(shared), "", [start, stop], address]
+        if last - first <= more_than or start < first or last < stop:
+            return None
+        now = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)[first:last]
+        return ["memory", None, before, [first, last], address] if digest_array(now) == before else None
 
     def _hold(self, shared: SharedTensor) -> str:
         name = f"{len(self._arrays):05d}"

@@ -171,7 +171,9 @@ class Encoder(Functions):
             if span.start >= outer.end:
                 outer = span
             elif span.end > outer.end or span.is_foreign or outer.is_foreign:
-                self._lose(span.number, span.path, f"memory: a part of it is also that of {outer.path}")
+                if not (self._stays(span) and self._stays(outer)):
+                    self._lose(span.number, span.path, f"memory: a part of it is also that of {outer.path}")
+                outer = max(outer, span, key=lambda each: each.end)
             elif outer.array is not None and memory_of(outer.array) is None:
                 self._lose(span.number, span.path, f"memory: it lies in that of {outer.path}, which has gaps")
             elif span.array is not None and outer.array is not None:
@@ -189,6 +191,14 @@ class Encoder(Functions):
                 inner[span.number] = ["memory", None, "", *before[3:5], [outer.number], at, size]
         for number, node in inner.items():  # at the end: names of arrays are their number
             self._drop(number, node)
+
+    def _stays(self, span: Span) -> bool:
+        """Return whether a memory is as it was when the loop was entered: it stays then as the process has it."""
+        node: Any = self._nodes[span.number]
+        kept = None if span.memory is None else self._as_it_was(span.memory, *node[3])
+        if kept is not None:
+            self._drop(span.number, kept)
+        return kept is not None
 
     def _clear_unseen(self) -> None:
         """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
