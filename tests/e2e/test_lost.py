@@ -206,3 +206,50 @@ def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on
 
     assert "REFUSED from here on" in died.err
     assert refused.status == NotCapturable.exit_code
+
+
+LISTED = (
+    PRELUDE
+    + """
+import helper
+keeper, optimizer = helper.Keeper(), Optimizer(np.ones(3))
+for epoch in range(4):
+    {made} helper.Rows())
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{{epoch}}:{{step}}")
+    rows = {kept}
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "kept", "is_refused"),
+    [
+        pytest.param("keeper.keep(", "None", False, marks=pytest.mark.fast),
+        pytest.param("rows = keeper.keep(rows if epoch == 3 else", "rows", True, marks=pytest.mark.fast),
+    ],
+)
+def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
+    made: str, kept: str, is_refused: bool, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site-packages" / "helper"
+    folder.mkdir(parents=True)
+    (folder / "detrain.toml").write_text('[helper]\nlisted = {Keeper = ["given"]}\n')
+    (folder / "__init__.py").write_text(
+        "import threading\n"
+        "class Keeper:\n    def __init__(self):\n        self.given = []\n"
+        "    def keep(self, rows):\n        self.given.append(rows)\n        return rows\n"
+        "class Rows:\n    def __init__(self):\n        self.lock = threading.Lock()\n"
+    )
+    (tmp_path / "program.py").write_text(LISTED.format(made=made, kept=kept))
+    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+    whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path)
+    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:2", **path)
+    last = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
+
+    assert whole.status == 0, whole.err
+    assert ("REFUSED from here on" in died.err) is is_refused
+    assert last.status == (NotCapturable.exit_code if is_refused else 0), last.err
+    assert is_refused or last.out == whole.out

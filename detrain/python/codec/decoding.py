@@ -45,6 +45,8 @@ class Decoding(ABC):
             raise ValueError(f"names of roots that are no texts: {[name for name in self.roots if not isinstance(name, str)]}")
         self.lost = frozenset(content.get("lost", ()))
         """Numbers of the nodes that the first run has named as lost."""
+        self.spare = frozenset(content.get("spare", ()))
+        """Numbers of those that need not be there."""
         self.arrays = arrays
         self.hooks = hooks
         self.baseline = baseline
@@ -104,7 +106,7 @@ class Decoding(ABC):
         """Name an item whose value is not there."""
         if isinstance(item, list) and item[0] in self.lost:
             self.gone.append(shown(path))
-        else:
+        elif not isinstance(item, list) or item[0] not in self.spare:
             self.miss(path)
 
     def items(self, items: list[Item], old: list[object], path: str) -> list[object]:

@@ -90,6 +90,8 @@ class LeafEncoder(ABC):
         self._arrays: dict[str, Array] = {}
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
+        self._spare: set[int] = set()
+        """Numbers of what only such things hold that show, record or list: a resumed run goes on where it is not there."""
         self._classes: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
         more."""
@@ -262,6 +264,8 @@ class LeafEncoder(ABC):
                 self._lose(number, path, f"{type_name(value)}: open for writing")
         elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
             return ["opaque", type_name(value), self._baseline.address(value), place]
+        if self._outputs:
+            self._spare.add(number)
         return ["opaque", type_name(value), self._baseline.address(value)]
 
     def _encode_new(self, value: object, path: str) -> list[Item] | None:

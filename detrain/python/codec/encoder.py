@@ -62,7 +62,7 @@ from detrain.python.inspect.object_graph import (
     key_path,
 )
 from detrain.python.inspect.output_only import is_output_only
-from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
+from detrain.python.inspect.ownership import find_data_class, lists, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.pandas_tables import is_large, is_table, moment_parts, table_parts
 from detrain.python.inspect.progress import place_of, position
 from detrain.python.inspect.reductions import key, numbers_and_texts, streams_kept, tells, told
@@ -103,11 +103,8 @@ class Encoder(Functions):
             f"cells|{place}": [self._numbers[id(cell)]] for place, cell in (self._cells or {}).items() if id(cell) in self._numbers
         }
         roots = {**roots, **self._classes, **cells}
-        graph = (
-            b""
-            if self._collects
-            else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots), "lost": sorted(self._lost_numbers)})
-        )
+        lost = {"lost": sorted(self._lost_numbers), "spare": sorted(self._spare)}
+        graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots), **lost})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
 
     def note_told(self) -> None:
@@ -246,6 +243,8 @@ class Encoder(Functions):
             return value
         number = self._numbers.get(id(value))
         if number is not None:
+            if not self._outputs:
+                self._spare.discard(number)
             if number in self._lost_numbers:
                 self._lose(number, path, self._lost_numbers[number])
             return [number]
@@ -292,11 +291,16 @@ class Encoder(Functions):
         return self._encode_scalar(value, path) or self._encode_special(number, value, path)
 
     def _encode_attributes(self, owner: object, values: Mapping[Any, object], path: str) -> list[Item]:
-        """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too."""
-        is_output = is_output_only(owner)
+        """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too.
+
+        So is what is lost of what it only lists, unless something else leads there.
+        """
+        is_output, listed = is_output_only(owner), lists(type(owner))
         self._outputs += is_output
-        pairs = self._encode_pairs(values, path)
-        self._outputs -= is_output
+        pairs = self._encode_pairs({name: item for name, item in values.items() if name not in listed}, path)
+        self._outputs += 1
+        pairs += self._encode_pairs({name: item for name, item in values.items() if name in listed}, path)
+        self._outputs -= is_output + 1
         return pairs
 
     def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:

@@ -34,7 +34,7 @@ from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
-from detrain.python.inspect.ownership import extends_library, of_last_use
+from detrain.python.inspect.ownership import extends_library, lists, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
 from detrain.python.inspect.reductions import streams_kept, tells, told
 from detrain.python.inspect.stored_attributes import stored_names
@@ -286,7 +286,7 @@ def _parts(item: Any) -> list[Any]:
 def _held(item: Any, left_out: frozenset[str] = frozenset()) -> list[Any]:
     """Return names and values of attributes and slots, whatever their order, but for what is left of the last use, and
     what a container holds."""
-    gone = left_out | of_last_use(type(item))
+    gone = left_out | of_last_use(type(item)) | lists(type(item))
     found = list(held_by(item))
     named = sorted(((str(name), held) for (kind, name), held in found if kind == "." and name not in gone), key=itemgetter(0))
     items = _elements(item) if isinstance(item, set | frozenset) else [held for (kind, _), held in found if kind != "."]

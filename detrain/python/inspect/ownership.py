@@ -85,7 +85,17 @@ def of_last_use(cls: type) -> frozenset[str]:
     """Return the attributes of a library's objects of a class that are no state."""
     bases = [base for base in cls.__mro__ if said(module_of(base), "computed")]
     computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
-    return frozenset(computed).union(*(entry(module_of(base)).last_use.get(base.__qualname__, ()) for base in cls.__mro__))
+    return frozenset(computed) | _said_of_attributes(cls, "last_use")
+
+
+@by_class
+def lists(cls: type) -> frozenset[str]:
+    """Return the attributes in which a library's objects of a class only list what they were given."""
+    return _said_of_attributes(cls, "listed")
+
+
+def _said_of_attributes(cls: type, fact: str) -> frozenset[str]:
+    return frozenset().union(*(getattr(entry(module_of(base)), fact).get(base.__qualname__, ()) for base in cls.__mro__))
 
 
 def find_data_class(name: str, current: object) -> type | None:
@@ -112,7 +122,7 @@ def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | Non
             return None
         seen.add(id(item))
         if cls in CONTAINERS.values() or (is_data_class(cls) and not is_table(item)):
-            gone = of_last_use(cls)
+            gone = of_last_use(cls) | lists(cls)
             left += [held for (kind, name), held in held_by(item) if kind != "." or name not in gone]
         elif cls in METHODS:  # tqdm keeps the `__next__` of an iterator
             left.append(item.__self__)  # type: ignore[attr-defined]
