@@ -29,8 +29,9 @@ class Updates:
 
     A program may move its weights by hand: `w -= lr * w.grad`, `p.data.add_(...)`, new ones in the place of old. As
     long as no optimizer has stepped, what gradients are taken of is looked at when the next are taken: has it changed,
-    or is it no more what it was, then there was an update. A search without gradients sets them by
-    `vector_to_parameters`: again and again, so the first time alone is none.
+    or is it no more what it was, then there was an update. What is computed is no weight: MAML takes gradients of those
+    that it tries a task with. A search without gradients sets them by `vector_to_parameters`: again and again, so the
+    first time alone is none.
     """
 
     def __init__(self, on_update: Callable[[int], None], kept_of: Callable[[Any], Any] = lambda tensor: tensor) -> None:
@@ -72,7 +73,8 @@ class Updates:
             self._on_update(_BY_HAND)
             return
         before = self._leaves
-        found = [_plain(each) for each in inputs if isinstance(each, torch.Tensor)] or _leaves_behind(tensors)
+        given = [_plain(each) for each in inputs if isinstance(each, torch.Tensor)]
+        found = [each for each in given if each.grad_fn is None] or _leaves_behind(tensors)
         leaves = [self._kept_of(each) for each in found]
         self._leaves = [(weakref.ref(leaf), _mark(leaf)) for leaf in leaves]
         if before and any(reference() is None or _mark(reference()) != mark for reference, mark in before):
