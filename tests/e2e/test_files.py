@@ -156,6 +156,61 @@ def test_an_archive_that_only_the_first_run_opens_is_no_loss(head: str, foot: st
     assert last.out == expected.out
 
 
+TABLE = """
+import csv
+
+class Table:
+    # Writes its file again where a row has a new column, as loggers do.
+    def __init__(self):
+        self.names = []
+    def log(self, **row):
+        is_there, new = os.path.isfile("table.csv"), set(row) - set(self.names)
+        self.names = sorted({{*self.names, *new}})
+        if is_there and new:
+            with open("table.csv", newline="") as file:
+                rows = list(csv.DictReader(file))
+            with open("table.csv", "w", newline="") as file:
+                writer = csv.DictWriter(file, self.names)
+                writer.writeheader()
+                writer.writerows(rows)
+        with open("table.csv", "a" if is_there else "w", newline="") as file:
+            writer = csv.DictWriter(file, self.names)
+            if not is_there:
+                writer.writeheader()
+            writer.writerow(row)
+
+table, optimizer = Table(), Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        if epoch * 4 + step >= {first}:
+            table.log(step=step, loss=float(optimizer.weights.sum()))
+        die(f"{{epoch}}:{{step}}")
+    if epoch >= {later}:
+        table.log(epoch=epoch, **{{f"score_{{epoch // 2}}": float(optimizer.weights.max())}})
+    die(f"{{epoch}}:end")
+print(open("table.csv").read())
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b", "7b"])
+@pytest.mark.parametrize(("first", "later", "deaths"), [(0, 0, "1:1 2:0 2:end"), (5, 1, "1:3 2:1"), (5, 2, "1:3 2:end 3:1")])
+def test_a_table_that_is_written_again_where_it_gets_a_column(
+    first: int, later: int, deaths: str, every: str, tmp_path: Path, detrain: Run
+) -> None:
+    (tmp_path / "whole").mkdir()
+    path = tmp_path / "program.py"
+    path.write_text(PRELUDE + TABLE.format(first=first, later=later))
+    expected = detrain("run", path, cwd=tmp_path / "whole")
+    for where in (*deaths.split(), ""):
+        last = detrain("run", "--every", every, path, cwd=tmp_path, DIE_AT=where)
+
+    assert last.status == 0, last.err
+    assert last.out == expected.out
+    assert "REFUSED" not in expected.err
+
+
 IN_PHASES = """
 optimizer = Optimizer(np.ones(3))
 for fold in range(3):

@@ -91,7 +91,7 @@ class LeafEncoder(ABC):
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
         self._spare: set[int] = set()
-        """Numbers of what only such things hold that show, record or list: a resumed run goes on where it is not there."""
+        """Numbers of what only such things hold that show, record or list: it need not be there in a resumed run."""
         self._classes: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
         more."""

@@ -12,8 +12,8 @@ the first training loop is entered (what the program has asked before), `made` a
 (how long it was), `kept` a file that is linked, by which name, `rewritten` a file that the program had opened for
 writing before the loop, `aside` such a file that a process on its way to a cut has put away, by which name, `filling` a
 cache in files of this prefix; `moved` a file that is appended to has another name in its folder (which, its inode),
-`dropped` one is cleared away (by which name it is linked, its inode), `undone` these are as they were; `cut` a
-checkpoint was taken here.
+`dropped` one is cleared away or emptied (by which name it is kept, the inode of that), `undone` these are as they were;
+`created` the loop has made a file; `cut` a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from detrain.base.cursor import Cursor
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
-    **{"moved": 3, "dropped": 3, "undone": 0},
+    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1},
 }
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
@@ -58,6 +58,8 @@ class Changes:
         self._cleared: set[str] = set()
         self.appended: dict[str, int] = {}
         """Files that were first appended to at a later moment, and how long they were."""
+        self.created: set[str] = set()
+        """Files that the loop made at a later moment."""
         self._kept: dict[str, str] = {}
         self._is_gone: set[str] = set()
         """Files that are kept, and were cleared away before the cut that the run goes on from."""
@@ -132,11 +134,23 @@ class Changes:
 
     def drop(self, path: str) -> None:
         """A file that was appended to is about to be cleared away."""
+        self._keep_dropped(path, _link)
+
+    def empty(self, path: str) -> None:
+        """A file that was appended to is about to be emptied."""
+        self._keep_dropped(path, shutil.copy2)
+
+    def _keep_dropped(self, path: str, put: Callable[[str, Path], object]) -> None:
         with contextlib.suppress(OSError):
-            name = self._new_name()
-            self._add("dropped", path, name, os.stat(path).st_ino)
-            _link(path, self._kept_in / name)
-            self._dropped.append(self._kept_in / name)
+            kept = self._kept_in / self._new_name()
+            put(path, kept)
+            self._add("dropped", path, kept.name, os.stat(kept).st_ino)
+            self._dropped.append(kept)
+
+    def create(self, path: str) -> None:
+        """The loop is about to make a file."""
+        self.created.discard(path)
+        self._add("created", path)
 
     def rewrite(self, path: str) -> None:
         """The program opens a file for writing anew that it had opened before the loop."""
@@ -241,6 +255,7 @@ class Changes:
         lines += [("made", path) for path in sorted(self._made)]
         lines += [("cleared", path) for path in sorted(self._cleared)]
         lines += [("appended", path, size) for path, size in sorted(self.appended.items())]
+        lines += [("created", path) for path in sorted(self.created)]
         for line in lines:
             self._add(*line)
 
@@ -257,6 +272,8 @@ class Changes:
             self._moves.clear()
         elif kind == "appended":
             self.appended.setdefault(values[0], values[1])
+        elif kind == "created":
+            self.created.add(values[0])
         elif kind == "begun" and not is_fresh:
             self._begun = values[0]
         elif kind in ("made", "cleared") and not is_fresh:

@@ -31,6 +31,8 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files
 from detrain.python.outside.change_log import Changes
 
+_is_there: Final = os.path.lexists
+"""As it is before the program's questions are heard: what is asked here, the program does not ask."""
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
 """Of a name, in bytes; file systems take 255."""
@@ -59,6 +61,9 @@ class Files:
         """Files that code before the first loop has opened to write them anew, while it runs."""
         self._rewritable: frozenset[str] = frozenset()
         """These files, once the loop was entered."""
+        self._made_in_loop: set[str] = set()
+        self._unkept: set[str] = set()
+        """Files that have been emptied before they were followed."""
         self._is_on_way = False
         self._changes: Changes | None = None
         self._own = re.compile(r"(?!)")
@@ -82,8 +87,8 @@ class Files:
         changes.move_back(lambda path: _take_away(path, home))
         changes.put_back()
         if is_new:
-            for path, size in changes.appended.items():
-                _set_back(path, size, home, "before the run that was killed")
+            for path in changes.appended:
+                _undo_appending(path, changes, home, "before the run that was killed")
         self._kept = [frozenset(map(self._path, files)) for files in kept]
         self._is_on_way = bool(self._kept)
         self._made = set(map(self._path, made))
@@ -138,8 +143,9 @@ class Files:
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
         """Note a file that has been opened for writing; it was `size` bytes long."""
         if "a" in mode:
+            is_new = path not in self._written or (path in self._made_in_loop and path not in self._appended)
             self._appended.setdefault(path, size)
-            if self._changes is not None and path not in self._written:
+            if self._changes is not None and is_new:
                 self._changes.append(path, size)
         self._written.add(path)
         self._open.setdefault(path, []).append(weakref.ref(file))
@@ -176,9 +182,25 @@ class Files:
             self._before_loop.add(path)
         if self._is_on_way and self._changes is not None:
             self._changes.put_aside(path)
-        elif path in self._rewritable and self._changes is not None:
+            return False
+        if path in self._rewritable and self._changes is not None:
             self._changes.rewrite(path)
+        if self._changes is not None and _is_there(path):
+            if self._is_followed(path):
+                self._changes.empty(path)
+            else:
+                self._unkept.add(path)
         return False
+
+    def creates(self, path: str) -> None:
+        """A file that is not there is about to be opened for writing."""
+        if self._before_loop is None and self._changes is not None and not self._is_on_way and not self.is_own(path):
+            self._made_in_loop.add(path)
+            self._changes.create(path)
+
+    def comes_back(self, path: str) -> bool:
+        """Return whether what is in a file at a cut comes back, whatever is written to it later."""
+        return self._is_followed(path) and path not in self._unkept
 
     def is_known(self, value: object) -> bool:
         """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one
@@ -241,9 +263,9 @@ class Files:
             self._kept_folders = False
             if self._changes is not None:
                 self._changes.arrive()
-                for path, size in self._changes.appended.items():
+                for path in self._changes.appended:
                     if self.shown(path) not in files:
-                        _set_back(path, size, kept_in, "at the checkpoint")
+                        _undo_appending(path, self._changes, kept_in, "at the checkpoint")
 
     def shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started
@@ -291,6 +313,8 @@ class _Open:
                 self._files.reads(file)
             return self._original(file, mode, *args, **kwargs)
         size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
+        if not _is_there(path):
+            self._files.creates(path)
         if set("wx") & set(mode) and self._files.rewrites(path):
             opener = (args[_PLACE_OF_OPENER] if len(args) > _PLACE_OF_OPENER else kwargs.get("opener")) or _opener
             args = args[:_PLACE_OF_OPENER]
@@ -338,6 +362,14 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
             whole.write(data)
         break
     return kept
+
+
+def _undo_appending(path: str, changes: Changes, kept_in: Path, when: str) -> None:
+    """Have a file as it was before a later moment of the loop first appended to it; gone, if the loop had made it."""
+    if path in changes.created and _is_there(path):
+        _take_away(path, kept_in)
+    else:
+        _set_back(path, changes.appended[path], kept_in, when)
 
 
 def _take_away(path: str, kept_in: Path) -> None:

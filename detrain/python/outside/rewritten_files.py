@@ -129,7 +129,7 @@ class Contents:
     def _reads(self, path: str) -> None:
         at = self._at(path)
         written_at = None if at is None else self._written.get(path)
-        if at is None or written_at is None or written_at == at:
+        if at is None or written_at is None or written_at == at or self._files.comes_back(path):
             return
         if written_at.phase == at.phase:
             self._kept.setdefault(path, _READ_AGAIN)
