@@ -34,6 +34,8 @@ from detrain.python.outside.change_log import Changes
 _is_there: Final = os.path.lexists
 """As it is before the program's questions are heard: what is asked here, the program does not ask."""
 _WRITING: Final = frozenset("wxa+")
+_LARGEST_KEPT: Final = 1 << 24
+"""Of a file that the loop writes and reads again, in bytes: it is copied each time that it is written."""
 _LONGEST_STEM: Final = 200
 """Of a name, in bytes; file systems take 255."""
 _PLACE_OF_OPENER: Final = 5
@@ -61,6 +63,8 @@ class Files:
         """Files that code before the first loop has opened to write them anew, while it runs."""
         self._rewritable: frozenset[str] = frozenset()
         """These files, once the loop was entered."""
+        self._by_open: set[str] = set()
+        """Files that Python's `open` has written: each time that they are emptied is heard of here."""
         self._made_in_loop: set[str] = set()
         self._unkept: set[str] = set()
         """Files that have been emptied before they were followed."""
@@ -140,8 +144,10 @@ class Files:
             shown = self.shown(path)
             messages.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")
 
-    def opened(self, path: str, mode: str, file: Any, size: int) -> None:
+    def opened(self, path: str, mode: str, file: Any, size: int, *, is_by_open: bool = False) -> None:
         """Note a file that has been opened for writing; it was `size` bytes long."""
+        if is_by_open:
+            self._by_open.add(path)
         if "a" in mode:
             is_new = path not in self._written or (path in self._made_in_loop and path not in self._appended)
             self._appended.setdefault(path, size)
@@ -158,8 +164,12 @@ class Files:
 
     def moves(self, path: str, to: str) -> None:
         """A file is about to have another name."""
-        if self._changes is not None and self._is_followed(path) and os.path.isfile(path):
-            self.removes(to)
+        if self._changes is None or not os.path.isfile(path):
+            return
+        self.removes(to)
+        if path in self._by_open:
+            self._by_open.add(to)
+        if self._is_followed(path):
             self._changes.move(path, to)
             self._held.add(to)
 
@@ -199,8 +209,18 @@ class Files:
             self._changes.create(path)
 
     def comes_back(self, path: str) -> bool:
-        """Return whether what is in a file at a cut comes back, whatever is written to it later."""
+        """The loop reads a file again that it has written. Return whether what is in it at a cut comes back, whatever
+        is written to it later: a small one is followed from here on.
+        """
+        is_small = path in self._by_open and _size(path) <= _LARGEST_KEPT
+        if self._changes is not None and is_small and not self._is_followed(path):
+            self._held.add(path)
+            self._unkept.discard(path)
         return self._is_followed(path) and path not in self._unkept
+
+    def is_read_again(self, path: str) -> bool:
+        """Return whether a file is followed because the loop reads what it has written."""
+        return path in self._held and path in self._by_open
 
     def is_known(self, value: object) -> bool:
         """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one
@@ -320,7 +340,7 @@ class _Open:
             args = args[:_PLACE_OF_OPENER]
             kwargs["opener"] = lambda name, flags: opener(name, flags & ~(os.O_TRUNC | os.O_EXCL))
         made = self._original(file, mode, *args, **kwargs)
-        self._files.opened(path, mode, made, size)
+        self._files.opened(path, mode, made, size, is_by_open=True)
         return made
 
 
@@ -332,6 +352,13 @@ def _is_at(path: str, file: Any) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except (OSError, ValueError):
         return False
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # it is gone
+        return 0
 
 
 def _tell(file: Any) -> int | None:

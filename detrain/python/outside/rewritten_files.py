@@ -73,7 +73,12 @@ class Contents:
         return {path: at for path, at in self._all.items() if self._is_its(path)}
 
     def writes(self, path: str) -> None:
-        """The program writes a file as a whole."""
+        """The program writes a file as a whole, by other means than Python's `open`."""
+        self._writes(path)
+        if self._at(path) is not None and self._files.is_read_again(path):
+            self._kept.setdefault(path, _READ_AGAIN)
+
+    def _writes(self, path: str) -> None:
         at = self.also_writes(path)
         if at is None:
             return
@@ -151,7 +156,7 @@ class Contents:
 
     def _opened(self, path: str, mode: str) -> None:
         if "w" in mode or "x" in mode:
-            self.writes(path)
+            self._writes(path)
         elif "+" in mode and "a" not in mode:
             self.changes(path)
         elif "a" in mode:
@@ -179,7 +184,7 @@ class Contents:
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
                 path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
                 if not self.counts_on(path):  # a log that is full before its time, on the way to a cut
-                    self.writes(to)
+                    self._writes(to)
                     self._files.moves(path, to)
                     real(src, dst, **keywords)
 
