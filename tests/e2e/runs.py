@@ -4,6 +4,7 @@ killed.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -82,6 +85,19 @@ class Result:
 
 Run = Callable[..., Result]
 """Runs a command: its words, and as keywords `cwd` and changes of the environment."""
+
+
+_DEATHS: tuple[tuple[int, ...], ...] = ((0, 2), (0, 1), (0,))
+_FAST_DEATHS: tuple[tuple[int, ...], ...] = ((2,), (0,))
+
+
+def deaths_of(whole: Result, request: pytest.FixtureRequest) -> list[int]:
+    """Return at which batches of its second, its third and its fourth epoch a program is killed, that prints where they
+    start. In the fast lane that is inside one and at the start of one.
+    """
+    starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
+    deaths = _DEATHS if request.node.get_closest_marker("slow") else _FAST_DEATHS
+    return sorted({start + more for start, turns in zip(starts[1:], deaths, strict=False) for more in turns})
 
 
 def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:

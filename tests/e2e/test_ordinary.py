@@ -7,13 +7,13 @@ takes some.
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary import BY_PYTHON, ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
+from tests.e2e.runs import deaths_of
 
 LENGTHS = [
     {name: values[0] for name, values in FIT.items()}
@@ -28,8 +28,6 @@ pairs.
 
 Callbacks draw from the streams of what loads, where that is Python.
 """
-DEATHS = ((0, 2), (0, 1), (0,))
-"""At which batches of the second, the third and the fourth epoch a program is killed."""
 LOOPS = loops()
 
 
@@ -42,7 +40,7 @@ LOOPS = loops()
     ],
 )
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
-    row: dict[str, object], server: Server, tmp_path: Path
+    row: dict[str, object], server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(text(row))
@@ -50,8 +48,7 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
         (tmp_path / name).mkdir()
     whole = server.detrain("run", "--bare", program, cwd=tmp_path / "whole")
     assert whole.status == 0, whole.err
-    starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
-    deaths = sorted({start + more for start, turns in zip(starts[1:], DEATHS, strict=False) for more in turns})
+    deaths = deaths_of(whole, request)
 
     for death in (*deaths, ""):
         last = server.detrain("run", "--every", row["every"], program, cwd=tmp_path / "killed", DIE_AT=str(death))

@@ -4,22 +4,19 @@ A process is what is killed, so each row takes some.
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary_jax import name_of, rows, text
-
-DEATHS = ((0, 2), (0, 1), (0,))
-"""At which batches of the second, the third and the fourth epoch a program is killed."""
+from tests.e2e.runs import deaths_of
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [pytest.param(row, id=name_of(row)) for row in rows()])
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
-    row: dict[str, object], jax_server: Server, tmp_path: Path
+    row: dict[str, object], jax_server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(text(row))
@@ -27,8 +24,7 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
         (tmp_path / name).mkdir()
     whole = jax_server.bare(program, cwd=tmp_path / "whole")
     assert whole.status == 0, whole.err
-    starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
-    deaths = sorted({start + more for start, turns in zip(starts[1:], DEATHS, strict=False) for more in turns})
+    deaths = deaths_of(whole, request)
 
     said = ""
     for death in (*deaths, ""):

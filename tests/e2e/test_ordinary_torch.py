@@ -4,7 +4,6 @@ nothing had been. A process is what is killed, so each row takes some.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from tests.e2e.ordinary_torch import (
     rows_with_configs,
     text,
 )
+from tests.e2e.runs import deaths_of
 
-DEATHS = ((0, 2), (0, 1), (0,))
-"""At which batches of the second, the third and the fourth epoch a program is killed."""
 FAST = (0, 5)
 """The rows of the fast lane: the plainest, and one with workers, drawn rows, an average of the weights and clones."""
 FAST_BESIDE = (13,)
@@ -45,7 +43,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize("row", [*_cases()])
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
-    row: dict[str, object], torch_server: Server, tmp_path: Path
+    row: dict[str, object], torch_server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for library in needs(row):
         pytest.importorskip(library)
@@ -58,8 +56,7 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
         (tmp_path / name).mkdir()
     whole = torch_server.bare(program, cwd=tmp_path / "whole")
     assert whole.status == 0, whole.err
-    starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
-    deaths = sorted({start + more for start, turns in zip(starts[1:], DEATHS, strict=False) for more in turns})
+    deaths = deaths_of(whole, request)
 
     said = ""
     for death in (*deaths, ""):
