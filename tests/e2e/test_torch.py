@@ -479,3 +479,70 @@ def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, to
 
     assert "not captured" not in died.err
     assert (resumed.status, resumed.last_line()) == (0, whole.last_line()), resumed.err
+
+
+TRAINER = """\
+import os, signal
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+class Endless(Sampler):
+    def __init__(self, size, hardness):
+        self.size, self.hardness = size, hardness
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(5)
+        while True:
+            order = torch.randperm(self.size, generator=generator)
+            yield from {order}.tolist()
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9)
+        self.hardness = torch.zeros(22)
+        rows = torch.arange(22.0)[:, None] + torch.randn(22, 4)
+        self.batches = iter(DataLoader(TensorDataset(rows), 4, sampler=Endless(22, self.hardness), num_workers={workers}))
+    def run_step(self):
+        (rows,) = next(self.batches)
+        loss = self.model(rows).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.hardness[int(rows.mean()) % 22] += loss.item()
+    def train(self):
+        for self.step in range(60):
+            self.run_step()
+            if os.environ.get("DIE_AT") == str(self.step):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+torch.manual_seed(0)
+trainer = Trainer()
+trainer.train()
+print([p.sum().item() for p in trainer.model.parameters()], trainer.hardness.sum().item())
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("order", "is_exact"), [("order", True), ("order[self.hardness.argsort()]", False)])
+def test_a_trainer_that_draws_in_a_method_from_a_sampler_of_its_own(
+    order: str, is_exact: bool, workers: int, torch_server: Server, tmp_path: Path
+) -> None:
+    """As detectron2's: the sampler never ends. One that draws by what the loop has learnt is refused beforehand."""
+    text = (
+        TRAINER.replace("{order}", order)
+        .replace("{workers}", str(workers))
+        .replace("Endless(22, self.hardness)", f"Endless(22, {'None' if is_exact else 'self.hardness'})")
+    )
+    (tmp_path / "program.py").write_text(text)
+    home = ("run", "--every", "7b", "program.py")
+    whole = torch_server.bare("program.py", cwd=tmp_path)
+
+    died = torch_server.detrain(*home, cwd=tmp_path, DIE_AT="33")
+    resumed = torch_server.detrain(*home, cwd=tmp_path)
+
+    if is_exact:
+        assert "REFUSED" not in died.err
+        assert (resumed.status, resumed.last_line()) == (0, whole.last_line())
+    else:
+        assert "REFUSED from here on: self in Trainer.train().batches" in died.err
+        assert resumed.status == NotCapturable.exit_code

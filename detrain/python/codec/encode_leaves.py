@@ -298,7 +298,7 @@ class LeafEncoder(ABC):
         """
         if self._hooks.is_loader(value):
             reason = self._hooks.no_position(value)
-            if reason and (self._is_loader or self._are_loads_replayed):
+            if reason and (self._is_loader or (self._are_loads_replayed and not self._is_alone)):
                 self._moved.append(f"{shown(path)} ({reason})")
             elif reason:
                 self._lose(number, path, f"{type_name(value)}: {reason}")

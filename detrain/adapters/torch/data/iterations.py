@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
-from detrain.adapters.torch.data.samplers import generators_of, reason_to_load
+from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load
+from detrain.adapters.torch.data.watched_sampler import Watch
 from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit
 from detrain.base import messages
 from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported
@@ -63,14 +64,19 @@ class Place(msgspec.Struct, frozen=True):
     has_ended: bool = False
     reason: str = ""
     """Why no process can bring an iterator there, other than the program itself."""
+    drawn: str = ""
+    """Digest of what a sampler that is watched has drawn."""
 
 
 class Indices:
     """What a sampler hands out, counted; the last ones are kept, as workers are ahead of what is handed out."""
 
-    def __init__(self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0) -> None:
-        self.source, self.count, self.keeps, self._read = source, count, keeps, read
+    def __init__(
+        self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0, watch: Watch | None = None
+    ) -> None:
+        self.source, self.count, self.keeps, self._read, self.watch = source, count, keeps, read, watch
         self.ahead: deque[Any] = deque(maxlen=keeps)
+        self._drawn: deque[str] = deque([""], maxlen=keeps + 1)
         self.birth: list[bytes] = []
         self.has_ended = False
 
@@ -78,24 +84,37 @@ class Indices:
         return self
 
     def __next__(self) -> Any:
-        if self.count == 0 and not self.birth:
+        is_first = self.count == 0 and not self.birth
+        if is_first:
             self.birth = self._read()
         try:
-            index = next(self.source)
+            index = next(self.source) if self.watch is None else self.watch.draw(self.source, self._read, is_first=is_first)
         except StopIteration:
             self.has_ended = True
             raise
         self.count += 1
         self.ahead.append(index)
+        if self.watch is not None:
+            self._drawn.append(self.watch.drawn)
         return index
+
+    def drawn(self, given: int) -> str:
+        """Return a digest of the first so many of a sampler that is watched; empty if it is not, or no longer known."""
+        ahead = self.count - given
+        return self._drawn[-1 - ahead] if self.watch is not None and 0 <= ahead < len(self._drawn) else ""
+
+    def is_closed(self, given: int) -> bool:
+        """Return whether the sampler is watched, and all that it has drawn follows from what it held as it began."""
+        is_told = given == 0 or bool(self.drawn(given))
+        return self.watch is not None and is_told and self.watch.is_closed()
 
     def behind(self, given: int) -> Indices:
         """Return those that come behind so many."""
         for _ in range(given - self.count):
             next(self)
         rest = list(self.ahead)[len(self.ahead) - (self.count - given) :] if self.count > given else []
-        found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given)
-        found.birth = self.birth
+        found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given, None if rest else self.watch)
+        found.birth, found._drawn = self.birth, self._drawn
         return found
 
 
@@ -188,6 +207,7 @@ class Iterations:
             is_loaded=bool(self.reason_to_load(iterator)),
             has_ended=self.has_ended(iterator),
             reason=self.no_position(iterator),
+            drawn=known.indices.drawn(iterator._num_yielded),
         )
 
     def reason_to_load(self, iterator: Any) -> str:
@@ -205,7 +225,13 @@ class Iterations:
             return "an IterableDataset has no positions"
         if known.is_moved:
             return "workers of a DataLoader change their copy of the data set"
-        return reason_to_load(iterator._index_sampler)
+        return self._reason_to_draw(iterator)
+
+    @staticmethod
+    def _reason_to_draw(iterator: Any) -> str:
+        """Return why the sampler of an iterator cannot be advanced alone; empty if it can."""
+        known: Iteration = vars(iterator)[_ITERATION]
+        return "" if known.indices.is_closed(iterator._num_yielded) else reason_to_load(iterator._index_sampler)
 
     def no_position(self, iterator: Any) -> str:
         """Return why an iterator that lives on cannot be brought to its place, not even by loading its batches again.
@@ -220,7 +246,7 @@ class Iterations:
             return reason  # it cannot be made anew under that
         is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
-        return "" if is_iterable or (is_alone and not reason_to_load(iterator._index_sampler)) else reason
+        return "" if is_iterable or (is_alone and not self._reason_to_draw(iterator)) else reason
 
     def _streams(self, iterator: Any) -> dict[int, dict[str, bytes]]:
         """Return what workers hold behind what was handed out."""
@@ -284,13 +310,18 @@ class Iterations:
         before = _read(generators)
         if place.birth:
             _write(place.birth, generators)
-        indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators))
+        indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators), watch=_watched(loader))
         try:
             if place.birth:  # it had drawn its seed, though no batch was handed out yet: workers are ahead
                 next(indices, None)
             indices = indices.behind(place.given)
         finally:
             _write(before, generators)
+        if place.drawn and indices.drawn(place.given) != place.drawn:
+            raise Diverged(
+                f"the sampler {type(loader._index_sampler).__qualname__} draws others than in the first run",
+                "have it draw by what it holds and a generator of its own alone; or start anew with --fresh",
+            )
         indices.birth = place.birth
         return indices
 
@@ -393,7 +424,7 @@ class Iterations:
             number = self.made if again is None else again.number
             self.made += again is None
             kind = StatefulIndices if stateful_loader.hands_over_state(iterator._sampler_iter) else Indices
-            indices = kind(iterator._sampler_iter, _ahead(loader), lambda: _read(generators))
+            indices = kind(iterator._sampler_iter, _ahead(loader), lambda: _read(generators), watch=_watched(loader))
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
@@ -421,6 +452,12 @@ def _held(loader: Any) -> Callable[[], Any]:
     """Return what returns a loader, and keeps it alive for an iterator of a loader without a name. Not where the loader
     holds its iterator: that must be gone, and its workers with it, as the loader is."""
     return weakref.ref(loader) if loader.persistent_workers else lambda: loader
+
+
+def _watched(loader: Any) -> Watch | None:
+    """Return what watches the sampler of a loader, if it is not known."""
+    is_ahead = loader.num_workers and generators_of(loader)  # these are where the workers are, not where the program is
+    return None if is_ahead or is_known(loader._index_sampler) else Watch(loader._index_sampler)
 
 
 def _ahead(loader: Any) -> int:

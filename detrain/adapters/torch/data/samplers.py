@@ -38,9 +38,19 @@ def reason_to_load(sampler: Any) -> str:
         return "a RandomSampler draws from a generator that others may draw from between its batches"
     if type(sampler) in _AT_START:
         return ""
-    if type(sampler).__name__ == _REPEATS and vars(sampler).keys() == {"sampler"}:
+    if _repeats(sampler):
         return _reason_to_repeat(sampler.sampler)
     return f"what the sampler {type(sampler).__qualname__} draws between batches is not known"
+
+
+def is_known(sampler: Any) -> bool:
+    """Return whether a sampler, by its class, is known to draw, or not to draw, from what others draw from."""
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    return type(inner) in (RandomSampler, *_AT_START) or _repeats(inner)
+
+
+def _repeats(sampler: Any) -> bool:
+    return type(sampler).__name__ == _REPEATS and vars(sampler).keys() == {"sampler"}
 
 
 def _reason_to_repeat(sampler: Any) -> str:
