@@ -56,7 +56,7 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
     by_hand = program.probes() & {"epoch_loop", "record_epoch"}
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
     every = options.every
-    if not has_epochs and every.unit == "epochs":
+    if not has_epochs and every.unit == "epochs" and (structure.nests or ranks is not None):
         every = Every(10, "minutes") if ranks is None else _OF_RANKS
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")

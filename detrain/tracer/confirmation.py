@@ -12,13 +12,18 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import msgspec
 
 from detrain.base import messages
+from detrain.base.compiled_sources import source_of
 from detrain.base.config import Config
-from detrain.base.structure import Structure, write_info
+from detrain.base.source_parsing import parse
+from detrain.base.structure import Structure, loop_nodes, write_info
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
 from detrain.tracer.observer import Observer
@@ -72,8 +77,9 @@ class Confirmation:
         self._stray_updates += 1
         if self._stray_updates == _MANY and not self._stray.loops:
             messages.warn(
-                f"weights have been updated {_MANY} times, in no loop of the program's own (a library's, which has no probes): "
-                "a kill there goes back to before it; write its loop out (`detrain info` says where probes are)"
+                f"weights have been updated {_MANY} times, in no loop of the program's own ({_library_loop()}, which has no "
+                "probes): no checkpoint is taken there, and a kill goes back to before it; write that loop in the program "
+                "(`detrain info` says where probes are)"
             )
 
     def _look(self, observer: Observer) -> None:
@@ -102,3 +108,23 @@ class Confirmation:
             write_info(msgspec.structs.replace(structure, program=self._config.program, base=str(base)), path, base)
         except OSError as error:
             messages.warn(f"cannot write {str(path)!r}: {error.strerror or error}")
+
+
+def _library_loop() -> str:
+    """Return the innermost loop of a library, no framework's, that is being run: its package, file and line."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        package, file = frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code.co_filename
+        if package not in FRAMEWORKS and package not in sys.stdlib_module_names and not is_user_file(file):
+            lines = [line for line, end in _loops_of(file) if line <= frame.f_lineno <= end]
+            if lines:
+                return f"{package}'s, {Path(file).name}:{max(lines)} in {frame.f_code.co_qualname}()"
+        frame = frame.f_back
+    return "a library's"
+
+
+def _loops_of(file: str) -> list[tuple[int, int]]:
+    try:
+        return [(line, node.end_lineno or line) for line, node in loop_nodes(parse(source_of(file))).items()]
+    except (OSError, SyntaxError, ValueError):
+        return []
