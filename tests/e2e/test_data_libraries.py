@@ -66,6 +66,16 @@ _READ = """.decode().to_tuple("x.npy", "y.cls").map(both).batched(8)
 loader = webdataset.WebLoader(data, batch_size=None, num_workers=WORKERS)
 """
 _ROWS = "import datasets\ndatasets.disable_progress_bars()\ndata = datasets.Dataset.from_dict({'x': x.tolist(), 'y': y.tolist()})\n"
+_STREAMED = """
+import datasets
+datasets.disable_progress_bars()
+for part in range(3):
+    if not os.path.exists(f"{part}.FORM"):
+        rows = {"x": x[part::3].tolist(), "y": y[part::3].tolist()}
+        datasets.Dataset.from_dict(rows).to_FORM(f"{part}.FORM")
+data = datasets.load_dataset("FORM", data_files=[f"{part}.FORM" for part in range(3)], split="train", streaming=True)
+data = data.with_format("torch")
+"""
 _LOADER = "\nloader = DataLoader(data, batch_size=8, num_workers=WORKERS"
 _SOURCE = """
 import grain
@@ -124,6 +134,26 @@ CASES: dict[str, dict[str, str]] = {
         + _LOADER
         + ")",
         "before": "data.set_epoch(epoch)",
+        **_COLUMNS,
+    },
+    "datasets: JSON, streamed": {"needs": "datasets", "made": _STREAMED.replace("FORM", "json") + _LOADER + ")", **_COLUMNS},
+    "datasets: Parquet, filtered and shuffled": {
+        "needs": "datasets",
+        "made": _STREAMED.replace("FORM", "parquet")
+        + "data = data.filter(lambda row: row['y'] != 1).map(lambda row: {'x': [2 * each for each in row['x']]})\n"
+        + "data = data.shuffle(seed=7, buffer_size=20)"
+        + _LOADER
+        + ")",
+        "before": "data.set_epoch(epoch)",
+        **_COLUMNS,
+    },
+    "datasets: rows, filtered and mapped": {
+        "needs": "datasets",
+        "made": _ROWS
+        + "data = data.filter(lambda row: row['y'] != 1).map(lambda row: {'y': row['y'] // 2})\n"
+        + "data = data.with_transform(lambda rows: {'x': [augmented(row) for row in rows['x']], 'y': rows['y']})"
+        + _LOADER
+        + ", shuffle=True)",
         **_COLUMNS,
     },
     "grain: a map": {

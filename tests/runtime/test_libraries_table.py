@@ -68,6 +68,16 @@ def test_a_package_says_what_its_objects_are(package: Path) -> None:
     assert is_output_only(board())
 
 
+def test_a_class_that_derives_from_a_reader_is_one_unless_its_module_says_otherwise(package: Path) -> None:
+    (package / "detrain.toml").write_text('[told_lib]\nreaders = ["Board"]\n["told_lib.memory"]\noutput = false\n')
+    read = type(board())
+    in_memory = type("InMemory", (read,), {"__module__": "told_lib.memory"})
+
+    assert is_output_only(read())
+    assert is_output_only(type("Remote", (read,), {"__module__": "other_lib"})())
+    assert not is_output_only(in_memory())
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

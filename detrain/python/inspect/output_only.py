@@ -23,7 +23,8 @@ def is_output_only(value: Any) -> bool:
     cls = type(value)  # `isinstance` asks the object itself, which may say what it likes
     if issubclass(cls, logging.handlers.MemoryHandler):
         return False  # what it holds is still to be written
-    return bool(said(module_of(cls), "output")) or _is_reader(value)
+    output = said(module_of(cls), "output")
+    return bool(output) or (output is None and _is_reader(value))
 
 
 def _is_reader(value: Any) -> bool:
