@@ -46,6 +46,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the framework's iterator that the batch loop goes over, if it goes over one itself."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
+    databases: tuple[str, ...] = ()
+    """SQLite databases that the run has written, by path: what is in them are the arrays `database00000` and so on."""
     forward: str = "an earlier version of detrain took it"
     """Why batches before this cut are loaded again when a run resumes here; empty if loaders are set to their
     positions."""

@@ -462,3 +462,113 @@ def test_a_library_that_looks_for_checkpoints_of_the_programs_own_sees_what_it_s
     assert died.status == -9, died.err
     assert run.status == 0, run.err
     assert run.last_line() == other.last_line()
+
+
+OWN = """
+import glob, json, pathlib
+optimizer = Optimizer(np.ones(3))
+os.makedirs("out", exist_ok=True)
+WAY
+first = 0
+if found:
+    optimizer.weights[:] = np.load(found[-1])
+    first = int(found[-1][-5]) + 1
+    print("goes on at", first, flush=True)
+for epoch in range(first, 4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    print(epoch, optimizer.weights, flush=True)
+    np.save(f"out/{epoch}.npy", optimizer.weights)
+    os.path.lexists("out/last.npy") and os.remove("out/last.npy")
+    os.symlink(f"{epoch}.npy", "out/last.npy")
+    open("out/last.txt", "w").write(f"out/{epoch}.npy")
+show(optimizer.weights)
+"""
+_LAST = "pathlib.Path('out/last.npy')"
+_TRY = "try:\n    ASKED\n    found = [os.path.realpath('out/last.npy')]\nexcept OSError:\n    found = []"
+WAYS = {
+    "glob": "found = sorted(glob.glob('out/?.npy'))",
+    "iglob": "found = sorted(glob.iglob('**/?.npy', recursive=True))",
+    "exists": "found = [os.path.realpath('out/last.npy')] if os.path.exists('out/last.npy') else []",
+    "isfile": "found = [os.path.realpath('out/last.npy')] if os.path.isfile('out/last.npy') else []",
+    "islink": "found = [os.path.realpath('out/last.npy')] if os.path.islink('out/last.npy') else []",
+    "access": "found = [os.path.realpath('out/last.npy')] if os.access('out/last.npy', os.R_OK) else []",
+    "pathlib's exists": f"found = [str({_LAST}.resolve())] if {_LAST}.exists() else []",
+    "pathlib's is_symlink": f"found = [str({_LAST}.resolve())] if {_LAST}.is_symlink() else []",
+    "pathlib's stat": _TRY.replace("ASKED", f"{_LAST}.stat()"),
+    "iterdir": "found = sorted(str(each) for each in pathlib.Path('out').iterdir() if each.stem.isdigit())",
+    "pathlib's glob": "found = sorted(map(str, pathlib.Path('out').glob('?.npy')))",
+    "rglob": "found = sorted(map(str, pathlib.Path('.').rglob('out/?.npy')))",
+    "scandir": "found = sorted((each.path for each in os.scandir('out') if each.name[0].isdigit()), key=os.path.getmtime)",
+    "listdir": "names = [each for each in os.listdir('out') if each[0].isdigit()]; found = ['out/' + max(names)] if names else []",
+    "walk": "found = sorted(f'{top}/{each}' for top, _, names in os.walk('out') for each in names if each[0].isdigit())",
+    "load": _TRY.replace("ASKED", "np.load('out/last.npy')"),
+    "open": _TRY.replace("ASKED", "open('out/last.npy', 'rb').close()"),
+    "stat": _TRY.replace("ASKED", "os.stat('out/last.npy')"),
+    "lstat": _TRY.replace("ASKED", "os.lstat('out/last.npy')"),
+    "readlink": _TRY.replace("ASKED", "os.readlink('out/last.npy')"),
+    "getsize": _TRY.replace("ASKED", "os.path.getsize('out/last.npy')"),
+    "getmtime": _TRY.replace("ASKED", "os.path.getmtime('out/last.npy')"),
+    "a file that tells": "found = [open('out/last.txt').read()] if os.path.exists('out/last.txt') else []",
+}
+"""Ways to ask for the checkpoints of the program's own."""
+
+
+@pytest.mark.parametrize("is_used", [False, True], ids=["an empty folder", "checkpoints of an earlier run"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
+    way: str, is_used: bool, tmp_path: Path, detrain: Run
+) -> None:
+    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", WAYS[way]))
+    for name in ("whole", "killed"):
+        (tmp_path / name / "out").mkdir(parents=True)
+        if is_used:
+            np.save(tmp_path / name / "out" / "0.npy", np.zeros(3))
+            (tmp_path / name / "out" / "last.npy").symlink_to("0.npy")
+            (tmp_path / name / "out" / "last.txt").write_text("out/0.npy")
+    whole = detrain("run", "--bare", "../program.py", cwd=tmp_path / "whole")
+    died = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed", DIE_AT="2:3")
+    again = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed")
+
+    assert (whole.status, died.status) == (0, -9), whole.err + died.err
+    assert again.status == 0, again.err
+    assert again.last_line() == whole.last_line()
+
+
+def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:
+    """What another program says is not heard again. The epochs that were left were passed over, and nothing was set."""
+    way = "import subprocess; found = subprocess.run('ls out/?.npy', shell=True, capture_output=True, text=True).stdout.split()"
+    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", way))
+
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
+    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert again.status == 78
+    assert "the epoch loop ended after 2 epochs; the checkpoint was taken at 2:" in again.err
+
+
+def test_a_run_that_does_not_come_to_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:
+    """It took what another program says for a reason not to train, and ended with status 0."""
+    made = """
+import subprocess
+def train():
+    optimizer = Optimizer(np.ones(3))
+    for epoch in range(4):
+        open("begun", "w").close()
+        for step in range(5):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{epoch}:{step}")
+    show(optimizer.weights)
+if not subprocess.run("ls begun", shell=True, capture_output=True, text=True).stdout:
+    train()
+"""
+    (tmp_path / "program.py").write_text(PRELUDE + made)
+
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
+    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert again.status == 78
+    assert "the program has ended, and has not come to where the checkpoint at 2:" in again.err

@@ -54,10 +54,6 @@ KEPT = {
         "file = os.open('s.bin', os.O_RDWR | os.O_CREAT); factor += len(os.read(file, 99)); os.write(file, b'x'); os.close(file)",
         "s.bin (file: the loop changes it in place)",
     ),
-    "a database": (
-        "table = sqlite3.connect('data.db'); table.execute('insert into t values (1)'); table.commit(); table.close()",
-        "data.db (file: the loop changes it in place)",
-    ),
     "HDF5": (
         "file = h5py.File('x.h5', 'a'); file.attrs['n'] = step; file.close()",
         "x.h5 (file: the loop changes it in place)",

@@ -13,7 +13,8 @@ the first training loop is entered (what the program has asked before), `made` a
 writing before the loop, `aside` such a file that a process on its way to a cut has put away, by which name, `filling` a
 cache in files of this prefix; `moved` a file that is appended to has another name in its folder (which, its inode),
 `dropped` one is cleared away or emptied (by which name it is kept, the inode of that), `undone` these are as they were;
-`created` the loop has made a file; `cut` a checkpoint was taken here.
+`created` the loop has made a file; `database` one of SQLite's is opened (by which name it is kept as it was then: empty
+where there was none, null where it is not kept); `cut` a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from detrain.base.cursor import Cursor
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
-    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1},
+    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2},
 }
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
@@ -74,14 +75,19 @@ class Changes:
         self._dropped: list[Path] = []
         """What this process has linked since the last cut but one, and between the two."""
         self._dropped_before: list[Path] = []
+        self.databases: dict[str, str | None] = {}
+        """Those that the run has opened, and by which names they are kept as they were then: empty where there was
+        none, None where it is not kept."""
         self._names = 0
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
         cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            self._names += kind in ("kept", "aside", "dropped")
-            if kind == "aside":
+            self._names += kind in ("kept", "aside", "dropped", "database")
+            if kind == "database":
+                self.databases[values[0]] = values[1]
+            elif kind == "aside":
                 self._aside[values[0]] = values[1]
             elif kind == "rewritten":
                 self._rewritten |= {values[0]} if number < start else set()
@@ -91,6 +97,11 @@ class Changes:
             elif number >= start:
                 self._take(kind, values, is_fresh=is_fresh)
         self._has_begun = since is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run has a checkpoint to go on from, or has entered its first loop."""
+        return self._has_begun
 
     @property
     def heard(self) -> dict[str, list[str]] | None:
@@ -112,6 +123,7 @@ class Changes:
         if self._is_fresh:
             self.forget()
             self._kept.clear()
+            self.databases.clear()
 
     def move_back(self, keep: Callable[[str], None]) -> None:
         """Before the program starts: have files where they were that a later moment has moved; `keep` takes away what
@@ -151,6 +163,21 @@ class Changes:
         """The loop is about to make a file."""
         self.created.discard(path)
         self._add("created", path)
+
+    def hold_database(self, path: str, copy: Callable[[Path], object] | None, *, is_new: bool) -> None:
+        """A database is about to be opened; `copy` writes it as it is into a file, None if it is not to be kept."""
+        name = "" if is_new else None
+        with contextlib.suppress(OSError):
+            if copy is not None:
+                taken = self._new_name()
+                copy(self._kept_in / taken)
+                name = taken
+        self.databases[path] = name
+        self._add("database", path, name)
+
+    def kept(self, name: str) -> Path:
+        """Return where a file of such a name is kept."""
+        return self._kept_in / name
 
     def rewrite(self, path: str) -> None:
         """The program opens a file for writing anew that it had opened before the loop."""
@@ -295,7 +322,7 @@ def _lines(path: Path) -> list[list[Any]]:
             with contextlib.suppress(ValueError):
                 line = json.loads(text)
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
-                is_kept = is_line and line[0] in ("kept", "aside", "dropped")
+                is_kept = is_line and (line[0] in ("kept", "aside", "dropped") or (line[0] == "database" and line[2]))
                 is_moved = is_line and line[0] == "moved"
                 if is_line and (
                     (not is_kept or _NUMBER.fullmatch(line[2]))

@@ -306,6 +306,21 @@ def _dated_by(frame: FrameType | None) -> str | None:
     return None if top is None or said(top, "output") == "records" or top in sys.stdlib_module_names else top
 
 
+def is_record(frame: FrameType | None, through: Collection[str]) -> bool:
+    """Return whether a library asks that records what a program does, itself or through these modules."""
+    top = _top_asker(frame, through)
+    return top is not None and said(top, "output") == "records"
+
+
+def is_asked_by_library(frame: FrameType | None, through: Collection[str]) -> bool:
+    """Return whether a library or framework asks, itself or through these modules of Python, and none that records what
+    a program does.
+    """
+    top = _top_asker(frame, through)
+    is_other = top in (None, _PROGRAM, "detrain") or top in sys.stdlib_module_names
+    return not is_other and not is_record(frame, through)
+
+
 def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bool:
     """Return whether the program asks, itself or through these modules of Python."""
     return _asker(frame, through) == _PROGRAM

@@ -5,10 +5,14 @@ checkpoints of its own, number its folder of results anew, or clear away what th
 recorded, and a resumed run hears what the first one heard; what that one has cleared away is not cleared away again.
 Data that it has prepared before its loop (a download, a cache), and has not touched since, are there: preparing them
 again would cost hours, or a network.
+
+Libraries ask for the program, too (a manager of checkpoints, for its newest step), and ask more than can be recorded.
+What lies below the program's folder, and was written since the first run entered its loop, is not there for them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -17,22 +21,32 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from types import FrameType
 from typing import Any, Final
 
 import xxhash
 
 from detrain.base import messages
 from detrain.python.outside.change_log import Changes
-from detrain.python.outside.clock_and_entropy import Outside, is_asked_by_program, sorted_entries
+from detrain.python.outside.clock_and_entropy import Outside, is_asked_by_library, is_asked_by_program, sorted_entries
 from detrain.python.outside.open_files import Files
 
-_LOOKING: Final = ("transformers.trainer_utils",)
-"""Modules of libraries that look for the program in its folders (`get_last_checkpoint`)."""
-_THROUGH: Final = ("pathlib", "glob", *_LOOKING)
-_THROUGH_WALK: Final = ("os", "pathlib", "glob", *_LOOKING)
-_THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma")
+_THROUGH: Final = ("pathlib", "glob")
+_THROUGH_WALK: Final = ("os", "pathlib", "glob")
+_THROUGH_LINK: Final = ("posixpath", "pathlib", "glob")
+_THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma", "zipfile", "tarfile", "torch.serialization")
 """Modules through which the program may ask."""
+_YES_OR_NO: Final[tuple[tuple[Any, str], ...]] = (
+    *((os.path, name) for name in ("exists", "lexists", "isfile", "isdir", "islink")),
+    *((pathlib.Path, name) for name in ("exists", "is_file", "is_dir")),
+    (os, "access"),
+)
+_TELLING: Final[tuple[tuple[Any, str], ...]] = (
+    *((os, name) for name in ("stat", "lstat")),
+    *((os.path, name) for name in ("getsize", "getmtime", "getatime", "getctime")),
+)
+"""What raises an error where there is nothing."""
 _OVER: Final = ("rename", "replace")
 """What may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
@@ -44,7 +58,9 @@ _LEAST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 10_000
 _NAME_DIGITS: Final = 12
 _scandir: Final = os.scandir
-_is_there: Final = os.path.lexists
+_stat: Final = os.stat
+_lstat: Final = os.lstat
+_access: Final = os.access
 """The real ones."""
 
 
@@ -57,12 +73,23 @@ class Answers:
         self._asked: dict[str, int] = {}
         """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
         self._started = time.time()
+        self._has_entered = False
+        self._is_asking = False
+        """Whether a question is being asked: what it asks itself is none of the program's."""
+
+    def enter(self) -> None:
+        """The program enters its first training loop."""
+        self._has_entered = True
 
     def watch(self) -> None:
         """Put the recorded answers in the place of the real ones."""
-        for owner, names in ((os.path, ("exists", "lexists", "isfile", "isdir")), (pathlib.Path, ("exists", "is_file", "is_dir"))):
-            for name in names:
-                setattr(owner, name, self._asking(name, getattr(owner, name)))
+        for owner, name in _YES_OR_NO:
+            setattr(owner, name, self._asking(name, getattr(owner, name)))
+        for owner, name in _TELLING:
+            setattr(owner, name, self._telling(name, getattr(owner, name)))
+        os.readlink = self._leading(os.readlink)
+        for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+            known |= {getattr(os, each.__name__) for each in known}
         os.listdir = self._listing(os.listdir, lambda name: name)
         os.scandir = self._listing(os.scandir, lambda entry: entry.name)
         self._files.may_read = self._may_read
@@ -76,11 +103,18 @@ class Answers:
         kind = _kind(question, path)
         turn = self._asked[kind] = self._asked.get(kind, 0) + 1
         if str(turn) in self._outside.readings.get(kind, ()):
-            return self._is_prepared(path) and real()
-        is_there = real()
+            return self._is_prepared(path) and self._ask(real)
+        is_there = self._ask(real)
         if not is_there:  # what was there is there: thousands of files of data need no record
             self._outside.note(kind, str(turn))
         return is_there
+
+    def _ask(self, real: Callable[[], bool]) -> bool:
+        before, self._is_asking = self._is_asking, True
+        try:
+            return real()
+        finally:
+            self._is_asking = before
 
     def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
         """Return the answer to a question about a path that is answered by a text."""
@@ -144,31 +178,95 @@ class Answers:
             messages.say(f"{path!r} was made by the first run before its loop, and not touched since: it is taken as data")
         return is_prepared
 
+    def _is_later(self, path: Any) -> bool:
+        """Return whether a file was written, or a folder made, by the first run's loop or behind it, and not by this
+        process.
+        """
+        path = os.path.abspath(os.fsdecode(path))
+        if not self._files.is_in_reach(path):
+            return False
+        waiting, count = [path], 0
+        with contextlib.suppress(OSError):
+            while waiting and count < _MOST_FILES:
+                item, count = waiting.pop(), count + 1
+                info = _lstat(item)
+                if not self._outside.entered_at <= info.st_mtime < self._started:
+                    return False
+                if stat.S_ISDIR(info.st_mode):
+                    with _scandir(item) as entries:
+                        waiting += [entry.path for entry in entries]
+            return not waiting
+        return False
+
+    @property
+    def _is_before(self) -> bool:
+        """Whether the process is still on its way to the first loop, which another one has been in."""
+        return not self._has_entered and self._outside.entered_at < self._started
+
+    def _hides(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
+        """Return whether something is not there for a library that asks, as it was not for the first run."""
+        return self._is_later(path) and is_asked_by_library(frame, through)
+
     def _is_new(self, path: Any) -> bool:
         try:
-            return os.lstat(path).st_mtime >= self._started
+            return _lstat(path).st_mtime >= self._started
         except OSError:
             return False
 
     def _may_read(self, path: Any) -> bool:
         """Return whether a file that is about to be read was there for the first run (or is not there)."""
-        is_asked = _is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_READ)
-        return not is_asked or self.is_so("read", path, lambda: os.access(path, os.F_OK)) or not os.access(path, os.F_OK)
+        frame = sys._getframe(1)
+        if self._is_program(path, frame, _THROUGH_READ):
+            return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
+        return not (self._is_before and _is_path(path) and _is_there(path) and self._hides(path, frame, _THROUGH_READ))
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)
         def ask(path: Any, *arguments: Any, **keywords: Any) -> bool:
-            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH)):
-                return real(path, *arguments, **keywords)
-            return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
+            frame = sys._getframe(1)
+            if self._is_program(path, frame, _THROUGH):
+                return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
+            is_there = real(path, *arguments, **keywords)
+            return is_there and not (self._is_before and _is_file(path) and self._hides(path, frame, _THROUGH))
 
         return ask
+
+    def _telling(self, question: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def tell(path: Any, *arguments: Any, **keywords: Any) -> Any:
+            frame = sys._getframe(1)
+            if self._is_program(path, frame, _THROUGH):
+                is_hidden = not self.is_so(question, path, lambda: _is_there(path)) and _is_there(path)
+            else:
+                is_hidden = self._is_before and _is_file(path) and self._hides(path, frame, _THROUGH)
+            if is_hidden:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+            return real(path, *arguments, **keywords)
+
+        return tell
+
+    def _leading(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def read_link(path: Any, **keywords: Any) -> Any:
+            """Return where a link leads to, or led to as the program first asked."""
+            if not self._is_program(path, sys._getframe(1), _THROUGH_LINK):
+                return real(path, **keywords)
+            if not self.is_so("readlink", path, lambda: _is_there(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+            return self.told("leads to", path, lambda: os.fspath(real(path, **keywords)))
+
+        return read_link
+
+    def _is_program(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
+        """Return whether the program asks, outside of its loops, about a path."""
+        return not self._is_asking and _is_path(path) and self._outside.is_recording and is_asked_by_program(frame, through)
 
     def _listing(self, real: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
         @functools.wraps(real)
         def list_folder(path: Any = ".") -> Any:
-            if not (_is_path(path) and self._outside.is_recording and is_asked_by_program(sys._getframe(1), _THROUGH_WALK)):
-                return real(path)
+            frame = sys._getframe(1)
+            if not self._is_program(path, frame, _THROUGH_WALK):
+                return self._for_library(path, real, frame, name_of)
             if not self.is_so("list", path, lambda: _is_there(path)):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             found = real(path)
@@ -176,6 +274,15 @@ class Answers:
             return among if isinstance(found, list) else sorted_entries(among)
 
         return list_folder
+
+    def _for_library(self, path: Any, real: Callable[..., Any], frame: FrameType, name_of: Callable[[Any], str]) -> Any:
+        """Return a listing without what is not there yet for a library that asks."""
+        found = real(path)
+        if not self._is_before or not _is_path(path):
+            return found
+        items = list(found)
+        left = [item for item in items if not self._hides(_beside(path, name_of(item)), frame, _THROUGH_WALK)]
+        return left if isinstance(found, list) else sorted_entries(left)
 
     def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(real)
@@ -200,8 +307,8 @@ def _is_data(path: str, before: float) -> bool:
     """
     total, count, waiting = 0, 0, [path]
     try:
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            return os.stat(path).st_size > 0 and os.stat(path).st_mtime < before
+        if not stat.S_ISDIR(_stat(path).st_mode):
+            return _stat(path).st_size > 0 and _stat(path).st_mtime < before
         while waiting and count < _MOST_FILES:
             with _scandir(waiting.pop()) as entries:
                 for entry in entries:
@@ -210,13 +317,25 @@ def _is_data(path: str, before: float) -> bool:
                         return False
                     total, count = total + found.st_size, count + 1
                     waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
-        return total >= _LEAST_BYTES and os.stat(path).st_mtime < before
+        return total >= _LEAST_BYTES and _stat(path).st_mtime < before
     except OSError:
         return False
 
 
 def _beside(folder: Any, name: str) -> str:
     return name if "/" in name else os.path.join(os.fsdecode(folder), name)
+
+
+def _is_there(path: Any) -> bool:
+    try:
+        _lstat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_file(path: Any) -> bool:
+    return _is_path(path) and _is_there(path) and not stat.S_ISDIR(_lstat(path).st_mode)
 
 
 def _is_path(path: object) -> bool:

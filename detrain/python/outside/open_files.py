@@ -52,6 +52,8 @@ class Files:
         self._kept: list[frozenset[str]] = []
         """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
+        self._made_here: set[str] = set()
+        """Of these folders those that code of this process has asked for."""
         self._kept_folders = False
         self._resumed_from: float | None = None
         self._started = time.time()
@@ -93,9 +95,9 @@ class Files:
         if is_new:
             for path in changes.appended:
                 _undo_appending(path, changes, home, "before the run that was killed")
-        self._kept = [frozenset(map(self._path, files)) for files in kept]
+        self._kept = [frozenset(map(self.path_of, files)) for files in kept]
         self._is_on_way = bool(self._kept)
-        self._made = set(map(self._path, made))
+        self._made = set(map(self.path_of, made))
         original = os.mkdir
 
         @functools.wraps(original)
@@ -103,7 +105,9 @@ class Files:
             known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
             if self.is_own(known):
                 original(path, *args, **kwargs)
-            elif not (self._kept_folders and known in self._made and os.path.isdir(known)):
+                return
+            self._made_here.add(known)
+            if not (self._kept_folders and known in self._made and os.path.isdir(known)):
                 changes.make(known, lambda: original(path, *args, **kwargs))
                 self._made.add(known)
 
@@ -119,6 +123,13 @@ class Files:
     def counts_on(self, path: Any) -> bool:
         """Return whether the checkpoint that the run is on the way to counts on a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
+
+    def is_in_reach(self, path: str) -> bool:
+        """Return whether a path is the user's, below the folder that the program was started in or one that the run has
+        made, and no folder that this process has made.
+        """
+        is_below = any(path.startswith(f"{folder}/") for folder in (self._base, *self._made))
+        return is_below and path not in self._made_here and not self.is_own(path) and is_user_file(path)
 
     def is_own(self, path: str) -> bool:
         """Return whether a file of this path would be one of detrain's own: in the folder of
@@ -266,7 +277,7 @@ class Files:
         On the way to a later cut (`kept_in` is None) none is cut: more is still to come.
         """
         for shown, state in files.items():
-            path = self._path(shown)
+            path = self.path_of(shown)
             live = self._live(path)
             for file in live:
                 file.flush()
@@ -294,7 +305,8 @@ class Files:
         relative = os.path.relpath(path, self._base)
         return path if relative.startswith(os.pardir) else relative
 
-    def _path(self, shown: str) -> str:
+    def path_of(self, shown: str) -> str:
+        """Return the path that `shown` tells."""
         return os.path.normpath(os.path.join(self._base, shown))
 
     def _live(self, path: str) -> list[Any]:

@@ -1,10 +1,10 @@
 """Files that the loop keeps its state in: what they hold at a cut does not come back, and so they are named.
 
-A log that is appended to is set back (`open_files`). A file that the loop changes in place (a memory map opened anew in
-each batch, a database), or writes and reads again in a later body (a table of results, best weights that are gone back
-to), would hold what a later moment has put there. Heard of are Python's `open` and `os.open`, SQLite, h5py, and what
-frameworks tell. An audit hook would hear of more, but each `id()` and `sys._getframe()` of the program is an event,
-too: they took fifteen times as long.
+A log that is appended to is set back (`open_files`), and so is a database of SQLite's (`databases`). A file that the
+loop changes in place (a memory map opened anew in each batch), or writes and reads again in a later body (a table of
+results, best weights that are gone back to), would hold what a later moment has put there. Heard of are Python's `open`
+and `os.open`, h5py, and what frameworks tell. An audit hook would hear of more, but each `id()` and `sys._getframe()`
+of the program is an event, too: they took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from detrain.base.cursor import Address, Cursor
+from detrain.base.digest import Array
+from detrain.base.errors import Diverged
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside.change_log import Changes
+from detrain.python.outside.databases import Databases
 from detrain.python.outside.open_files import Files
 
 _IN_PLACE: Final = "the loop changes it in place"
@@ -28,7 +32,7 @@ _OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
 class Contents:
     """The files whose contents are state. Paths are absolute."""
 
-    def __init__(self, files: Files, place: Callable[[], Cursor | None]) -> None:
+    def __init__(self, files: Files, changes: Changes, place: Callable[[], Cursor | None]) -> None:
         """`place` returns where in its loops the program is."""
         self._files, self._place = files, place
         self._thread = threading.get_ident()
@@ -38,9 +42,8 @@ class Contents:
         """All files that have been opened to be written, and in which body they last were."""
         self._read_later: dict[str, Cursor] = {}
         """Those that a later training loop has read, and where: it must not write them again."""
-        self._databases: dict[str, bytes] = {}
-        """Databases that the loop opens, and what they looked like when it first did."""
         self._kept: dict[str, str] = {}
+        self._databases = Databases(changes, self._is_its)
         self.written_last = ""
         """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then
         on."""
@@ -49,19 +52,33 @@ class Contents:
         """Hear of all files that are opened from here on."""
         self._files.hear = self._opened
         self._watch_os()
-        self._watch_sqlite()
+        self._databases.watch()
         _watch_h5py(self)
 
     def not_captured(self) -> list[str]:
         """Name the files that the loop keeps its state in, as far as it has been seen."""
-        for path, before in self._databases.items():
-            if path not in self._kept and _looks(path) != before:
-                self._kept[path] = _IN_PLACE
-        return [f"{self._files.shown(path)} (file: {why})" for path, why in self._kept.items()]
+        kept = self._kept | self._databases.not_captured()
+        return [f"{self._files.shown(path)} (file: {why})" for path, why in kept.items()]
+
+    def databases(self) -> dict[str, Array]:
+        """Return what is in the databases that the run has written, as checkpoints name them."""
+        return {self._files.shown(path): data for path, data in self._databases.state().items()}
+
+    def restore_databases(self, contents: Mapping[str, Array]) -> None:
+        """Have in each database what was in it at a cut.
+
+        Raises Diverged where a checkpoint names one that lies elsewhere, and that the run has not opened: it is data,
+        and must not say where to write.
+        """
+        for shown in contents:
+            if os.path.isabs(shown) and shown not in self._databases.known:
+                raise Diverged(f"the checkpoint holds {shown}, which this run has not opened")
+        self._databases.restore({self._files.path_of(shown): data for shown, data in contents.items()})
 
     def written_since(self, address: Address) -> list[str]:
-        """Name the files that the loop has written as a whole in this batch or a later one."""
+        """Name the files that the loop has written as a whole in this batch or a later one, and databases."""
         since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
+        since += self._databases.changed()
         return sorted(self._files.shown(path) for path in since)
 
     def all_written(self) -> dict[str, Address | None]:
@@ -141,11 +158,6 @@ class Contents:
         else:  # what an earlier training has left (its best weights) is there by then, whichever checkpoint a run resumes from
             self._read_later[path] = at
 
-    def opens_database(self, path: str) -> None:
-        """The program opens a database: to read, or to change it."""
-        if self._at(path) is not None:
-            self._databases.setdefault(path, _looks(path))
-
     def _at(self, path: str) -> Cursor | None:
         """Return in which body the program is, or None if the file is none of its loop's."""
         at = self._place() if threading.get_ident() == self._thread else None
@@ -204,22 +216,6 @@ class Contents:
         os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
 
-    def _watch_sqlite(self) -> None:
-        with contextlib.suppress(ImportError):  # not all Pythons have it
-            import sqlite3
-
-            real_connect = sqlite3.connect
-
-            @functools.wraps(real_connect)
-            def connect(database: Any, *arguments: Any, **keywords: Any) -> Any:
-                if isinstance(database, str | bytes | os.PathLike):
-                    name = os.fsdecode(database)
-                    if name and not name.startswith((":", "file::memory:")):
-                        self.opens_database(os.path.abspath(name.removeprefix("file:").partition("?")[0]))
-                return real_connect(database, *arguments, **keywords)
-
-            sqlite3.connect = sqlite3.dbapi2.connect = connect
-
 
 def _watch_h5py(contents: Contents) -> None:
     with contextlib.suppress(ImportError, AttributeError):
@@ -246,15 +242,3 @@ def _watch_h5py(contents: Contents) -> None:
             return real_create(name, *arguments, **keywords)
 
         h5f.open, h5f.create = open_file, create_file
-
-
-def _looks(path: str) -> bytes:
-    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside
-    it.
-    """
-    found = []
-    for name in (path, f"{path}-wal"):
-        with contextlib.suppress(OSError):
-            now = os.stat(name)
-            found.append((name, now.st_size, now.st_mtime_ns))
-    return repr(found).encode()

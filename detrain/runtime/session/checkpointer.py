@@ -165,9 +165,12 @@ class Checkpointer:
                 f"({forward}), and the random streams at them were not written down; of later epochs they are"
             )
             return None
-        arrays = LateArrays(encoded.arrays | {f"loader{number:05d}": array for number, array in enumerate(positions.values())})
-        tensors, owners = self._state.adapters.owned()
         guard, world = self._state.guard(), self._state.world
+        databases = world.contents.databases()
+        beside = [("loader", positions), ("database", databases)]
+        named = {f"{kind}{number:05d}": array for kind, held in beside for number, array in enumerate(held.values())}
+        arrays = LateArrays(encoded.arrays | named)
+        tensors, owners = self._state.adapters.owned()
         meta = Meta(
             phase=cursor.phase,
             epoch=cursor.epoch,
@@ -192,6 +195,7 @@ class Checkpointer:
             lacks_streams=is_inside and self._state.recorder.lacks_streams,
             loaders=tuple(positions),
             files=world.files.state(),
+            databases=tuple(databases),
             guard=guard.bounds.state() if guard is not None else {},
             folders=world.files.folders(),
             metric=self._saves.metric(frame, cursor, self._state.adapters.to_array),

@@ -53,14 +53,13 @@ def main() -> None:
         messages.be_rank(config.ranks.rank)
     os.environ.pop("DETRAIN_REPLACED", None)
     hook_tracebacks()
-    session, traced = settle(config)
+    _session, traced = settle(config)
     sys.argv = [config.shown, *config.arguments]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
     if traced is None:
         _run(config)
-        if session is not None:
-            session.at_last_line()
+        probes.at_last_line()
     else:
         _run_traced(config, traced)
 

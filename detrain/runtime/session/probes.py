@@ -89,6 +89,12 @@ os.register_at_fork(after_in_child=lambda: set_session(None))
 atexit.register(_finish)
 
 
+def at_last_line() -> None:
+    """The program has run to its last line."""
+    if _session is not None:
+        _guarded(_session.at_last_line)
+
+
 def has_session() -> bool:
     """Return whether this process is a detrain run (a `--bare` one included)."""
     return _is_run

@@ -83,7 +83,10 @@ class Restorer:
         if is_last and (without := [place for place in missing.named if place not in harmless]):
             messages.warn(f"going on without what was named as not captured: {', '.join(without[:8])}")
         self._state.adapters.build_made()
-        self._state.world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
+        world = self._state.world
+        world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
+        databases = enumerate(snapshot.meta.databases)
+        world.contents.restore_databases({shown: snapshot.arrays[f"database{number:05d}"] for number, shown in databases})
         self._state.streams.write(snapshot.rng)
         self._state.recorder.be_at_station(lacks_streams=snapshot.meta.lacks_streams)
         self._state.position.batches_done = self._claims_from = snapshot.meta.batches_done

@@ -120,8 +120,10 @@ class Session:
         if self._rewind is not None and self._rewind.returns():
             return
         self.position.epoch, self.position.batch = epochs, 0
-        if not cuts.arrive("end", frame) and not self.plan.is_resuming and epochs > 0:
-            cuts.save("end", frame)
+        if not cuts.arrive("end", frame):
+            self.plan.require_passed(epochs)
+            if not self.plan.is_resuming and epochs > 0:
+                cuts.save("end", frame)
         self.end_phase()
 
     def _end_loop(self) -> None:
@@ -305,6 +307,7 @@ class Session:
 
     def at_last_line(self) -> None:
         """The program has run to its last line."""
+        self.plan.require_over()
         if self.position.phase < 0:
             messages.warn("the program has ended without entering a training loop with probes: no checkpoint was taken")
 

@@ -55,7 +55,7 @@ class World:
         # Each stands in for the same functions as the one before, around it: who asks that is seen from its caller.
         self.outside = Outside(heard, place)
         self.outside.watch()
-        self.contents = Contents(self.files, place)
+        self.contents = Contents(self.files, self.changes, place)
         self.contents.watch()
         self.answers = Answers(self.outside, self.files, self.changes)
         self.answers.watch()
@@ -68,6 +68,8 @@ class World:
             self.outside.forget_rest()
             self._hears_beginning = False
         self.outside.enter(at)
+        if at is None:
+            self.answers.enter()
         self.changes.begin(self.outside.readings)
         self.files.enter()
 

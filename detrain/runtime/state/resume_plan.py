@@ -19,6 +19,10 @@ from detrain.store import Meta
 from detrain.store.catalogue import cursor_of
 
 _SECOND_TRY: Final = "DETRAIN_SECOND_TRY"
+_OWN_CHECKPOINTS: Final = (
+    "does the program resume by itself, from a checkpoint of its own, or go by what is in a file? Move that away, or start "
+    "anew with --fresh"
+)
 
 
 class ResumePlan:
@@ -85,6 +89,25 @@ class ResumePlan:
                 f"phase {phase} is the loop at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}; the checkpoint was "
                 f"taken in another, of {' '.join(was.split()[:2])}",
                 "were other loops given probes since (inst.info)? Take those that it had, or start anew with --fresh",
+            )
+
+    def require_passed(self, epochs: int) -> None:
+        """The epoch loop has run out. Raise Diverged if a station in it still lies ahead."""
+        if self.is_forwarding:
+            raise Diverged(
+                f"the epoch loop ended after {epochs} epoch{'s' * (epochs != 1)}; the checkpoint was taken at "
+                f"{self._stations[0][1]}",
+                _OWN_CHECKPOINTS,
+            )
+
+    def require_over(self) -> None:
+        """The program has run to its last line. Raise Diverged if a station still lies ahead: what it did is no part of
+        the run.
+        """
+        if self._stations:
+            raise Diverged(
+                f"the program has ended, and has not come to where the checkpoint at {self._stations[0][1]} was taken",
+                _OWN_CHECKPOINTS,
             )
 
     def ahead(self) -> Path | None:
