@@ -21,6 +21,7 @@ import xxhash
 
 from detrain.base.compiled_sources import source_of
 from detrain.python.inspect.frames import has_user_code, is_user_file
+from detrain.python.inspect.names import is_user_module
 
 _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -57,10 +58,12 @@ def source(function: FunctionType) -> FunctionSource | None:
 
 def find(module_name: str, name: str, digest: str) -> FunctionSource | None:
     """Return the code of a function of a module that is imported, or None if none of this qualified name does just
-    this.
+    this. Of a library it is one that another function makes, and none of Python's own: a file could ask for any.
     """
-    file = getattr(sys.modules.get(module_name), "__file__", None)
-    if not isinstance(file, str):
+    module = sys.modules.get(module_name)
+    file = getattr(module, "__file__", None)
+    is_made = "<locals>" in name and module_name.partition(".")[0] not in sys.stdlib_module_names
+    if not isinstance(file, str) or not (is_made or is_user_module(module)):
         return None
     if module_name not in _indices:
         _indices[module_name] = _index(module_name, file)
