@@ -100,6 +100,52 @@ def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(to
     assert resumed.last_line() == whole.last_line()
 
 
+PERSISTENT = """\
+import os, signal, sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 44
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)) + torch.from_numpy(np.random.normal(size=3).astype("f4"))
+
+def main():
+    loader = DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for epoch in range(3):
+        bar = tqdm(loader, disable=True)
+        for step, rows in enumerate(bar):
+            optimizer.zero_grad()
+            model(rows / 44).square().mean().backward()
+            optimizer.step()
+            if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+                os.kill(os.getpid(), signal.SIGKILL)
+        print(epoch, float(model.weight.detach().sum()), flush=True)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("death", ["0:5", "1:7"])
+def test_workers_that_live_on_under_a_progress_bar_are_those_that_the_loader_keeps(
+    death: str, torch_server: Server, tmp_path: Path
+) -> None:
+    """The resumed run gave the loader other workers than the bar went over, for the epochs behind."""
+    pytest.importorskip("tqdm")
+    (tmp_path / "program.py").write_text(PERSISTENT)
+    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
+    resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+
+    assert resumed.status == 0, resumed.err
+    assert resumed.last_line() == whole.last_line()
+
+
 SEEDED_BY_THE_SYSTEM = """\
 import os, signal, sys
 import torch

@@ -127,10 +127,17 @@ class Loaders:
         return None
 
     def remake(self, kind: str, parts: list[Any]) -> object:
-        """Return the iterator that `parts_of_new` described."""
+        """Return the iterator that `parts_of_new` described: the one that goes over the loader already, as inside of a
+        progress bar, if there is one.
+        """
         if kind == stateful_loader.KIND:
             return stateful_loader.remake(parts)
-        return self._iterations.make(parts[0], msgspec.msgpack.decode(parts[1], type=Place))
+        place = msgspec.msgpack.decode(parts[1], type=Place)
+        for iterator, known in self._iterations.alive():
+            if known.number == place.number and known.loader() is parts[0]:
+                self._iterations.set_place(iterator, place)
+                return iterator
+        return self._iterations.make(parts[0], place)
 
 
 def _epoch(moment: Any) -> object:
