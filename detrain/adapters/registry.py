@@ -18,7 +18,16 @@ ADAPTERS: Final = {
 }
 """Module and class of each adapter, by the top-level module whose import brings the framework in."""
 
-FOLLOWED: Final = ("keras", "tf_keras", "optax", "equinox", "torch._dynamo", "torch._inductor.codecache")
+FOLLOWED: Final = (
+    "keras",
+    "tf_keras",
+    "optax",
+    "equinox",
+    "torch._dynamo",
+    "torch._inductor.codecache",
+    "safetensors.torch",
+    "safetensors.numpy",
+)
 """Other modules of whose import the adapters are told."""
 
 

@@ -253,7 +253,7 @@ for epoch in range(5):
         optimizer.apply_gradients(x)
         die(f"{epoch}:{step}")
     if epoch in (1, 3):
-        with open("best.json", "w"{opener}) as file:
+        with open("best.json", "w") as file:
             json.dump(optimizer.weights.tolist(), file)
     elif epoch > 1:
         optimizer.weights[:] = json.load(open("best.json"))
@@ -263,7 +263,7 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("name", ["best.json", "ckpt/best.json"])
 def test_a_file_of_a_later_moment_that_is_read_is_put_back(name: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN.replace("best.json", name).replace("{opener}", ""))
+    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN.replace("best.json", name))
     assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
     (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
@@ -275,19 +275,25 @@ def test_a_file_of_a_later_moment_that_is_read_is_put_back(name: str, tmp_path: 
     assert last.out == calm.out
     assert "is read" not in last.err + calm.err
     assert checkpoint.name in last.err
+    assert f"{name}: put back as it was at the checkpoint" in last.err
 
 
-def test_a_file_of_a_later_moment_that_is_read_is_said_if_it_was_not_seen_to_be_written(tmp_path: Path, detrain: Run) -> None:
-    write = REWRITTEN.replace(
-        'open("best.json", "w"{opener})', 'os.fdopen(os.open("best.json", os.O_CREAT | os.O_TRUNC | os.O_RDWR), "w")'
-    )
-    (tmp_path / "program.py").write_text(PRELUDE + write)
-    detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1")
+def test_a_file_of_a_later_moment_that_others_wrote_is_refused(tmp_path: Path, detrain: Run) -> None:
+    """A program that the loop starts writes it, and the loop reads it."""
+    by_others = "import subprocess; subprocess.run(['cp', 'one.json', 'best.json'])"
+    program = PRELUDE + REWRITTEN.replace('open("best.json", "w")', 'open("one.json", "w")')
+    program = program.replace("    elif epoch > 1:", f"        {by_others}\n    elif epoch > 1:")
+    (tmp_path / "program.py").write_text(program)
+    assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
         path.unlink()
-    last = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
 
-    assert "best.json is read, which was written after the checkpoint" in last.err
+    refused = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
+    allowed = detrain("run", "--every", "2", "--allow-lost", "best.json", "program.py", cwd=tmp_path)
+
+    assert refused.status == 79, refused.err
+    assert "best.json is read, which was written after the checkpoint" in refused.err
+    assert allowed.status == 0, allowed.err
 
 
 @pytest.mark.parametrize("made", ["tempfile.TemporaryFile('w+')", "gone()"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 import torch
@@ -25,12 +26,12 @@ from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.faults.instruments import Instruments
-from detrain.adapters.torch.faults.saved_files import note_saves
 from detrain.adapters.torch.guard.norms import Norms
 from detrain.adapters.torch.guard.rollback import Rollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import Leaves
 from detrain.adapters.torch.named_objects import NamedObjects
+from detrain.adapters.torch.saved_files import SavedFiles
 from detrain.adapters.torch.streams import RandomStreams, watch_seeds
 from detrain.adapters.torch.tensors import Tensors
 from detrain.adapters.torch.updates import Updates
@@ -81,12 +82,13 @@ class Torch:
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
             settings.experiment.attach(Instruments(settings.experiment))
-            if settings.contents is not None:
-                note_saves(settings.contents.also_writes)
+        self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None
 
     def on_import(self, module: str) -> None:
-        """Follow what is compiled."""
+        """Follow what is compiled, and what is saved."""
         self._compiled.on_import(module)
+        if self._saved is not None:
+            self._saved.on_import(module)
 
     def state(self) -> bytes:
         """Return the settings of the process, and how many loaders, iterators and hooks were made."""

@@ -231,6 +231,8 @@ OF_OUTPUT: Final = f", of an output{HARMLESS}"
 """The same of a part of an object that only shows or records: nobody need hear of it."""
 LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
 """Why loading the same batches again may not bring an object of a library to where it was."""
+LOADS_READ: Final = "loads read it, and bodies change it"
+"""Why the batches before a cut may be others when they are loaded again."""
 
 
 def is_harmless(loss: str) -> bool:

@@ -14,7 +14,8 @@ writing before the loop, `aside` such a file that a process on its way to a cut 
 cache in files of this prefix; `moved` a file that is appended to has another name in its folder (which, its inode),
 `dropped` one is cleared away or emptied (by which name it is kept, the inode of that), `undone` these are as they were;
 `created` the loop has made a file; `database` one of SQLite's is opened (by which name it is kept as it was then: empty
-where there was none, null where it is not kept); `cut` a checkpoint was taken here.
+where there was none, null where it is not kept); `replaced` a file is written as a whole (by which name it is kept, see
+`file_versions`), `returned` those are as they were at a cut; `cut` a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -34,11 +35,17 @@ from detrain.base.cursor import Cursor
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
-    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2},
+    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1},
 }
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
 """Names of kept files: a log that somebody made leads to no other file."""
+NO_FILE: Final = ""
+NO_ROOM: Final = "-"
+"""In the place of such a name: there was no file, or it is not kept."""
+_CUTS: Final = 3
+"""So many cuts back the versions of files stay: no run goes back further by itself."""
+_rename, _unlink = os.rename, os.unlink  # before the program's are followed
 _TAKEN: Final = ".taken"
 """Added to such a name, that of an empty file which says that the name is taken."""
 
@@ -52,7 +59,7 @@ class Changes:
         `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been.
         """
         self._path, self._is_fresh = path, is_fresh
-        self._kept_in = path.with_suffix(".kept")
+        self.kept_in = path.with_suffix(".kept")
         self._begun: dict[str, list[str]] | None = None
         self._made: set[str] = set()
         """Folders made, and files cleared away, by an earlier process at a later moment of the run."""
@@ -78,13 +85,19 @@ class Changes:
         self.databases: dict[str, str | None] = {}
         """Those that the run has opened, and by which names they are kept as they were then: empty where there was
         none, None where it is not kept."""
-        self._names = 0
+        self.versions: dict[str, str] = {}
+        """Files that a later moment has written as a whole, and by which name each is kept as it was at the cut."""
+        self._at_cuts: dict[str, dict[str, str]] = {}
+        """Which of these there were at each cut: what lies behind it may have been put back."""
+        self._old: list[list[Path]] = [[]]
+        """What is kept of them since the newest cut, behind what was kept between those before."""
+        self._names, self._since = 0, _name(since)
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
         cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            self._names += kind in ("kept", "aside", "dropped", "database")
+            self._names += kind in ("kept", "aside", "dropped", "replaced", "database")
             if kind == "database":
                 self.databases[values[0]] = values[1]
             elif kind == "aside":
@@ -94,6 +107,8 @@ class Changes:
             elif kind == "kept":
                 self._kept[values[0]] = values[1]
                 self._is_gone |= {values[0]} if number < start else set()
+            elif number < start and kind == "replaced" and values[1] not in (NO_FILE, NO_ROOM):
+                self.prune_later(values[1])  # an earlier process has kept it
             elif number >= start:
                 self._take(kind, values, is_fresh=is_fresh)
         self._has_begun = since is not None
@@ -119,7 +134,7 @@ class Changes:
             if not os.path.lexists(path):
                 with contextlib.suppress(OSError):
                     os.makedirs(os.path.dirname(path), exist_ok=True)
-                    _link(self._kept_in / name, path)
+                    _link(self.kept_in / name, path)
         if self._is_fresh:
             self.forget()
             self._kept.clear()
@@ -154,7 +169,7 @@ class Changes:
 
     def _keep_dropped(self, path: str, put: Callable[[str, Path], object]) -> None:
         with contextlib.suppress(OSError):
-            kept = self._kept_in / self._new_name()
+            kept = self.kept_in / self.new_name()
             put(path, kept)
             self._add("dropped", path, kept.name, os.stat(kept).st_ino)
             self._dropped.append(kept)
@@ -169,15 +184,15 @@ class Changes:
         name = "" if is_new else None
         with contextlib.suppress(OSError):
             if copy is not None:
-                taken = self._new_name()
-                copy(self._kept_in / taken)
+                taken = self.new_name()
+                copy(self.kept_in / taken)
                 name = taken
         self.databases[path] = name
         self._add("database", path, name)
 
     def kept(self, name: str) -> Path:
         """Return where a file of such a name is kept."""
-        return self._kept_in / name
+        return self.kept_in / name
 
     def rewrite(self, path: str) -> None:
         """The program opens a file for writing anew that it had opened before the loop."""
@@ -189,35 +204,51 @@ class Changes:
         """Code before the loop is about to write a file again that the loop has written since."""
         if path in self._rewritten and path not in self._aside and os.path.isfile(path):
             with contextlib.suppress(OSError):
-                name = self._new_name()
+                name = self.new_name()
                 self._aside[path] = name
                 self._add("aside", path, name)
-                _move(path, self._kept_in / name)
+                _move(path, self.kept_in / name)
 
     def return_aside(self) -> None:
         """Have the files that were put aside where they were, in place of what was written there since."""
         for path, name in self._aside.items():
-            if (self._kept_in / name).is_file():
+            if (self.kept_in / name).is_file():
                 with contextlib.suppress(OSError):
-                    _move(self._kept_in / name, path)
+                    _move(self.kept_in / name, path)
         self._aside.clear()
 
-    def _new_name(self) -> str:
+    def note_version(self, path: str, name: str) -> None:
+        """A file is about to be written as a whole for the first time since the cut."""
+        self._add("replaced", path, name)
+
+    def prune_later(self, name: str) -> None:
+        """What is kept by a name is of no use some cuts later."""
+        self._old[-1].append(self.kept_in / name)
+
+    def returned(self) -> None:
+        """The files of which the log says that they were replaced behind the cut are as they were."""
+        self._add("returned", self._since)
+
+    def is_gone(self, name: str) -> bool:
+        """Return whether what was kept by a name was of too early a moment, and is cleared away."""
+        return not (self.kept_in / f"{name}{_TAKEN}").exists()
+
+    def new_name(self) -> str:
         """Return a name for a kept file, once and for all: a child that the program forks counts on from here, too."""
-        self._kept_in.mkdir(exist_ok=True)
+        self.kept_in.mkdir(exist_ok=True)
         while True:
             name = f"{self._names:06d}"
             self._names += 1
             with contextlib.suppress(FileExistsError):
-                io.FileIO(self._kept_in / f"{name}{_TAKEN}", "x").close()
-                if not os.path.lexists(self._kept_in / name):
+                io.FileIO(self.kept_in / f"{name}{_TAKEN}", "x").close()
+                if not os.path.lexists(self.kept_in / name):
                     return name
 
     def arrive(self) -> None:
         """The run is at its cut: what had been cleared away there is cleared away."""
         for path in self._is_gone:
             with contextlib.suppress(OSError):
-                if os.path.samefile(path, self._kept_in / self._kept[path]):
+                if os.path.samefile(path, self.kept_in / self._kept[path]):
                     os.unlink(path)
         self._is_gone.clear()
 
@@ -248,8 +279,8 @@ class Changes:
         """Keep a file that is about to be cleared away, if it is older than a moment (seconds since 1970)."""
         with contextlib.suppress(OSError):
             if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
-                name = self._new_name()
-                _link(path, self._kept_in / name)
+                name = self.new_name()
+                _link(path, self.kept_in / name)
                 self._kept[path] = name
                 self._add("kept", path, name)
 
@@ -278,6 +309,11 @@ class Changes:
             for each in (kept, kept.with_name(f"{kept.name}{_TAKEN}")):
                 each.unlink(missing_ok=True)
         self._dropped_before, self._dropped = self._dropped, []
+        self._old.append([])
+        for kept in self._old.pop(0) if len(self._old) > _CUTS else ():
+            for each in (kept, kept.with_name(f"{kept.name}{_TAKEN}")):
+                with contextlib.suppress(FileNotFoundError):
+                    _unlink(each)
         lines: list[tuple[Any, ...]] = [("cut", _name(cursor))]
         lines += [("made", path) for path in sorted(self._made)]
         lines += [("cleared", path) for path in sorted(self._cleared)]
@@ -289,14 +325,20 @@ class Changes:
     def forget(self) -> None:
         """The run has ended by itself, without a checkpoint: the next one begins as any does."""
         self._path.unlink(missing_ok=True)
-        shutil.rmtree(self._kept_in, ignore_errors=True)
+        shutil.rmtree(self.kept_in, ignore_errors=True)
 
     def _take(self, kind: str, values: list[Any], *, is_fresh: bool) -> None:
         if kind in ("moved", "dropped") and not is_fresh:
-            to = values[1] if kind == "moved" else str(self._kept_in / values[1])
+            to = values[1] if kind == "moved" else str(self.kept_in / values[1])
             self._moves.append((values[0], to, values[2]))
         elif kind == "undone":
             self._moves.clear()
+        elif kind == "replaced" and not is_fresh:
+            self.versions.setdefault(values[0], values[1])
+        elif kind == "cut":
+            self._at_cuts[values[0]] = dict(self.versions)
+        elif kind == "returned":
+            self.versions = dict(self._at_cuts.get(values[0], {}))
         elif kind == "appended":
             self.appended.setdefault(values[0], values[1])
         elif kind == "created":
@@ -322,7 +364,9 @@ def _lines(path: Path) -> list[list[Any]]:
             with contextlib.suppress(ValueError):
                 line = json.loads(text)
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
-                is_kept = is_line and (line[0] in ("kept", "aside", "dropped") or (line[0] == "database" and line[2]))
+                is_none = is_line and (line[0], line[-1]) in (("replaced", NO_FILE), ("replaced", NO_ROOM))
+                is_kept = is_line and (line[0] in ("kept", "aside", "dropped", "replaced") or (line[0] == "database" and line[2]))
+                is_kept = is_kept and not is_none
                 is_moved = is_line and line[0] == "moved"
                 if is_line and (
                     (not is_kept or _NUMBER.fullmatch(line[2]))
@@ -345,6 +389,17 @@ def _move(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, part)
         os.replace(part, target)
         os.unlink(source)
+
+
+def move_file(source: str | Path, target: str | Path) -> None:
+    """Move a file in one step, also where the two are on different disks, unheard."""
+    try:
+        _rename(source, target)
+    except OSError:
+        part = f"{target}.part"
+        shutil.copy2(source, part)
+        _rename(part, target)
+        _unlink(source)
 
 
 def _link(source: str | Path, target: str | Path) -> None:

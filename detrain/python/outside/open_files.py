@@ -18,24 +18,25 @@ import io
 import itertools
 import os
 import re
+import shlex
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from detrain.base import messages
 from detrain.base.cursor import FileState
 from detrain.base.digest import digest_bytes
+from detrain.base.errors import DetrainError, NotCapturable
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files
 from detrain.python.outside.change_log import Changes
+from detrain.python.outside.file_versions import How, Versions
 
 _is_there: Final = os.path.lexists
 """As it is before the program's questions are heard: what is asked here, the program does not ask."""
 _WRITING: Final = frozenset("wxa+")
-_LARGEST_KEPT: Final = 1 << 24
-"""Of a file that the loop writes and reads again, in bytes: it is copied each time that it is written."""
 _LONGEST_STEM: Final = 200
 """Of a name, in bytes; file systems take 255."""
 _PLACE_OF_OPENER: Final = 5
@@ -65,12 +66,13 @@ class Files:
         """Files that code before the first loop has opened to write them anew, while it runs."""
         self._rewritable: frozenset[str] = frozenset()
         """These files, once the loop was entered."""
-        self._by_open: set[str] = set()
-        """Files that Python's `open` has written: each time that they are emptied is heard of here."""
         self._made_in_loop: set[str] = set()
-        self._unkept: set[str] = set()
-        """Files that have been emptied before they were followed."""
         self._is_on_way = False
+        self.versions: Versions | None = None
+        self.allowed: Container[str] = ()
+        """Files that a resumed run may read though they are of a later moment."""
+        self.fail: Callable[[DetrainError], object] = fail_here
+        """Ends the process with an error."""
         self._changes: Changes | None = None
         self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
@@ -92,6 +94,8 @@ class Files:
         self._own = re.compile(rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
         changes.move_back(lambda path: _take_away(path, home))
         changes.put_back()
+        self.versions = Versions(changes, self._base)
+        self.versions.put_back(changes.versions)
         if is_new:
             for path in changes.appended:
                 _undo_appending(path, changes, home, "before the run that was killed")
@@ -141,24 +145,26 @@ class Files:
         return any(path in files for files in self._kept)
 
     def reads(self, file: Any) -> None:
-        """Say so if a file is read that was written after the checkpoint, and not by this process: it holds what came
-        later.
-        """
+        """Refuse a file that was written after the checkpoint, and not by this process: it holds what came later."""
         try:
             path = os.path.abspath(os.fsdecode(file))
             written = os.stat(path).st_mtime
         except (OSError, TypeError, ValueError):
             return
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
-        if is_new and path not in self._written and path not in self._said and is_user_file(path) and not self.is_own(path):
+        is_later = is_new and path not in self._written and is_user_file(path) and not self.is_own(path)
+        if (is_later or self.is_stale(path)) and path not in self._said:
             self._said.add(path)
             shown = self.shown(path)
-            messages.warn(f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there")
+            what = f"{shown} is read, which was written after the checkpoint: it holds what a later moment put there"
+            if shown in self.allowed:
+                messages.warn(what)
+            else:
+                how = f"start anew with --fresh; or add `--allow-lost {shlex.quote(shown)}`, which reads it as it is"
+                self.fail(NotCapturable(what, how))
 
-    def opened(self, path: str, mode: str, file: Any, size: int, *, is_by_open: bool = False) -> None:
+    def opened(self, path: str, mode: str, file: Any, size: int) -> None:
         """Note a file that has been opened for writing; it was `size` bytes long."""
-        if is_by_open:
-            self._by_open.add(path)
         if "a" in mode:
             is_new = path not in self._written or (path in self._made_in_loop and path not in self._appended)
             self._appended.setdefault(path, size)
@@ -177,17 +183,21 @@ class Files:
         """A file is about to have another name."""
         if self._changes is None or not os.path.isfile(path):
             return
-        self.removes(to)
-        if path in self._by_open:
-            self._by_open.add(to)
-        if self._is_followed(path):
+        if not self._is_followed(path):
+            self.keep(path, "moved")
+            self.removes(to)
+        else:
+            self.removes(to, is_over=True)
             self._changes.move(path, to)
             self._held.add(to)
 
-    def removes(self, path: str) -> None:
-        """A file is about to be cleared away."""
-        if self._changes is not None and self._is_followed(path) and os.path.isfile(path):
-            self._changes.drop(path)
+    def removes(self, path: str, *, is_over: bool = False) -> None:
+        """A file is about to be cleared away; `is_over`: a log comes in its place."""
+        if self._changes is not None and self._is_followed(path):
+            if os.path.isfile(path):
+                self._changes.drop(path)
+        elif not is_over or os.path.isfile(path):
+            self.keep(path, "replaced")
 
     def _is_followed(self, path: str) -> bool:
         return path in self._appended or path in self._held
@@ -206,11 +216,8 @@ class Files:
             return False
         if path in self._rewritable and self._changes is not None:
             self._changes.rewrite(path)
-        if self._changes is not None and _is_there(path):
-            if self._is_followed(path):
-                self._changes.empty(path)
-            else:
-                self._unkept.add(path)
+        if self._changes is not None and _is_there(path) and self._is_followed(path):
+            self._changes.empty(path)
         return False
 
     def creates(self, path: str) -> None:
@@ -219,19 +226,23 @@ class Files:
             self._made_in_loop.add(path)
             self._changes.create(path)
 
-    def comes_back(self, path: str) -> bool:
-        """The loop reads a file again that it has written. Return whether what is in it at a cut comes back, whatever
-        is written to it later: a small one is followed from here on.
-        """
-        is_small = path in self._by_open and _size(path) <= _LARGEST_KEPT
-        if self._changes is not None and is_small and not self._is_followed(path):
-            self._held.add(path)
-            self._unkept.discard(path)
-        return self._is_followed(path) and path not in self._unkept
+    def keep(self, path: str, how: How) -> None:
+        """Something is about to happen to a file as a whole, which is no log: keep what it is."""
+        has_begun = self._before_loop is None or self._is_on_way
+        is_state = has_begun and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
+        if self.versions is not None and is_state and is_user_file(path):
+            self.versions.keep(path, how)
 
-    def is_read_again(self, path: str) -> bool:
-        """Return whether a file is followed because the loop reads what it has written."""
-        return path in self._held and path in self._by_open
+    def begin_cut(self) -> None:
+        """A checkpoint is taken."""
+        if self.versions is not None:
+            self.versions.begin_cut()
+
+    def is_stale(self, path: str) -> bool:
+        """Return whether a file holds what a moment behind the cut has put there, and this process has not written it
+        since.
+        """
+        return self.versions is not None and path in self.versions.stale and path not in self._written
 
     def is_known(self, value: object) -> bool:
         """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one
@@ -287,6 +298,8 @@ class Files:
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         del self._kept[:1]
+        if self.versions is not None:
+            self.versions.put_back()
         if self._changes is not None:
             self._changes.return_aside()
         if kept_in is not None:
@@ -316,6 +329,11 @@ class Files:
         else:
             self._open.pop(path, None)
         return live
+
+
+def fail_here(error: DetrainError) -> NoReturn:
+    """Raise an error."""
+    raise error
 
 
 def _opener(name: Any, flags: int) -> int:
@@ -352,7 +370,7 @@ class _Open:
             args = args[:_PLACE_OF_OPENER]
             kwargs["opener"] = lambda name, flags: opener(name, flags & ~(os.O_TRUNC | os.O_EXCL))
         made = self._original(file, mode, *args, **kwargs)
-        self._files.opened(path, mode, made, size, is_by_open=True)
+        self._files.opened(path, mode, made, size)
         return made
 
 
@@ -364,13 +382,6 @@ def _is_at(path: str, file: Any) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except (OSError, ValueError):
         return False
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:  # it is gone
-        return 0
 
 
 def _tell(file: Any) -> int | None:

@@ -1,10 +1,11 @@
-"""Files that the loop keeps its state in: what they hold at a cut does not come back, and so they are named.
+"""Files that the loop keeps its state in: those whose content does not come back are named.
 
-A log that is appended to is set back (`open_files`), and so is a database of SQLite's (`databases`). A file that the
-loop changes in place (a memory map opened anew in each batch), or writes and reads again in a later body (a table of
-results, best weights that are gone back to), would hold what a later moment has put there. Heard of are Python's `open`
-and `os.open`, h5py, and what frameworks tell. An audit hook would hear of more, but each `id()` and `sys._getframe()`
-of the program is an event, too: they took fifteen times as long.
+A log that is appended to is set back (`open_files`), a database of SQLite's, too (`databases`), and what is written as
+a whole is put back (`file_versions`: a table of results, best weights that are gone back to). A file that the loop
+changes in place (a memory map opened anew in each batch) would hold what a later moment has put there. One that an
+epoch reads before its batches, and its bodies write, is read again by a run that resumes inside of the epoch. Heard of
+are Python's `open` and `os.open`, h5py, and what frameworks tell. An audit hook would hear of more, but each `id()` and
+`sys._getframe()` of the program is an event, too: they took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.object_graph import LOADS_READ
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.databases import Databases
+from detrain.python.outside.file_versions import How
 from detrain.python.outside.open_files import Files
 
 _IN_PLACE: Final = "the loop changes it in place"
-_READ_AGAIN: Final = "the loop reads again what it has written there"
+_is_there: Final = os.path.lexists
+"""As it is before the program's questions are heard."""
 _OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
 
 
@@ -40,8 +44,10 @@ class Contents:
         """Files that the loop has written as a whole, and in which body it last did."""
         self._all: dict[str, Address | None] = {}
         """All files that have been opened to be written, and in which body they last were."""
-        self._read_later: dict[str, Cursor] = {}
-        """Those that a later training loop has read, and where: it must not write them again."""
+        self._read_ahead: dict[str, Address] = {}
+        """Files that an epoch has read before its first batch, and in which it last did."""
+        self._kept_here: dict[str, Address] = {}
+        """Those of them that a body of the epoch has written."""
         self._kept: dict[str, str] = {}
         self._databases = Databases(changes, self._is_its)
         self.written_last = ""
@@ -58,7 +64,10 @@ class Contents:
     def not_captured(self) -> list[str]:
         """Name the files that the loop keeps its state in, as far as it has been seen."""
         kept = self._kept | self._databases.not_captured()
-        return [f"{self._files.shown(path)} (file: {why})" for path, why in kept.items()]
+        at = self._place()
+        here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
+        read = [f"{self._files.shown(path)} ({LOADS_READ})" for path in here]
+        return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
 
     def databases(self) -> dict[str, Array]:
         """Return what is in the databases that the run has written, as checkpoints name them."""
@@ -89,20 +98,18 @@ class Contents:
         self._files.flush()
         return {path: at for path, at in self._all.items() if self._is_its(path)}
 
-    def writes(self, path: str) -> None:
-        """The program writes a file as a whole, by other means than Python's `open`."""
-        self._writes(path)
-        if self._at(path) is not None and self._files.is_read_again(path):
-            self._kept.setdefault(path, _READ_AGAIN)
+    def writes(self, path: str, how: How = "moved") -> None:
+        """The program writes a file as a whole."""
+        self._files.keep(path, how)
+        self._notes_whole(path)
 
-    def _writes(self, path: str) -> None:
+    def _notes_whole(self, path: str) -> None:
         at = self.also_writes(path)
         if at is None:
             return
         self._written[path], self.written_last = at, path
-        read_at = self._read_later.get(path)
-        if read_at is not None and read_at.phase == at.phase and read_at != at:
-            self._kept.setdefault(path, _READ_AGAIN)
+        if self._read_ahead.get(path) == _epoch_of(at) and at.batch > 0:
+            self._kept_here[path] = _epoch_of(at)
 
     def also_writes(self, path: str) -> Cursor | None:
         """The program writes a file, in some way; return in which body."""
@@ -150,13 +157,8 @@ class Contents:
 
     def _reads(self, path: str) -> None:
         at = self._at(path)
-        written_at = None if at is None else self._written.get(path)
-        if at is None or written_at is None or written_at == at or self._files.comes_back(path):
-            return
-        if written_at.phase == at.phase:
-            self._kept.setdefault(path, _READ_AGAIN)
-        else:  # what an earlier training has left (its best weights) is there by then, whichever checkpoint a run resumes from
-            self._read_later[path] = at
+        if at is not None and at.batch == 0:
+            self._read_ahead[path] = _epoch_of(at)
 
     def _at(self, path: str) -> Cursor | None:
         """Return in which body the program is, or None if the file is none of its loop's."""
@@ -167,8 +169,8 @@ class Contents:
         return not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM) and is_user_file(path)
 
     def _opened(self, path: str, mode: str) -> None:
-        if "w" in mode or "x" in mode:
-            self._writes(path)
+        if "w" in mode or ("x" in mode and not _is_there(path)):
+            self.writes(path, "written")
         elif "+" in mode and "a" not in mode:
             self.changes(path)
         elif "a" in mode:
@@ -186,7 +188,8 @@ class Contents:
                 if flags & os.O_ACCMODE == os.O_RDONLY:
                     self._reads(known)
                 elif flags & (os.O_TRUNC | os.O_EXCL):
-                    self.writes(known)
+                    if not (flags & os.O_EXCL and _is_there(known)):
+                        self.writes(known, "written")
                 else:
                     self.changes(known)
             return real_open(path, flags, *arguments, **keywords)
@@ -196,7 +199,7 @@ class Contents:
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
                 path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
                 if not self.counts_on(path):  # a log that is full before its time, on the way to a cut
-                    self._writes(to)
+                    self._notes_whole(to)
                     self._files.moves(path, to)
                     real(src, dst, **keywords)
 
@@ -215,6 +218,10 @@ class Contents:
 
         os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
+
+
+def _epoch_of(at: Cursor) -> Address:
+    return at.phase, at.epoch, 0
 
 
 def _watch_h5py(contents: Contents) -> None:

@@ -202,7 +202,7 @@ class Checkpointer:
             outside=world.readings(),
             weights=self._state.adapters.weights_files(),
         )
-        world.changes.cut(cursor)
+        world.cut(cursor)
         return Snapshot(meta, tensors, self._state.streams.read(), encoded.graph, arrays)
 
     def _say_lacking(self, why: str) -> None:

@@ -84,6 +84,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
         except DetrainError as error:
             probes.fail(error)
         probes.set_session(session)
+        session.parts.files.fail = probes.fail
     if not config.is_bare:
         _watch_sources(config)
     sys.meta_path.insert(0, _Finder(config, session, traced))

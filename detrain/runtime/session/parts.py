@@ -74,6 +74,7 @@ class Parts:
         self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
         self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()
         self.files = Files()
+        self.files.allowed = config.allowed_losses
         self.termination = Termination(lambda: position.is_in_phase)
         if config.saves_on_sigterm and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()

@@ -73,6 +73,11 @@ class World:
         self.changes.begin(self.outside.readings)
         self.files.enter()
 
+    def cut(self, cursor: Cursor) -> None:
+        """A checkpoint is taken."""
+        self.changes.cut(cursor)
+        self.files.begin_cut()
+
     def readings(self) -> Readings:
         """Return what the program has heard outside of its loops, by kind, in order."""
         return {kind: list(values) for kind, values in self.outside.readings.items()}

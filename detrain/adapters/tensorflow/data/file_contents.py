@@ -1,12 +1,13 @@
 """Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's
 own.
 
-What it appends to is set back like any other log; what it writes and reads again is named.
+What it appends to is set back like any other log; what it writes as a whole is put back.
 """
 
 from __future__ import annotations
 
 import functools
+import glob
 import os
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,8 @@ def _watch_checkpoints(contents: Contents) -> None:
     def save(self: Any, file_prefix: Any, *arguments: Any, **keywords: Any) -> Any:
         prefix = tf.get_static_value(file_prefix) if tf.is_tensor(file_prefix) else file_prefix
         if prefix is not None:
-            contents.writes(_index(prefix))
+            for path in _files(prefix):
+                contents.writes(path)
         return real_save(self, file_prefix, *arguments, **keywords)
 
     @functools.wraps(real_reader)
@@ -104,6 +106,13 @@ def _watch_ops(contents: Contents) -> None:
     for module in (gen_io_ops, io_ops, tf.io):
         module.write_file = write
     gen_io_ops.read_file = telling(contents.reads, gen_io_ops.read_file)  # which `tf.io.read_file` calls
+
+
+def _files(prefix: Any) -> set[str]:
+    """Return the files of a checkpoint that is about to be written, and those that are there."""
+    index = _index(prefix)
+    shards = index.removesuffix(".index") + ".data-"
+    return {index, f"{shards}00000-of-00001", *glob.glob(f"{glob.escape(shards)}*")}
 
 
 def _index(prefix: Any) -> str:
