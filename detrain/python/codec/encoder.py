@@ -34,6 +34,7 @@ from detrain.python.codec.state_rules import (
 )
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.function_source import holds_state
+from detrain.python.inspect.gone_over import is_gone_over
 from detrain.python.inspect.names import (
     STATIC,
     class_name,
@@ -343,13 +344,14 @@ class Encoder(Functions):
         is_exact = False
         if has_order:
             how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
-        if is_exact or not self._baseline.has_set(value, content):
-            if not is_exact:
-                # Which are others in each process: no run that can be repeated goes by them.
-                why = "its order cannot be made again" if has_order else f"its order is that of addresses{HARMLESS}"
-                self._lose(number, path, f"{name}: {why}")
-            return [name, items, how]
-        return [name, items, "kept"]
+        is_kept = not is_exact and self._baseline.has_set(value, content)
+        if not has_order and is_gone_over(path, self._hooks.files()):
+            self._lose(number, path, f"{name}: its order is that of addresses, and the program goes over it")
+        elif not is_exact and not is_kept:
+            # Addresses are others in each process: it matters to nobody who only asks what is in it.
+            why = "its order cannot be made again" if has_order else f"its order is that of addresses{HARMLESS}"
+            self._lose(number, path, f"{name}: {why}")
+        return [name, items, "kept" if is_kept else how]
 
     def _encode_special(self, number: int, value: Any, path: str) -> list[Item]:
         cls = type(value)
