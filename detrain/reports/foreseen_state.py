@@ -14,8 +14,8 @@ from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
-from detrain.python.loaders.generator_reads import generators_that_read
-from detrain.runtime.state.uncaptured import lacking
+from detrain.python.loaders.generator_reads import generators_that_read, samplers_that_hold
+from detrain.runtime.state.uncaptured import conditional, lacking
 from detrain.store import Catalogue, Meta, opened
 
 _LOST: Final = {
@@ -46,8 +46,10 @@ def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
             with opened(entry.path) as snapshot:
-                losses = lacking(snapshot.meta.not_captured, ())
-                return snapshot.meta, [f"{each}: to resume from {_cursor(snapshot.meta)} will be REFUSED" for each in losses]
+                lost, cursor = snapshot.meta.not_captured, _cursor(snapshot.meta)
+                refused = [f"{each}: to resume from {cursor} will be REFUSED" for each in lacking(lost, ())]
+                asked = [f"{each}: to resume from {cursor} will be REFUSED if that is not the same" for each in conditional(lost)]
+                return snapshot.meta, [*refused, *asked]
         except StoreError:
             continue
     return None
@@ -87,6 +89,11 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
             f"{Path(file).name}:{line}: {generator}() reads {name}, which {writer}() writes: if it lives on from epoch to epoch, a "
             "resumed run pulls it again and is REFUSED where it yields otherwise"
             for line, generator, name, writer in generators_that_read(tree, file)
+        ]
+        lost += [
+            f"{Path(file).name}:{line}: {sampler} holds {name}, which {writer}() writes: if it draws by that, a run that resumes "
+            "inside an epoch is REFUSED; --every 1 takes checkpoints at the starts of epochs"
+            for line, sampler, name, writer in samplers_that_hold(tree, file)
         ]
     if changed:
         captured.append(f"Python state, among it what the loops assign: {', '.join(changed)}")

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from tests.e2e.runs import Result, Run
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import ROOT, Result, Run
 
 _CODES = range(64, 100)
 """Exit codes that are detrain's."""
 _EXPLAINED = re.compile(r"explained by `detrain explain ([^`]*)`")
 _OFFERED = re.compile(r"`detrain (run --from [^`]*)`")
+_OPTIONS = (["--fresh"], ["--loader", "forward"], ["--allow-environment"], ["--bare"])
+"""Options that are offered as ways out."""
 
 
 def starting_twice(run: Run) -> Run:
-    """Return `run`, but that each `detrain run` that is refused starts a second time, which must be refused alike.
+    """Return `run`, but that each `detrain run` that is refused starts a second time, which must be refused alike; and
+    that each way out which it names is tried, and must not be refused alike.
 
-    By an error of the same kind: its words may be others, where threads that race have left a checkpoint or none.
+    By an error of the same kind: its words may be others, where threads that race have left a checkpoint or none. Ways
+    out are tried in a copy of the folder.
     """
 
     def twice(*command: object, **keywords: Any) -> Result:
@@ -25,9 +34,40 @@ def starting_twice(run: Run) -> Run:
         if first.status in _CODES and command[0] == "run":
             second = run(*command, **keywords)
             assert (second.status, _kind(second)) == (first.status, _kind(first)), second.err
+            for way in ways_out(first, command):
+                with tempfile.TemporaryDirectory() as folder:
+                    copied = Path(folder, "home")
+                    shutil.copytree(keywords["cwd"], copied, symlinks=True)
+                    done = run(*way, **{**keywords, "cwd": copied})
+                assert (done.status, _kind(done)) != (first.status, _kind(first)), f"{way}: {done.err}\n{first.err}"
         return first
 
     return twice
+
+
+class Twice(Server):
+    """A server whose `detrain` does the same."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._run_twice = server, starting_twice(server.detrain)
+
+    def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
+        """Run the command `detrain`."""
+        return self._run_twice(*command, cwd=cwd, **changes)
+
+    def bare(self, *command: object, cwd: Path, **changes: str) -> Result:
+        """Run a program without detrain."""
+        return self._server.bare(*command, cwd=cwd, **changes)
+
+
+def ways_out(refused: Result, command: Sequence[object]) -> list[list[str]]:
+    """Return the commands that a refusal of `command` offers: whole, or by options that are to be added to it."""
+    said = "\n".join(refused.err.splitlines()[-3:])
+    first, *rest = map(str, command)
+    asked = [options for options in _OPTIONS if options[0] in said and options[0] not in rest]
+    lost = [["--allow-lost", name] for name in re.findall(r"--allow-lost ('[^']*'|[^ `]*)", said)]
+    asked += [[word.strip("'") for options in lost for word in options]] if lost else []
+    return [shlex.split(each) for each in _OFFERED.findall(said)] + [[first, *options, *rest] for options in asked]
 
 
 def _kind(refused: Result) -> list[str]:

@@ -37,7 +37,7 @@ def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) ->
 
 @pytest.fixture
 def detrain(server: Server) -> Run:
-    """Each start that is refused is made twice."""
+    """Each start that is refused is made twice, and the ways out that it names are taken."""
     return starting_twice(server.detrain)
 
 

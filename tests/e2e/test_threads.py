@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from detrain.base import errors
+from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
+from tests.e2e.refused import starting_twice
 from tests.e2e.runs import Run, bare_python
+
+
+@pytest.fixture
+def detrain(server: Server) -> Run:
+    """Each start that is refused is made twice, and the ways out that it names are taken."""
+    return starting_twice(server.detrain)
+
 
 AHEAD = {
     "one job ahead": """
@@ -333,6 +342,49 @@ def test_a_thread_that_each_epoch_starts_to_fill_its_queue_is_brought_back_witho
     assert died.status == -9, died.err
     assert run.status == 0, run.err
     assert "resuming program at 1:3" in run.err
+    assert "not captured" not in died.err + run.err
+    assert run.last_line() == whole.last_line()
+
+
+LEFT_BEHIND = """
+import queue, threading
+class Ahead(threading.Thread):
+    def __init__(self, seed):
+        super().__init__(daemon=True)
+        self.rows, self.rng = queue.Queue(2), np.random.default_rng(seed)
+        self.start()
+    def run(self):
+        for _ in range(9):
+            self.rows.put(self.rng.normal(size=3))
+        self.rows.put(None)
+    def __iter__(self):
+        while (row := self.rows.get()) is not None:
+            yield row
+
+for epoch in range(4):
+    for step, x in enumerate(Ahead(epoch)):
+        die(f"{epoch}:{step}")
+        optimizer.apply_gradients(x)
+        if step == 4:
+            break
+    for seen in Ahead(100 + epoch):
+        optimizer.weights += 0.01 * seen
+        break
+"""
+
+
+@pytest.mark.parametrize(("every", "death"), [("1", "2:3"), ("2b", "2:3")])
+def test_a_thread_that_a_loop_has_left_behind_is_nobodys(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
+    """It waits for ever to put something into a queue that nobody has any more. What is killed is a process."""
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + START + LEFT_BEHIND + END)
+    whole = bare_python(program)
+    died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
+    run = detrain("run", "--every", every, program, cwd=tmp_path)
+
+    assert died.status == -9, died.err
+    assert run.status == 0, run.err
+    assert "resuming program at 2:" in run.err
     assert "not captured" not in died.err + run.err
     assert run.last_line() == whole.last_line()
 

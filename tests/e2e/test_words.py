@@ -12,7 +12,20 @@ import pytest
 from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.refused import goes_back
+from tests.e2e.refused import Twice, goes_back
+
+
+@pytest.fixture
+def server(server: Server) -> Server:
+    """Each start that is refused is made twice, and the ways out that it names are taken."""
+    return Twice(server)
+
+
+@pytest.fixture
+def torch_server(torch_server: Server) -> Server:
+    """The same, with PyTorch."""
+    return Twice(torch_server)
+
 
 TENSORS = """\
 import hashlib, os, signal
@@ -201,3 +214,131 @@ def test_a_run_goes_back_by_itself_before_what_no_checkpoint_holds(server: Serve
     assert "REFUSED from here on: advisor (guide.Guide" in died.err
     assert "going back from 5:0 to 2:0: later ones lack advisor (guide.Guide" in resumed.err
     assert resumed.last_line() == whole.last_line()
+
+
+HARD = """\
+import hashlib, os, signal
+import numpy as np, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Hard(torch.utils.data.Sampler):
+    def __init__(self, losses):
+        self.losses = losses
+
+    def __iter__(self):
+        for _ in range(12):
+            p = self.losses / self.losses.sum()
+            yield np.random.choice(96, 8, replace=False, p=p).tolist()
+
+losses, x = np.ones(96), torch.randn(96, 3)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(4):
+    for batch, (which, rows) in enumerate(DataLoader(TensorDataset(torch.arange(96), x), batch_sampler=Hard(losses))):
+        each = (model(rows)[:, 0] - rows[:, 0].sin()) ** 2
+        optimizer.zero_grad()
+        each.mean().backward()
+        optimizer.step()
+        losses[which.numpy()] = 0.001 if batch % 2 else 5 + each.detach().numpy()
+        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
+            os.kill(os.getpid(), signal.SIGKILL)
+print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
+"""
+
+
+def test_a_sampler_that_draws_by_what_the_loop_has_learned_is_named_in_time(torch_server: Server, tmp_path: Path) -> None:
+    """What it drew before the cut is loaded again with the losses of the epoch's start, and was refused without a
+    word."""
+    (tmp_path / "program.py").write_text(HARD)
+    whole = torch_server.bare("program.py", cwd=tmp_path)
+
+    before = torch_server.detrain("info", "program.py", cwd=tmp_path)
+    died = torch_server.detrain("run", "--every", "5b", "program.py", cwd=tmp_path, DIE_AT="1:9")
+    foreseen = torch_server.detrain("info", "program.py", cwd=tmp_path)
+    resumed = torch_server.detrain("run", "--every", "5b", "program.py", cwd=tmp_path)
+    done = resumed if resumed.status == 0 else goes_back(torch_server.detrain, resumed, cwd=tmp_path)
+
+    assert "Hard holds losses, which <module>() writes" in before.out
+    assert died.err.count("Hard.losses: loads read it, and bodies change it") == 1
+    assert "Hard.losses (loads read it, and bodies change it): to resume from 1:8 will be REFUSED" in foreseen.out
+    assert resumed.status in (0, 78), resumed.err
+    assert done is not None
+    assert done.last_line() == whole.last_line()
+
+
+LEVELS = """\
+import hashlib, os, signal
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    level = 0
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, at):
+        return torch.sin(torch.arange(3.0) + at) + self.level
+
+model, rows = torch.nn.Linear(3, 1), Rows()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = DataLoader(rows, 8, shuffle=True, num_workers=1, persistent_workers=True)
+for epoch in range(3):
+    rows.level = LEVEL
+    for batch, x in enumerate(loader):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
+            os.kill(os.getpid(), signal.SIGKILL)
+print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
+"""
+
+
+def test_a_data_set_that_persistent_workers_have_an_older_copy_of_is_named_in_time(torch_server: Server, tmp_path: Path) -> None:
+    """Workers of a resumed run would copy it as it is by then."""
+    (tmp_path / "program.py").write_text(LEVELS.replace("LEVEL", "epoch"))
+    (tmp_path / "calm.py").write_text(LEVELS.replace("LEVEL", "2"))
+
+    died = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:3")
+    resumed = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path)
+    calm = torch_server.detrain("run", "--every", "4b", "calm.py", cwd=tmp_path)
+
+    assert died.err.count("REFUSED from here on: the data set of persistent workers") == 1
+    assert "going back from 1:2 to 1:0" in resumed.err
+    assert resumed.status == 0, resumed.err
+    assert "persistent workers" not in calm.err
+
+
+GROUP = (
+    PRELUDE
+    + """
+class Unit:
+    def __init__(self, at):
+        self.at = at
+
+optimizer, group, seen = Optimizer(np.ones(3)), set(), set()
+for epoch in range(3):
+    for step in range(3):
+        group.add(Unit(step))
+        seen.add(optimizer)
+        optimizer.apply_gradients(np.random.normal(size=3) * (len(group) + (optimizer in seen)))
+        die(f"{epoch}:{step}")
+    GOES
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("goes", ["optimizer.weights += sum(1e-9 * unit.at for unit in group)", "pass"])
+def test_a_set_of_objects_that_the_program_goes_over_is_refused_and_said(goes: str, server: Server, tmp_path: Path) -> None:
+    """Its order is that of addresses, others in each process; who only asks what is in it, sees none of it."""
+    (tmp_path / "program.py").write_text(GROUP.replace("GOES", goes))
+
+    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:1")
+    resumed = server.detrain("run", "program.py", cwd=tmp_path)
+
+    is_refused = goes != "pass"
+    named = "REFUSED from here on: group (set: its order is that of addresses, and the program goes over it)"
+    assert (named in died.err) == is_refused, died.err
+    assert (resumed.status == 79) == is_refused, resumed.err

@@ -46,3 +46,12 @@ def test_where_nothing_is_known_to_be_better_nothing_is_named(monkeypatch: pytes
     lost: dict[Cursor, tuple[str, ...]] = {Cursor(0, 1, 0): (), Cursor(0, 2, 0): ()}
 
     assert offered(Diverged("the program is not as it was"), lost, monkeypatch) == ""
+
+
+@pytest.mark.parametrize("at", [(0, 3, 0), (0, 3, 4), (0, 3, 6)])
+def test_a_batch_that_would_be_the_same_once_more_names_nothing(at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data have changed: the epoch's first batch is loaded as it would be again, one behind the cut by its body."""
+    lost: dict[Cursor, tuple[str, ...]] = {Cursor(0, 3, 0): (), Cursor(0, 3, 4, "load"): ()}
+
+    assert offered(Diverged("another batch", at=at), lost, monkeypatch) == ""
+    assert "--from 3:0 p.py`" in offered(Diverged("another batch", at=(0, 3, 2)), lost, monkeypatch)

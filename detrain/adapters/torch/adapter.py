@@ -139,7 +139,7 @@ class Torch:
 
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
-        keep = (self._hooks, self._fully_sharded, self._spread, self._compiled)
+        keep = (self._hooks, self._fully_sharded, self._spread, self._compiled, self.loaders)
         return [loss for each in keep for loss in each.uncaptured()]
 
     def at_rest(self) -> AbstractContextManager[None]:

@@ -110,6 +110,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return "threading.local", [vars(value)]
     if cls is contextvars.ContextVar and (bound := contextvars.copy_context().get(value, _UNBOUND)) is not _UNBOUND:
         return "contextvars.ContextVar", [bound]
+    if cls is queue.Queue:
+        filled_queues.met.add(value)
     if cls in _QUEUES and _is_alone():
         return f"queue.{cls.__name__}", _queued(value)
     if cls is concurrent.futures.Future:

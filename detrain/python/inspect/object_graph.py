@@ -233,6 +233,8 @@ LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
 """Why loading the same batches again may not bring an object of a library to where it was."""
 LOADS_READ: Final = "loads read it, and bodies change it"
 """Why the batches before a cut may be others when they are loaded again."""
+OF_CACHE: Final = "its kernels follow from what was compiled before, or from measured times"
+"""Why compiled code may be other code where the cache is not that of the first run."""
 
 
 def is_harmless(loss: str) -> bool:

@@ -49,7 +49,7 @@ class Batches:
         self.suspects: Collection[str] = ()
         """What was not captured, in words."""
         self.has_sought = False
-        """Whether loaders were set to their positions, not loaded from again."""
+        """Whether a library has set its loader to a position, instead of being loaded from again."""
         self.is_recording = True
         """Whether digests are recorded: not on the way to a checkpoint."""
 

@@ -102,6 +102,21 @@ def generators_that_read(tree: ast.Module, file: str) -> list[tuple[int, str, st
     return found
 
 
+def samplers_that_hold(tree: ast.Module, file: str) -> list[tuple[int, str, str, str]]:
+    """Return (line, class, name, writer) for each call that makes a sampler of the program's, or a data set that is
+    gone over, of a name which others write.
+    """
+    written = names_written(file)
+    bases = {node.name: [ast.unparse(base) for base in node.bases] for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    drawing = {name for name, each in bases.items() if any(base.endswith(("Sampler", "IterableDataset")) for base in each)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in drawing:
+            given = {each.id for each in [*node.args, *(key.value for key in node.keywords)] if isinstance(each, ast.Name)}
+            found += [(node.lineno, node.func.id, name, min(written[name])) for name in sorted(given) if written.get(name)]
+    return found
+
+
 def _own_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
     """Return the names that are local to a function."""
     given = {name for each in ast.walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}

@@ -36,6 +36,7 @@ from detrain.python.inspect.names import is_own_class, is_user_module, module_of
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
 from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.inspect.stored_attributes import is_of_framework
+from detrain.python.loaders.loads_read import LoadsRead
 from detrain.python.process import pool_jobs
 from detrain.python.process.loading_threads import LoadingThreads
 
@@ -80,6 +81,7 @@ class Entered:
     def __init__(self, threads: LoadingThreads) -> None:
         self.threads = threads
         """Those that load ahead."""
+        self.reads = LoadsRead()
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
@@ -102,6 +104,7 @@ class Entered:
         self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
         self.written_between, self.is_behind_break = "", False
         self.threads.begin_epoch()
+        self.reads.begin_epoch()
 
     def note(self, loop: RunningLoop, frame: FrameType, written: str = "") -> None:
         """A loop is at the head of a turn.
@@ -228,6 +231,11 @@ def set_state(value: object, which: int, state: object) -> bool:
         messages.warn(f"{type_name(value)} does not take its position: {str(error).partition(chr(10))[0]}")
         return False
     return True
+
+
+def offers_position(loop: RunningLoop | None) -> bool:
+    """Return whether a library of its own says where a loop is, and brings it there."""
+    return loop is not None and (_offers(loop.iterator) or _offers(loop.iterable))
 
 
 def is_made_anew(loop: RunningLoop) -> bool:

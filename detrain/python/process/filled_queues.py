@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,12 +18,15 @@ from detrain.base.digest import ToArray, digest_value
 _MARK: Final = "filled with:"
 _PATIENCE_S: Final = 10.0
 _INTERVAL_S: Final = 0.002
+met: Final[weakref.WeakSet[queue.Queue[Any]]] = weakref.WeakSet()
+"""The queues to which names led when their places were last asked for. Emptied by whoever begins to ask."""
 
 
 def place(value: object, to_array: ToArray) -> str | None:
     """Return what lies in a queue (first in, first out), as digests; None for anything else."""
     if type(value) is not queue.Queue:
         return None
+    met.add(value)
     return " ".join([_MARK, *(digest_value(item, to_array) for item in _content(value))])
 
 

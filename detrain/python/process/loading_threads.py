@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from detrain.base.errors import Diverged
 from detrain.base.framework_names import MODULES
+from detrain.python.process import filled_queues
 
 _LONGEST_S: Final = 10.0
 """How long they are waited for. It decides about what is left out or refused, never about bits."""
@@ -42,13 +43,21 @@ class LoadingThreads:
         self._found: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._endless: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         """Those that did not come to a stand. They are not waited for again."""
+        self._at_phase: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        """All that were started in this phase, before the loop that goes on."""
         self.is_there = False
         """Whether one has been seen in this epoch."""
         self.drawn: set[str] = set()
         """What is lost, in words, as one draws random numbers while bodies run, which may do so, too."""
 
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._at_phase = weakref.WeakSet(threading.enumerate())
+
     def begin_epoch(self) -> None:
         """An epoch begins: code runs that a resumed run executes again."""
+        self._leave()
         self._found.clear()
         self.is_there = False
         self.end_loop()
@@ -91,6 +100,29 @@ class LoadingThreads:
     def standing(self) -> set[threading.Thread]:
         """Return those that stand still and do nothing but load: a resumed run has them there, too."""
         return {thread for thread, frame in self._fillers() if _full_queue(frame) is not None and only_fills(_codes(frame))}
+
+    def _leave(self) -> None:
+        """No batch loop goes on."""
+        self._left = weakref.WeakSet(each for each in threading.enumerate() if each not in self._at_phase)
+
+    def left_behind(self, *, is_inside: bool) -> set[threading.Thread]:
+        """Return those that wait for ever: what took from their queue is gone, as a loop was left before its end. One
+        that is still filling its queue is waited for, briefly. `is_inside`: a batch loop goes on.
+        """
+        if not is_inside:
+            self._leave()
+        until = time.monotonic() + _BRIEFLY_S
+        while True:
+            frames = sys._current_frames() if self._left else {}
+            left = [thread for thread in self._left if thread not in self._endless]
+            alive = [(thread, frame) for thread in left if (frame := frames.get(thread.ident or 0)) is not None]
+            waiting = [(thread, _full_queue(frame)) for thread, frame in alive if only_fills(_codes(frame))]
+            moving = [thread for thread, held in waiting if held is None]
+            if time.monotonic() > until:
+                self._endless.update(moving)
+            if not moving or moving[0] in self._endless:
+                return {thread for thread, held in waiting if type(held) is queue.Queue and held not in filled_queues.met}
+            time.sleep(_POLL_S)
 
     def _let_in_one(self, longest_s: float) -> str:
         """Have each load one item more, while nothing else runs: so it is seen whether it draws random numbers."""

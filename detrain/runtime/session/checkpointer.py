@@ -15,7 +15,7 @@ from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
-from detrain.python.process import pool_jobs
+from detrain.python.process import filled_queues, pool_jobs
 from detrain.python.process.loading_threads import LoadingThreads
 from detrain.runtime.observers.observers import Observer
 from detrain.runtime.session.saves import Saves
@@ -47,6 +47,7 @@ class Checkpointer:
         self._epoch_base, self.has_updates = 0, False
         self._epoch_at = time.monotonic()
         self._state.uncaptured.begin_phase()
+        self.entered.threads.begin_phase()
 
     def begin_epoch(self) -> float:
         """An epoch starts. Return how long the last one took, in seconds."""
@@ -150,14 +151,16 @@ class Checkpointer:
         is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
         is_inside = cut in ("load", "batch")
         is_replayed = is_inside and not is_deeper
+        filled_queues.met.clear()
         with self._state.adapters.copies_later():
             encoded = self._state.capture.encode(
                 frame, baseline, are_loads_replayed=is_replayed, is_alone=runs_no_code(loop), loop=loop
             )
         forward, positions = self._positions(cut, encoded, loop, frame)
         threads = self.entered.threads
-        not_captured = [*encoded.not_captured, *threads.drawn]
-        again = threads.standing() if forward else ()
+        reads = self.entered.reads.lost(None if loop is None or loop.is_fetched_in_body else loop.iterable) if forward else ()
+        not_captured = [*encoded.not_captured, *threads.drawn, *reads]
+        again = threads.left_behind(is_inside=is_inside) | (threads.standing() if forward else set())
         lost = self._state.uncaptured.look(frame, not_captured, again, has_updates=self.has_updates)
         if is_inside and not self._state.recorder.settle(is_loaded_again=bool(forward)):
             self._say_lacking(

@@ -12,7 +12,7 @@ from types import FrameType
 
 from detrain.base import messages
 from detrain.base.cursor import Cut
-from detrain.python.loaders.strategy import RunningLoop
+from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 from detrain.store import Snapshot
@@ -84,7 +84,7 @@ class Cuts:
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
         with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
             parts.restorer.check(snapshot.meta)
-            batches.has_sought = is_sought and (cut == "load" or bool(snapshot.meta.loaders)) and not snapshot.meta.lacks_streams
+            batches.has_sought = is_sought and offers_position(loop) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
             parts.checkpointer.has_restored(snapshot.meta)
         batches.be_at((cursor.phase, cursor.epoch, cursor.batch))

@@ -186,6 +186,8 @@ class Session:
                 recorder.set_streams(address)
         elif not plan.is_resuming:
             recorder.note_streams(address)
+            if not self._is_by_epoch and not loop.is_fetched_in_body:
+                parts.checkpointer.entered.reads.at_head(loop.iterable, position.batch)
             if recovery is None or not recovery.is_again:
                 cuts.save_in_epoch("load", frame, loop)
         if recovery is not None and not plan.is_resuming:
@@ -248,7 +250,8 @@ class Session:
         position = self.position
         position.check_thread()
         address = (position.phase, position.epoch, batch)
-        self.parts.checkpointer.entered.begin_body()
+        entered = self.parts.checkpointer.entered
+        entered.begin_body()
         if is_first_cut:
             self.parts.saves.check()
             position.batch = batch
@@ -257,6 +260,7 @@ class Session:
             position.batch = batch + 1
         if self.plan.is_forwarding:
             return False
+        entered.reads.behind_load()
         for observer in self.parts.observers:
             observer.begin_body(address)
         self.recorder.batches.is_recording = not self.plan.is_resuming

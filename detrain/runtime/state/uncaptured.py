@@ -16,7 +16,16 @@ from detrain.base import messages
 from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
 from detrain.python.inspect.generator_callers import counted_draws
-from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, OF_GRAPH, OF_OUTPUT, is_harmless, place_of_loss
+from detrain.python.inspect.object_graph import (
+    HARMLESS,
+    LOADS_READ,
+    LOADS_TRAINED,
+    OF_CACHE,
+    OF_GRAPH,
+    OF_OUTPUT,
+    is_harmless,
+    place_of_loss,
+)
 from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.rewritten_files import Contents
@@ -24,8 +33,18 @@ from detrain.python.process import children, open_figures, pending_callbacks, po
 from detrain.python.process.random_streams import Streams
 
 _MOST_SHOWN: Final = 8
-_ON_A_CONDITION: Final = (PULLED_SINCE, f"{LOADS_TRAINED})")
-"""How losses end where what the resumed run loads decides: each batch is compared with the first run's."""
+_AT_STARTS: Final = "take checkpoints at the starts of epochs: --every 1"
+_SHOWN_LATER: Final = {
+    f"{LOADS_TRAINED})": (
+        "a run that resumes inside an epoch loads batches through it again, with the weights of the epoch's start",
+        _AT_STARTS,
+    ),
+    f"{LOADS_READ})": ("a run that resumes inside an epoch loads batches again by what it was at the epoch's start", _AT_STARTS),
+    f"{OF_CACHE})": ("a run that resumes with another cache compiles it again", "keep the cache: TORCHINDUCTOR_CACHE_DIR=FOLDER"),
+}
+"""How losses end by which a resumed run may come to something else: what it does, and what to do."""
+_ON_A_CONDITION: Final = (PULLED_SINCE, *_SHOWN_LATER)
+"""How losses end where what the resumed run loads or compiles decides: it is compared with the first run's."""
 
 
 class Uncaptured:
@@ -79,8 +98,8 @@ class Uncaptured:
         lost = self.found(frame, not_captured, again, has_updates=has_updates)
         new = sorted(lost - self.named)
         self._warn_of_reads([loss for loss in new if READS_AND_CHANGED in loss])
-        self._warn_of_trained([loss for loss in new if loss.endswith(f"{LOADS_TRAINED})")])
-        new = [loss for loss in new if READS_AND_CHANGED not in loss and not loss.endswith(f"{LOADS_TRAINED})")]
+        self._warn_of_later([loss for loss in new if loss.endswith(tuple(_SHOWN_LATER))])
+        new = [loss for loss in new if READS_AND_CHANGED not in loss and not loss.endswith(tuple(_SHOWN_LATER))]
         self.named.update(new)
         refused = lacking(new, self._allowed)
         allowed = [loss for loss in new if is_refused(loss) and loss not in refused]
@@ -126,17 +145,17 @@ class Uncaptured:
             if what.endswith(PULLED_SINCE):
                 self.named.add(what)
 
-    def _warn_of_trained(self, losses: list[str]) -> None:
-        """Say what loads go through that the bodies train."""
+    def _warn_of_later(self, losses: list[str]) -> None:
+        """Say what is compared when a run resumes, and may then be something else."""
         self.named.update(losses)
-        for loss in losses:
-            place = loss.partition(" (")[0]
+        for kind, (does, todo) in _SHOWN_LATER.items():
+            places = [place_of_loss(loss) for loss in losses if loss.endswith(kind)]
+            if not places:
+                continue
+            what = f"{', '.join(places[:_MOST_SHOWN])}: {kind.removesuffix(')')}"
             if self._is_strict:
-                raise NotCapturable(f"{place}: {LOADS_TRAINED}", "take checkpoints at the starts of epochs: --every 1")
-            messages.warn(
-                f"{place}: a run that resumes inside an epoch loads batches through it again, with the weights of the epoch's "
-                "start, and will be REFUSED if they are others then; --every 1 takes checkpoints at the starts of epochs"
-            )
+                raise NotCapturable(what, todo)
+            messages.warn(f"{what}: {does}, and will be REFUSED if that is not the same; {todo}")
 
     def _warn(self, what: str, losses: list[str], anchor: str) -> None:
         """Say what is lost; and the first time that something is lost in this way, where it is explained."""
@@ -156,6 +175,11 @@ def is_refused(loss: str) -> bool:
     what the run loads show whether it matters.
     """
     return not is_harmless(loss) and not loss.endswith(_ON_A_CONDITION)
+
+
+def conditional(losses: Iterable[str]) -> list[str]:
+    """Return those of the losses of a checkpoint of which what a resumed run loads shows whether they matter."""
+    return [loss for loss in losses if loss.endswith(_ON_A_CONDITION)]
 
 
 def lacking(losses: Iterable[str], allowed: Container[str]) -> list[str]:

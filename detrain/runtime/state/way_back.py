@@ -14,26 +14,30 @@ from detrain.store import Catalogue, Entry, read_meta
 def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: Sequence[str]) -> str:
     """Return, in words, the earlier checkpoint to go on from where a resumed run is refused; empty if there is none.
 
-    It is one that this run has come through (`passed`): the way there is known to be good. Or it is the start of an
-    epoch: where a batch was another one, one before that batch; else one without what makes the newest doubtful.
-    Another one inside of an epoch would load the same batches again, and meet the same.
+    Where a batch that was loaded again was another one, it is the start of an epoch before it: what the bodies between
+    have changed may be what it is drawn by. A batch behind the cut, or the first of an epoch that the run has come to
+    as it would come to it again, would be the same once more. Otherwise it is a checkpoint that this run has come
+    through (`passed`), or the start of an epoch without what makes the newest doubtful.
     """
     if not isinstance(error, Diverged | NotCapturable) or not error.may_go_back or not config.stations or config.ranks is not None:
         return ""
     target = next((entry for entry in catalogue.entries() if str(entry.path) == config.stations[-1]), None)
     if target is None or not config.command:
         return ""
-    differs, has_doubts = error.at if isinstance(error, Diverged) else None, any(map(is_doubtful, _lost(target)))
+    aim, at = target.cursor, error.at if isinstance(error, Diverged) else None
+    is_again, has_doubts = at is not None and at < (aim.phase, aim.epoch, aim.batch), any(map(is_doubtful, _lost(target)))
     for entry in reversed(catalogue.ways(config.program, config.run)):
         cursor, lost = entry.cursor, _lost(entry)
-        if cursor.key() >= target.cursor.key() or lacking(lost, config.allowed_losses):
+        if cursor.key() >= aim.key() or lacking(lost, config.allowed_losses):
             continue
-        if differs is not None:
-            is_good = (cursor.phase, cursor.epoch, cursor.batch) <= differs and not cursor.is_inside
+        if at is not None and is_again:
+            here = (cursor.phase, cursor.epoch, cursor.batch)
+            is_good = here <= at and not cursor.is_inside and (here != at or here[:2] != (aim.phase, aim.epoch))
         else:
-            is_good = str(entry.path) in passed or (has_doubts and not cursor.is_inside and not any(map(is_doubtful, lost)))
+            is_sound = has_doubts and not cursor.is_inside and not any(map(is_doubtful, lost))
+            is_good = is_sound or (at is None and str(entry.path) in passed)
         if is_good:
-            why = "up to which all batches were equal" if differs is not None else "which has all that it needs"
+            why = "up to which all batches were equal" if is_again else "which has all that it needs"
             return f", or go back to the checkpoint at {cursor}, {why}: `{_command(config.command, str(cursor))}`"
     return ""
 

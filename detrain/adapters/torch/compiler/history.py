@@ -29,6 +29,7 @@ import torch
 from detrain.adapters.torch.compiler import sizes
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
+from detrain.python.inspect.object_graph import OF_CACHE
 
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
@@ -70,6 +71,8 @@ class History:
         """Those of the first run that this process has not come to yet."""
         self._left: dict[str, str] = {}
         """Frames that are not compiled, and how the frames that they call are handled."""
+        self._is_timed = False
+        """Whether measured times have chosen kernels."""
         self._given_up: dict[str, str] = {}
         """Frames that Dynamo has given up compiling, in words."""
 
@@ -121,10 +124,18 @@ class History:
                 by_key.setdefault(_key(code), []).append(len(variants))
         twice = [key for key, counts in by_key.items() if len(counts) > 1 and max(counts) > 1]
         found += [f"{_shown(key)} (compiled code: made more than once, and compiled in several ways)" for key in twice]
+        found += [f"{_shown(key)} (compiled code: {OF_CACHE})" for key in sorted(self._of_cache())]
         config = sys.modules.get(f"{DYNAMO}.config")
         if self._made and getattr(config, "automatic_dynamic_exclusion_guard", False):
             found.append("the compiled code (torch._dynamo.config.automatic_dynamic_exclusion_guard is set)")
         return found
+
+    def _of_cache(self) -> set[str]:
+        """Return the frames whose kernels are for any size, or were chosen by time."""
+        made = [(_key(code), variants) for code, variants in self._made.values()]
+        variants = [(key, each) for key, all_ in (*made, *self._waiting.items()) for each in all_]
+        loaded = [(key, each) for key, each in variants if each.kernels or each.expected]
+        return {key for key, each in loaded if self._is_timed or sizes.has_any(each.sizes)}
 
     # What is compiled.
 
@@ -223,6 +234,8 @@ class History:
         folder = sys.modules["torch._inductor.runtime.cache_dir_utils"].cache_dir()
         with open(path, encoding="utf-8") as file:
             digest = _digest(file.read().replace(folder, ""))
+        config = sys.modules["torch._inductor.config"]
+        self._is_timed |= bool(config.max_autotune or config.max_autotune_gemm or config.max_autotune_pointwise)
         if self._loading is not None:
             self._loading.append(digest)
             return

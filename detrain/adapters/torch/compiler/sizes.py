@@ -91,6 +91,12 @@ class Sizes:
         pgo.update_automatic_dynamic = update
 
 
+def has_any(known: Known) -> bool:
+    """Return whether some of what is known is that a size may be any."""
+    sizes = [size for frame in known.values() for entry in frame.values() for size in entry.values()]
+    return any(_ANY in (size if isinstance(size, list) else [size]) for size in sizes)
+
+
 def code_text(code: CodeType) -> str:
     """Return what a function does, as a text that is the same in every process."""
     constants = [code_text(each) if isinstance(each, CodeType) else repr(type(each)) for each in code.co_consts]

@@ -22,7 +22,7 @@ from torch.utils.data import dataloader
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load
 from detrain.adapters.torch.data.watched_sampler import Watch
-from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit
+from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit, signature
 from detrain.base import messages
 from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported
 from detrain.python.loaders.generator_replay import Elements
@@ -151,6 +151,9 @@ class Iteration:
     ended: dict[int, dict[str, bytes]] = field(default_factory=dict)
     """What workers hold behind all of their batches, some of which may still wait here."""
 
+    copied: str = ""
+    """What the data set was as workers that live on copied it, as far as that is cheap to tell."""
+
     def behind_all(self) -> dict[int, dict[str, bytes]]:
         """Return what workers hold when the run is over."""
         return self.states | self.ended
@@ -247,6 +250,13 @@ class Iterations:
         is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
         return "" if is_iterable or (is_alone and not self._reason_to_draw(iterator)) else reason
+
+    def have_old_copies(self) -> bool:
+        """Return whether workers that live on hold a data set that is not what the program's is now: those of a run
+        that resumes copy this one.
+        """
+        alive = [(known.copied, known.loader()) for _, known in self.alive()]
+        return any(copied and loader is not None and copied != signature(loader.dataset) for copied, loader in alive)
 
     def _streams(self, iterator: Any) -> dict[int, dict[str, bytes]]:
         """Return what workers hold behind what was handed out."""
@@ -432,7 +442,11 @@ class Iterations:
             before = vars(iterator).get(_ITERATION)
             moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices
-        vars(iterator)[_ITERATION] = Iteration(number, moment, _held(loader), indices, states)
+        before = vars(iterator).get(_ITERATION) if rebuild is None else None
+        known = Iteration(number, moment, _held(loader), indices, states)
+        if loader.persistent_workers:
+            known.copied = signature(loader.dataset) if before is None else before.copied
+        vars(iterator)[_ITERATION] = known
         self._alive.add(iterator)
 
     def _turn(self, iterator: Any, given: int) -> None:

@@ -20,6 +20,7 @@ from detrain.python.process import children
 
 _KEY: Final = "torch loader"
 KIND: Final = "torch.loader"
+_OLD_COPIES: Final = "the data set of persistent workers (a copy: the program has changed its own since they were started)"
 KINDS: Final = (KIND, stateful_loader.KIND)
 
 
@@ -61,6 +62,10 @@ class Loaders:
             if iterator is value:
                 return self._iterations.no_position(iterator)
         return ""
+
+    def uncaptured(self) -> list[str]:
+        """Return what workers hold that those of a resumed run would not."""
+        return [_OLD_COPIES] if self._iterations.have_old_copies() else []
 
     def loader_key(self, loader: object) -> str:
         """Return the name of an iterator of a DataLoader; empty for any other object."""

@@ -124,7 +124,7 @@ class _Stamps:
             "torch": GeneratorStream(torch.default_generator),
         }
         self._dataset = dataset
-        self._was = _signature(dataset)
+        self._was = signature(dataset)
         self._seen: tuple[object, ...] = ()
 
     def write(self, states: dict[str, bytes]) -> None:
@@ -137,7 +137,7 @@ class _Stamps:
         python, torch_now = random.getstate(), torch.default_generator.get_state().numpy().tobytes()
         words, rest = legacy["state"].get("key"), (legacy["state"].get("pos"), legacy.get("has_gauss"), legacy.get("gauss"))
         numpy_now = repr(legacy) if words is None else (words.tobytes(), *rest)
-        is_moved = _signature(self._dataset) != self._was
+        is_moved = signature(self._dataset) != self._was
         now = (python, numpy_now, torch_now, is_moved)
         if now == self._seen:
             return None
@@ -145,7 +145,7 @@ class _Stamps:
         return Stamp({name: stream.pack() for name, stream in self._streams.items()}, is_moved)
 
 
-def _signature(value: object) -> str:
+def signature(value: object) -> str:
     """Return what an object holds, as far as that is cheap to tell: numbers, texts, small arrays, generators, sizes."""
     state = xxhash.xxh3_128()
     seen: set[int] = set()

@@ -1,0 +1,138 @@
+"""What of a loader bodies change: found by when it changes, whoever leads to it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detrain.python.loaders.loads_read import LoadsRead
+
+level = [0]
+
+
+class Tracker:
+    def __init__(self) -> None:
+        self.losses, self.drawn, self.big = np.ones(8), 0, np.ones(1 << 20)
+
+
+class Hard:
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(9):
+            self.tracker.drawn += 1
+            yield int(self.tracker.losses.argmax())
+
+
+class Levelled:
+    def __iter__(self) -> Iterator[int]:
+        yield from (level[0] for _ in range(9))
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.items = collections.deque([1, 2, 3], maxlen=3)
+
+    def take(self, at: int) -> int:
+        return int(self.items[at % 3])
+
+
+def drawing(tracker: Tracker) -> Iterator[int]:
+    for _ in range(9):
+        yield int(tracker.losses.argmax())
+
+
+def closing_over(tracker: Tracker) -> Callable[[int], float]:
+    def of(at: int) -> float:
+        return float(tracker.losses[at % 8])
+
+    return of
+
+
+def nothing(_made: Any) -> None:
+    """A body that changes nothing of what is read."""
+
+
+def note_loss(made: Any) -> None:
+    made.losses[3] += 1
+
+
+def note_in_place(made: Any) -> None:
+    made.big[70_000:] += 1
+
+
+def harder(_made: Any) -> None:
+    level[0] += 1
+
+
+def push(made: Any) -> None:
+    made.items.append(made.items[-1] + 1)
+
+
+def loads_of(source: Any, made: Any, body: Callable[[Any], None]) -> list[str]:
+    """Return what is found in an epoch of six batches."""
+    reads, iterator = LoadsRead(), iter(source)
+    reads.begin_epoch()
+    for batch in range(6):
+        reads.at_head(source, batch)
+        next(iterator)
+        reads.behind_load()
+        body(made)
+    return [each.partition(" (")[0] for each in reads.lost(source)]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"), [(nothing, []), (note_loss, ["Tracker.losses"]), (note_in_place, ["Tracker.big"]), (harder, [])]
+)
+def test_what_bodies_change_of_what_a_sampler_leads_to(body: Callable[[Any], None], found: list[str]) -> None:
+    """Its own count of draws moves, too, and loading the same again moves it alike."""
+    tracker = Tracker()
+
+    assert loads_of(Hard(tracker), tracker, body) == found
+
+
+def test_a_global_that_a_method_reads() -> None:
+    assert loads_of(Levelled(), None, harder) == ["level"]
+
+
+def test_what_functions_and_generators_lead_to() -> None:
+    ring, tracker = Ring(), Tracker()
+
+    assert loads_of(map(functools.partial(Ring.take, ring), range(9)), ring, push) == ["Ring.items"]
+    assert loads_of(map(ring.take, range(9)), ring, push) == ["Ring.items"]
+    assert loads_of(map(closing_over(tracker), range(9)), tracker, note_loss) == ["Tracker.losses"]
+    assert loads_of(drawing(tracker), tracker, note_loss) == ["Tracker.losses"]
+
+
+def test_a_change_between_epochs_is_none_within_one() -> None:
+    tracker, reads = Tracker(), LoadsRead()
+    source = Hard(tracker)
+    for _ in range(3):
+        reads.begin_epoch()
+        iterator = iter(source)
+        for batch in range(2):
+            reads.at_head(source, batch)
+            next(iterator)
+            reads.behind_load()
+        assert reads.lost(source) == []
+        tracker.losses += 1
+
+
+def test_a_change_in_a_late_body_is_seen_at_the_next_cut() -> None:
+    tracker, reads = Tracker(), LoadsRead()
+    source = Hard(tracker)
+    reads.begin_epoch()
+    iterator = iter(source)
+    for batch in range(8):
+        reads.at_head(source, batch)
+        next(iterator)
+        reads.behind_load()
+        tracker.losses[2] += batch == 6
+
+    assert reads.lost(source) == ["Tracker.losses (loads read it, and bodies change it)"]
