@@ -49,6 +49,8 @@ class Databases:
         self._process = os.getpid()
         self._began: dict[str, bytes] = {}
         """What each looked like when this process came to it."""
+        self._records: set[str] = set()
+        """Those that a library which records what a program does has opened, and whose threads may open again."""
 
     def watch(self) -> None:
         """Have those that an earlier process of the run has opened as they were then, and hear of all that are opened
@@ -106,7 +108,10 @@ class Databases:
 
     def _opens(self, path: str) -> None:
         """The program is about to open one."""
-        if path in self._began or not self._is_users(path) or is_record(sys._getframe(2), _THROUGH):
+        if path in self._began or path in self._records or not self._is_users(path):
+            return
+        if is_record(sys._getframe(2), _THROUGH):
+            self._records.add(path)
             return
         self._began[path] = _looks(path)
         if path not in self._changes.databases:
