@@ -361,7 +361,7 @@ def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand
     first = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
     second = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
 
-    assert "algo: a run that resumes inside an epoch loads batches through it again" in first.err
+    assert "algo: loads move it on, and it holds what bodies train: a run that resumes inside an epoch loads" in first.err
     assert second.status == Diverged.exit_code
     assert "algo.seen" in second.err
 

@@ -767,8 +767,9 @@ def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain
 BY_ITSELF = (
     PRELUDE
     + """
+import subprocess
 optimizer = Optimizer(np.ones(3))
-start = int(open("epoch.txt").read()) if os.access("epoch.txt", os.R_OK) else 0
+start = int(open("epoch.txt").read()) if subprocess.run(["test", "-e", "epoch.txt"]).returncode == 0 else 0
 for epoch in range(start, 5):
     for step in range(3):
         x = np.random.normal(size=3)

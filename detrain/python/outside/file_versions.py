@@ -98,7 +98,9 @@ class Versions:
 
 
 def _return(kept: Path, path: str) -> None:
-    if _is_file(path):  # by another name, too: it stays one file
+    if _is_file(path) and os.path.samefile(kept, path):  # a link, and never written since
+        kept.unlink()
+    elif _is_file(path):  # by another name, too: it stays one file
         with io.FileIO(kept) as source, io.FileIO(_open(path, os.O_WRONLY | os.O_TRUNC), "w") as target:
             shutil.copyfileobj(source, target)
         kept.unlink()

@@ -205,7 +205,7 @@ class Answers:
 
     def _hides(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
         """Return whether something is not there for a library that asks, as it was not for the first run."""
-        return self._is_later(path) and is_asked_by_library(frame, through)
+        return not self._is_asking and self._ask(lambda: self._is_later(path) and is_asked_by_library(frame, through))
 
     def _is_new(self, path: Any) -> bool:
         try:
@@ -227,7 +227,8 @@ class Answers:
             if self._is_program(path, frame, _THROUGH):
                 return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
             is_there = real(path, *arguments, **keywords)
-            return is_there and not (self._is_before and _is_file(path) and self._hides(path, frame, _THROUGH))
+            may_hide = is_there and self._is_before and _is_file(path) and not _is_own(frame)
+            return is_there and not (may_hide and self._hides(path, frame, _THROUGH))
 
         return ask
 
@@ -238,7 +239,7 @@ class Answers:
             if self._is_program(path, frame, _THROUGH):
                 is_hidden = not self.is_so(question, path, lambda: _is_there(path)) and _is_there(path)
             else:
-                is_hidden = self._is_before and _is_file(path) and self._hides(path, frame, _THROUGH)
+                is_hidden = self._is_before and _is_file(path) and not _is_own(frame) and self._hides(path, frame, _THROUGH)
             if is_hidden:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             return real(path, *arguments, **keywords)
@@ -259,7 +260,9 @@ class Answers:
 
     def _is_program(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
         """Return whether the program asks, outside of its loops, about a path."""
-        return not self._is_asking and _is_path(path) and self._outside.is_recording and is_asked_by_program(frame, through)
+        if self._is_asking or not _is_path(path) or not self._outside.is_recording:
+            return False
+        return self._ask(lambda: is_asked_by_program(frame, through))
 
     def _listing(self, real: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
         @functools.wraps(real)
@@ -299,6 +302,11 @@ class Answers:
                 self.clear(question, path, lambda: real(*arguments, **keywords))
 
         return clear
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether detrain itself asks, for whomever."""
+    return str(frame.f_globals.get("__name__", "")).startswith("detrain.")
 
 
 def _is_data(path: str, before: float) -> bool:

@@ -228,8 +228,8 @@ class Files:
 
     def keep(self, path: str, how: How) -> None:
         """Something is about to happen to a file as a whole, which is no log: keep what it is."""
-        has_begun = self._before_loop is None or self._is_on_way
-        is_state = has_begun and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
+        is_in_loop = self._before_loop is None and not self._is_on_way  # code on the way puts files aside
+        is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
             self.versions.keep(path, how)
 
