@@ -102,7 +102,8 @@ if not os.path.exists("rows.bin"):
     np.linspace(-1, 1, 48, dtype="float32").tofile("rows.bin")
 
 class Rows(Dataset):
-    rows = None
+    def __init__(self):
+        self.rows = None
     def __len__(self):
         return 12
     def __getitem__(self, i):

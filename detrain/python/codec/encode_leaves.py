@@ -91,7 +91,7 @@ class LeafEncoder(ABC):
         self._lost: list[str] = []
         self._lost_numbers: dict[int, str] = {}
         self._spare: set[int] = set()
-        """Numbers of what only such things hold that show, record or list: it need not be there in a resumed run."""
+        """Numbers of what shows, records or reads, or is held by such things alone: a resumed run need not have it."""
         self._classes: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
         more."""
@@ -264,7 +264,7 @@ class LeafEncoder(ABC):
                 self._lose(number, path, f"{type_name(value)}: open for writing")
         elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
             return ["opaque", type_name(value), self._baseline.address(value), place]
-        if self._outputs:
+        if self._outputs or is_output_only(value):
             self._spare.add(number)
         return ["opaque", type_name(value), self._baseline.address(value)]
 

@@ -244,7 +244,7 @@ class Encoder(Functions):
             return value
         number = self._numbers.get(id(value))
         if number is not None:
-            if not self._outputs:
+            if not self._outputs and number in self._spare and not is_output_only(value):
                 self._spare.discard(number)
             if number in self._lost_numbers:
                 self._lose(number, path, self._lost_numbers[number])
