@@ -20,6 +20,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     names = ("held_lib.store", "held_lib")
     made = {name: ModuleType(name) for name in names}
     made["held_lib.store"].__file__ = "/opt/site-packages/held_lib/store.py"
+    made["held_lib"].torch = ModuleType("torch")  # type: ignore[attr-defined]
     exec("class Store:\n    def __init__(self):\n        self.params = {}\nstore = Store()\n", vars(made["held_lib.store"]))
     made["held_lib"].store = made["held_lib.store"].store  # type: ignore[attr-defined]
     for name, module in made.items():

@@ -97,6 +97,16 @@ def test_what_bodies_change_of_what_a_sampler_leads_to(body: Callable[[Any], Non
     assert loads_of(Hard(tracker), tracker, body) == found
 
 
+def test_what_stands_beside_an_object_in_a_list() -> None:
+    drawn = Ring()
+    drawn.items = [Tracker(), 1, 2, 3]  # type: ignore[assignment]
+
+    def body(made: Any) -> None:
+        made.items[1] += 1
+
+    assert loads_of(map(drawn.take, [1] * 9), drawn, body) == ["Ring.items"]
+
+
 def test_a_global_that_a_method_reads() -> None:
     assert loads_of(Levelled(), None, harder) == ["level"]
 

@@ -10,17 +10,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Collection, Iterator
-from types import FunctionType, ModuleType
-from typing import Any, Final
+from types import ModuleType
 
-from detrain.python.inspect.names import FRAMEWORKS, held_by, is_user_module
-from detrain.python.inspect.object_graph import CONTAINERS
+from detrain.base.framework_names import MODULES
+from detrain.python.inspect.fingerprint import state_inside
+from detrain.python.inspect.names import FRAMEWORKS, is_user_module
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
-
-_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, type, FunctionType, ModuleType)
-_MOST: Final = 20_000
-"""Objects that are looked at below one name: registries of classes and texts are large, and hold no parameter."""
 
 
 class LibraryGlobals:
@@ -47,15 +43,17 @@ class LibraryGlobals:
         self._looked_for = {id(each): weakref.ref(each) for each in parameters}
         known = {id(value) for *_, value in self.values()}
         for module, name, value in _candidates() if wanted else ():
-            if id(value) not in known and _leads_to(value, wanted):
+            if id(value) not in known and any(state_inside(value, lambda item: id(item) in wanted)):
                 self.add(module, name)
 
 
 def _candidates() -> Iterator[tuple[str, str, object]]:
+    """Yield what may be changed of the modules of libraries that import a framework."""
     seen: set[int] = set()
-    for module_name, module in list(sys.modules.items()):
-        top = module_name.partition(".")[0]
-        if top in FRAMEWORKS or top in sys.stdlib_module_names or type(module) is not ModuleType or is_user_module(module):
+    modules = [(name, each) for name, each in list(sys.modules.items()) if type(each) is ModuleType]
+    using = {name.partition(".")[0] for name, each in modules if _imports_framework(each)} - FRAMEWORKS
+    for module_name, module in modules:
+        if module_name.partition(".")[0] not in using or is_user_module(module):
             continue
         for name, value in list(vars(module).items()):
             is_mutable = type(value) in (dict, list, set) or is_data_class(type(value))
@@ -64,17 +62,6 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
                 yield module_name, name, value
 
 
-def _leads_to(value: object, wanted: Collection[int]) -> bool:
-    seen: set[int] = set()
-    left: list[Any] = [value]
-    while left and len(seen) < _MOST:
-        item = left.pop()
-        cls = type(item)
-        if cls in _SCALARS or id(item) in seen:
-            continue
-        if id(item) in wanted:
-            return True
-        seen.add(id(item))
-        if cls in CONTAINERS.values() or is_data_class(cls):
-            left += [held for _, held in held_by(item)]
-    return False
+def _imports_framework(module: ModuleType) -> bool:
+    held = (each for each in list(vars(module).values()) if type(each) is ModuleType)
+    return any(each.__name__.partition(".")[0] in MODULES for each in held)
