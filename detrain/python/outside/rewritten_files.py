@@ -80,7 +80,8 @@ class Contents:
         and must not say where to write.
         """
         for shown in contents:
-            if os.path.isabs(shown) and shown not in self._databases.known:
+            is_elsewhere = os.path.isabs(shown) or os.pardir in shown.split(os.sep)
+            if is_elsewhere and self._files.path_of(shown) not in self._databases.known:
                 raise Diverged(f"the checkpoint holds {shown}, which this run has not opened")
         self._databases.restore({self._files.path_of(shown): data for shown, data in contents.items()})
 
