@@ -1,15 +1,17 @@
-"""What counts as there at an epoch's first batch: what a run that resumes at the start of that epoch has, too."""
+"""What counts as there at an epoch's first batch, as for a run that resumes there; and what names a file may bind."""
 
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, ModuleType
 
+import msgspec
 import numpy as np
 import pytest
 
 from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decoder import Decoder
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.capture import Capture
@@ -41,3 +43,22 @@ def test_a_batch_that_the_epoch_before_left_is_not_there(monkeypatch: pytest.Mon
 
         assert 13_000 in lengths
         assert 6_501 not in lengths
+
+
+def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a library holds under it is filled."""
+    capture = Capture(Adapters(), Files(), Pulls(lambda: (0, 0, 0), str, lambda _address: None))
+    library = ModuleType("some_lib")
+    library.kept = [1]  # type: ignore[attr-defined]
+    library.run = print  # type: ignore[attr-defined]
+    kept = library.kept  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_lib", library)
+    roots = {"module|some_lib|kept": [0], "module|some_lib|run": [1]}
+    graph = {"nodes": [["list", [1, 2]], ["list", [3]]], "roots": roots, "lost": []}
+    decoder = Decoder(msgspec.msgpack.encode(graph), {}, capture._hooks(), Baseline())
+
+    missing = capture._bind(decoder, here())
+
+    assert missing == ["some_lib.run"]
+    assert library.kept is kept == [1, 2]  # type: ignore[attr-defined]
+    assert library.run is print  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch  # noqa: F401 - it is looked at
 
 from detrain.python.inspect.library_globals import LibraryGlobals
 
@@ -39,6 +40,19 @@ def test_a_name_that_leads_to_a_parameter_is_found_once(library: ModuleType) -> 
     found.look_for([one])
 
     assert names(found) == [("held_lib.store", "store")]
+
+
+@pytest.mark.parametrize("name", ["torch", "no_framework_lib"])
+def test_no_other_modules_are_looked_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of frameworks, and of libraries that import none."""
+    found, one = LibraryGlobals(), Parameter()
+    module = sys.modules.get(name) or ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(module, "held_for_a_test", [one], raising=False)
+
+    found.look_for([one])
+
+    assert names(found) == []
 
 
 def test_a_name_that_leads_to_none_is_not_found(library: ModuleType) -> None:

@@ -36,15 +36,17 @@ class LibraryGlobals:
             if module in sys.modules:
                 yield module, name, getattr(sys.modules[module], name, None)
 
-    def look_for(self, parameters: Collection[object]) -> None:
-        """Look for names that lead to parameters which the loop has made, where it has made some since."""
+    def look_for(self, parameters: Collection[object]) -> bool:
+        """Look for names that lead to parameters which the loop has made, where it has made some since; return whether
+        there are new ones."""
         known_of = self._looked_for
         wanted = {id(each) for each in parameters if id(each) not in known_of or known_of[id(each)]() is not each}
         self._looked_for = {id(each): weakref.ref(each) for each in parameters}
-        known = {id(value) for *_, value in self.values()}
+        before, known = len(self._found), {id(value) for *_, value in self.values()}
         for module, name, value in _candidates() if wanted else ():
             if id(value) not in known and any(state_inside(value, lambda item: id(item) in wanted)):
                 self.add(module, name)
+        return len(self._found) > before
 
 
 def _candidates() -> Iterator[tuple[str, str, object]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from detrain.adapters.group import Adapters
 from detrain.base.errors import Diverged
@@ -33,6 +33,8 @@ from detrain.python.process.settings import ProcessSettings
 from detrain.runtime.state.codec_hooks import ProgramHooks
 from detrain.runtime.state.late_imports import import_late
 from detrain.store import Snapshot
+
+E = TypeVar("E", bound=Encoder)
 
 _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
@@ -149,18 +151,21 @@ class Capture:
         loop: RunningLoop | None = None,
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
-        encoder = Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, is_alone=is_alone, cells=_cells(frame))
-        changed = self._settings.changed()
+        cells, changed = _cells(frame), self._settings.changed()
+
+        def make() -> Encoder:
+            return Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, is_alone=is_alone, cells=cells)
+
         with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
-            roots = self._roots(encoder, frame, baseline, changed)
+            encoder, roots = self._walk(make, frame, baseline, changed)
             if loop is not None and not loop.is_fetched_in_body:
                 roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
             return encoder.finish(roots)
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
-        encoder = LiveEncoder(self._hooks(), baseline)
-        return encoder.finish_live(self._roots(encoder, frame, baseline, self._settings.changed()))
+        encoder, roots = self._walk(lambda: LiveEncoder(self._hooks(), baseline), frame, baseline, self._settings.changed())
+        return encoder.finish_live(roots)
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
         """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
@@ -204,9 +209,23 @@ class Capture:
         self._find_libraries(decoder, baseline)
         return Missing(self._bind(decoder, frame, loop), decoder.gone, decoder.astray)
 
+    def _walk(
+        self, make: Callable[[], E], frame: FrameType, baseline: Baseline, changed: dict[str, object]
+    ) -> tuple[E, dict[str, Item]]:
+        """Return an encoder that has walked the state, and the roots; once more where names of libraries turn out to be
+        state: what they hold has an address then, whoever leads there."""
+        encoder = make()
+        roots = self._roots(encoder, frame, baseline, changed)
+        if self._libraries.look_for(encoder.made_parameters):
+            encoder = make()
+            roots = self._roots(encoder, frame, baseline, changed)
+        return encoder, roots
+
     def _roots(self, encoder: Encoder, frame: FrameType, baseline: Baseline, changed: dict[str, object]) -> dict[str, Item]:
         roots: dict[str, Item] = {}
         kept: list[str] = []
+        for library, name, value in self._libraries.values():
+            baseline.add(value, f"{library}.{name}")
         with self._adapters.at_rest():
             for root, values in _namespaces(frame):
                 for name, value in values.items():
@@ -223,9 +242,7 @@ class Capture:
                         kept.append(key)
             if kept:
                 roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
-            self._libraries.look_for(encoder.made_parameters)
             for library, name, value in self._libraries.values():
-                baseline.add(value, f"{library}.{name}")
                 roots[f"module|{library}|{name}"] = encoder.encode(value, f"{library}.{name}")
             # Last: what handles a signal is an object of the program's, and found at its place.
             roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
@@ -264,11 +281,14 @@ class Capture:
         for root, items in by_root.items():
             kind, _, rest = root.partition("|")
             if kind == "module":
-                module = modules.get(rest) or sys.modules.get(rest)
-                if module is None:
+                module = modules.get(rest)
+                if module is not None:
+                    vars(module).update(_decode_names(decoder, items, vars(module), root))
+                elif rest in sys.modules:  # a library's: its objects are filled, and others do not take their names
+                    others = _decode_names(decoder, items, vars(sys.modules[rest]), root)
+                    decoder.missing += [_path(root, name) for name in others]
+                else:
                     decoder.missing.append(f"module {rest!r} is not imported")
-                    continue
-                vars(module).update(_decode_names(decoder, items, vars(module), root))
             elif kind == "attributes":
                 name, _, dotted = rest.partition("|")
                 target = _follow(modules[name], dotted) if name in modules else None
