@@ -14,11 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, dataloader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    dataloader,
+)
 
 from detrain.adapters.torch.data.loaders import Loaders
 from detrain.adapters.torch.data.samplers import reason_to_load
 from detrain.adapters.torch.data.worker import StampedInit, _Outlived
+from detrain.base.errors import Diverged
 from detrain.python.process.sigterm import Termination
 
 MOMENT = [0]
@@ -75,6 +85,36 @@ def test_an_iterator_with_workers_that_live_on_is_found_by_one_name_in_all_epoch
     LOADERS.restore(counts, positions, "seek")
     torch.manual_seed(5)
     assert batches(iter(loader), 10) == rest
+
+
+class Endless(Sampler[int]):
+    def __init__(self) -> None:
+        self.seed = 5
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed)
+        while True:
+            yield from torch.randperm(40, generator=generator).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_of_the_programs_is_advanced_alone_and_its_draws_are_compared(workers: int) -> None:
+    sampler = Endless()
+    iterator = iter(DataLoader(Augmented(), 4, sampler=sampler, num_workers=workers))
+
+    def rows(count: int) -> list[list[float]]:
+        return [next(iterator)[0].tolist() for _ in range(count)]
+
+    rows(7)
+    positions, counts = LOADERS.positions("seek")[0], LOADERS.counts()
+    rest = rows(15)
+    LOADERS.restore(counts, positions, "seek")
+    assert rows(15) == rest
+
+    sampler.seed = 6
+    with pytest.raises(Diverged, match="draws others than in the first run"):
+        LOADERS.restore(counts, positions, "seek")
 
 
 def test_what_a_body_draws_from_an_iterator_that_lives_on_is_noted() -> None:

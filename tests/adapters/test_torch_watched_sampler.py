@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -75,6 +75,34 @@ class ByFunction(Endless):
             yield by_function()
 
 
+class ByClass(Endless):
+    rates: ClassVar = {"low": 1}
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield sum(self.rates.values())
+
+
+class ByKeys(Endless):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = {"first": Endless()}
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield len(next(iter(self.held)))
+
+
+class ByProperty(Endless):
+    @property
+    def now(self) -> int:
+        return STEP[0]
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield self.now
+
+
 class Moving(Endless):
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -128,6 +156,10 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "an attribute": (ByWeights, lambda one: setattr(one, "size", 9)),
     "a global": (ByGlobal, lambda _: STEP.__setitem__(0, STEP[0] + 1)),
     "a global that a function reads": (ByFunction, lambda _: STEP.__setitem__(0, STEP[0] + 1)),
+    "what a property reads": (ByProperty, lambda _: STEP.__setitem__(0, STEP[0] + 1)),
+    "a value of its class": (ByClass, lambda one: one.rates.__setitem__("low", one.rates["low"] + 1)),
+    "a key of its class": (ByClass, lambda one: one.rates.__setitem__(f"low {len(one.rates)}", 1)),
+    "a key of objects": (ByKeys, lambda one: one.held.__setitem__(f"turn {len(STEP)}", one.held.popitem()[1])),
     "by itself": (Moving, lambda _: None),
     "its own generator": (Held, lambda one: torch.rand(1, generator=one.generator)),
 }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from detrain.python.inspect.function_source import find, source
+from detrain.python.inspect.function_source import find, may_go_on, source
 
 
 def counted() -> Callable[[], int]:
@@ -47,3 +49,29 @@ def test_a_function_that_a_library_has_made_is_found() -> None:
 def test_no_other_function_of_a_library_can_be_asked_for(function: Any) -> None:
     """Its source is there, and its digest the right one."""
     assert source(function) is None
+
+
+CALLING = """
+def run(call):
+    rate = 1.0
+    def slower():
+        nonlocal rate
+        rate *= 0.5
+        return rate
+    return call(slower), slower
+"""
+
+
+def test_a_variable_of_a_librarys_call_that_goes_on_may_be_bound_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "calling_lib.py").write_text(CALLING)
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+
+    def is_bound_elsewhere(function: Any) -> bool:
+        found = source(function)
+        assert found is not None
+        return may_go_on(found, "rate")
+
+    during, slower = importlib.import_module("calling_lib").run(is_bound_elsewhere)
+    assert during
+    assert not is_bound_elsewhere(slower)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detrain.python.inspect.names import own_attributes
+from detrain.python.inspect.names import is_laid_open, own_attributes
 from detrain.python.inspect.reductions import tells
 from detrain.runtime.state.uncaptured import is_refused
 from tests.runtime.state_values import World, baseline_of, encode, restore
@@ -321,6 +321,11 @@ def test_a_partial_call_comes_back_with_its_class_and_attributes(library: Any, n
     assert type(back.last) is type(after.last) is cls
     assert (back.last.func, back.last.args, back.last.keywords) == (library.Meter, ([2.0],), {"key": 3})
     assert vars(back.last) == {"title": ["new"]}
+
+
+def test_a_class_of_c_with_members_does_not_show_all_that_its_objects_hold() -> None:
+    assert not is_laid_open(functools.partial)
+    assert is_laid_open(type("Slotted", (), {"__slots__": ("one", "other")}))
 
 
 def test_a_partial_call_that_is_there_is_kept_and_its_parts_are_put_back(library: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import logging.handlers
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ from detrain.base import messages
 from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, is_harmless, place_of_loss
 from detrain.python.inspect.output_only import is_output_only
 from detrain.runtime.state.uncaptured import is_refused, lacking
+from tests.runtime.state_values import baseline_of, encode, restore
 
 
 def of(module: str) -> object:
@@ -110,3 +113,28 @@ def test_a_warning_is_said_once_in_a_process(capfd: pytest.CaptureFixture[str]) 
         "detrain: warning: one for this test",
         "detrain: warning: another for this test",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "is_held_elsewhere", "missing"),
+    [
+        ("rich.progress", threading.Thread(), False, []),  # it is made anew, without the thread
+        ("rich.progress", threading.Thread(), True, ["box['shown'].held", "box['held']"]),
+        ("tqdm.std", threading.Thread(), False, []),
+        ("tqdm.std", 1, False, []),
+        ("statsmodels.api", threading.Thread(), False, ["box['shown']"]),
+    ],
+)
+def test_what_only_a_bar_holds_need_not_be_there_in_a_resumed_run(
+    name: str, held: object, is_held_elsewhere: bool, missing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has made it in an earlier epoch, so at this epoch's start it was there."""
+    shown: Any = of(name)
+    shown.held = held
+    monkeypatch.setattr(importlib.import_module(name), "Thing", type(shown), raising=False)
+    world: dict[str, object] = {"box": {"shown": shown} | ({"held": held} if is_held_elsewhere else {})}
+    encoded = encode(world, baseline_of(world))
+    there: dict[str, object] = {"box": {}}
+
+    assert encoded.not_captured == []
+    assert restore(encoded, there, baseline_of(there)) == missing

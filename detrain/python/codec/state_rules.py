@@ -80,8 +80,7 @@ class Kinds:
         return id(value) in self._large
 
     def _is_leaf(self, value: object) -> bool:
-        is_known = is_plain_state(value) or self._hooks.variable(value) is not None or self._is_tensor(value)
-        return is_known or self._hooks.parts(value) is not None  # what of these is not captured is named by itself
+        return is_plain_state(value) or self._hooks.variable(value) is not None or self._is_tensor(value)
 
     def is_walkable(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute can be described: data, and among it what stays as it is."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents, is_wrapper
+from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, own_attributes
@@ -62,7 +62,7 @@ def _is_data(value: object, most_items: int) -> bool:
 def _shows_all(value: object) -> bool:
     """Return whether all that an object holds is what it leads to here."""
     kinds = (types.FunctionType, types.MethodType, functools.partial, types.GeneratorType, *_STILL)
-    return isinstance(value, kinds) or is_wrapper(value) or type(value) in COLLECTIONS or is_own_class(type(value))
+    return isinstance(value, kinds) or type(value) in COLLECTIONS or is_own_class(type(value))
 
 
 def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, object]]:
@@ -81,8 +81,6 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         if value.gi_frame is not None and is_user_file(value.gi_code.co_filename):
             yield from _names_in(value.gi_code, value.gi_frame.f_globals)
             yield from ((place and name, each) for name, each in names_of(value.gi_frame).items())
-    elif is_wrapper(value):
-        yield from ((place, each) for each in functions_in(value))
     elif type(value) in COLLECTIONS:
         yield from ((place, each) for each in some(value, most_items))
         if isinstance(value, dict):
