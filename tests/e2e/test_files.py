@@ -397,3 +397,98 @@ def test_a_log_that_rotates_is_set_back_as_the_files_that_it_was(count: int, bef
 
     assert run.status == 0, run.err
     assert logs(killed) == logs(whole)
+
+
+READ_ON_THE_WAY = """
+import os, pathlib
+log = pathlib.Path("log.txt")
+with log.open("a") as file:
+    file.write("begun\\n")
+known = [len(log.read_text()), log.open("rb").read().count(b"\\n")]
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3) * known[0])
+        die(f"0 {epoch}:{step}")
+    with log.open("a") as file:
+        file.write(f"{epoch} {optimizer.weights.sum()!r}\\n")
+with open(log, "a") as file:
+    file.write("second\\n")
+between = (log.read_text(),)
+print(known, between)
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3) * len(between[0]))
+        die(f"1 {epoch}:{step}")
+    with log.open("a") as file:
+        file.write(f"{epoch} {optimizer.weights.sum()!r}\\n")
+print(log.read_text(), between)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("place", ["1 1:2", "0 2:1"])
+@pytest.mark.parametrize("found", [None, "of yesterday\n"])
+def test_code_on_the_way_reads_a_log_as_it_was_there(found: str | None, place: str, tmp_path: Path, detrain: Run) -> None:
+    """It read there what the loop had appended since."""
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + READ_ON_THE_WAY)
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+        if found is not None:
+            (folder / "log.txt").write_text(found)
+    expected = plain("-m", "detrain", "run", "--bare", program, cwd=folders[0])
+    died = detrain("run", "--every", "3b", program, cwd=folders[1], DIE_AT=place)
+    last = detrain("run", "--every", "3b", program, cwd=folders[1])
+
+    assert (expected.status, died.status, last.status) == (0, -9, 0), last.err
+    assert last.out == expected.out
+    assert (folders[0] / "log.txt").read_text() == (folders[1] / "log.txt").read_text()
+
+
+LIBRARY_LOG = """
+import os
+class Log:
+    def __init__(self, path):
+        self.path = path
+        if not os.path.exists(path):
+            open(path, "ab").close()
+        self.lines = self.read()
+    def read(self):
+        with open(self.path, "rb") as file:
+            return file.read().split()
+    def append(self, line):
+        with open(self.path, "ab") as file:
+            file.write(line.encode() + b"\\n")
+"""
+WITH_LIBRARY_LOG = """
+from logbook import Log
+log = Log("log.txt")
+log.append("begun")
+lines = log.read()
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3) * len(lines))
+        die(f"{epoch}:{step}")
+    log.append(f"{epoch}={optimizer.weights.sum()!r}")
+print(log.read(), lines, log.lines)
+show(optimizer.weights)
+"""
+
+
+def test_a_library_reads_its_log_on_the_way_as_it_was(tmp_path: Path, detrain: Run) -> None:
+    """It was told that the log which it had just made was not there."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "logbook.py").write_text(LIBRARY_LOG)
+    path = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + WITH_LIBRARY_LOG)
+    (tmp_path / "whole").mkdir()
+    expected = detrain("run", program, cwd=tmp_path / "whole", PYTHONPATH=path)
+    died = detrain("run", "--every", "3b", program, cwd=tmp_path, DIE_AT="2:2", PYTHONPATH=path)
+    last = detrain("run", "--every", "3b", program, cwd=tmp_path, PYTHONPATH=path)
+
+    assert (expected.status, died.status, last.status) == (0, -9, 0), last.err
+    assert last.out == expected.out

@@ -95,6 +95,10 @@ class Changes:
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
         cuts = [number for number, (kind, *values) in enumerate(lines) if kind == "cut" and values == [_name(since)]]
+        renamed = {path for kind, *values in lines if kind in ("moved", "dropped") for path in values[:2]}
+        appended = [values for kind, *values in reversed(lines) if kind == "appended"]
+        self.found: dict[str, int] = {path: size for path, size in appended if path not in renamed}
+        """Files that are appended to, under one name all along, and how long they were when the run first did."""
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
             self._names += kind in ("kept", "aside", "dropped", "replaced", "database")

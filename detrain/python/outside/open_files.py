@@ -55,6 +55,9 @@ class Files:
         self._made: set[str] = set()
         self._made_here: set[str] = set()
         """Of these folders those that code of this process has asked for."""
+        self._then: dict[str, tuple[int, int]] = {}
+        """Of files that are appended to: how long the run that was killed had them at some place of the program, and
+        how long they were here, at the same."""
         self._kept_folders = False
         self._resumed_from: float | None = None
         self._started = time.time()
@@ -100,6 +103,7 @@ class Files:
             for path in changes.appended:
                 _undo_appending(path, changes, home, "before the run that was killed")
         self._kept = [frozenset(map(self.path_of, files)) for files in kept]
+        self._then = {path: (size, os.path.getsize(path)) for path, size in changes.found.items() if os.path.isfile(path)}
         self._is_on_way = bool(self._kept)
         self._made = set(map(self.path_of, made))
         original = os.mkdir
@@ -130,10 +134,11 @@ class Files:
 
     def is_in_reach(self, path: str) -> bool:
         """Return whether a path is the user's, below the folder that the program was started in or one that the run has
-        made, and no folder that this process has made.
+        made, and not made or written by this process.
         """
         is_below = any(path.startswith(f"{folder}/") for folder in (self._base, *self._made))
-        return is_below and path not in self._made_here and not self.is_own(path) and is_user_file(path)
+        is_made_here = path in self._made_here or path in self._written
+        return is_below and not is_made_here and not self.is_own(path) and is_user_file(path)
 
     def is_own(self, path: str) -> bool:
         """Return whether a file of this path would be one of detrain's own: in the folder of
@@ -162,6 +167,20 @@ class Files:
             else:
                 how = f"start anew with --fresh; or add `--allow-lost {shlex.quote(shown)}`, which reads it as it is"
                 self.fail(NotCapturable(what, how))
+
+    def as_then(self, path: str) -> Path | None:
+        """Return where there lies, until it is read, what a log held for the run that was killed at this place of its
+        way: what that run found, and what this process has added. None: the log itself holds just that.
+        """
+        found, before = self._then.get(path, (0, 0))
+        if found == before or self._changes is None or not self._is_on_way or not os.path.isfile(path):
+            return None
+        view = self._changes.kept_in / self._changes.new_name()
+        with io.FileIO(path) as source, io.FileIO(view, "w") as target:
+            target.write(source.read(found))
+            source.seek(before)
+            target.write(source.read())
+        return view
 
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
         """Note a file that has been opened for writing; it was `size` bytes long."""
@@ -208,6 +227,7 @@ class Files:
         Returns whether it must not be: a checkpoint counts on what is in it.
         """
         if self._is_kept(path) and os.path.isfile(path):
+            self._then.pop(path, None)  # it is written over here, and grows no longer as it did
             return True
         if self._before_loop is not None:
             self._before_loop.add(path)
@@ -295,6 +315,8 @@ class Files:
             if kept_in is not None:
                 _set_back(path, state.size, kept_in, "at the checkpoint")
                 self._held.add(path)
+            elif os.path.isfile(path):
+                self._then[path] = state.size, os.path.getsize(path)
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         del self._kept[:1]
@@ -361,7 +383,11 @@ class _Open:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             if self._files.is_resumed:
                 self._files.reads(file)
-            return self._original(file, mode, *args, **kwargs)
+            view = self._files.as_then(path)
+            made = self._original(view or file, mode, *args, **kwargs)
+            if view is not None:
+                view.unlink()
+            return made
         size = os.path.getsize(path) if "a" in mode and os.path.isfile(path) else 0
         if not _is_there(path):
             self._files.creates(path)
