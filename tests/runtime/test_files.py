@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from detrain.python.outside.open_files import _set_back
+import pytest
+
+from detrain.python.outside.change_log import Changes
+from detrain.python.outside.open_files import Files, _set_back
+from detrain.python.outside.rewritten_files import Contents
 
 
 def test_each_tail_is_kept(tmp_path: Path) -> None:
@@ -21,3 +26,28 @@ def test_each_tail_is_kept(tmp_path: Path) -> None:
     tails = {file.name: file.read_text() for file in home.glob("*.tail")}
     assert tails.pop(next(name for name in tails if name.startswith("tail-"))) == texts[4]
     assert tails == {"a-log.csv.tail": texts[0], "b-log.csv.tail": texts[1], "a-log.csv.2.tail": texts[2]}
+
+
+def test_a_thread_of_the_programs_makes_folders_and_files_while_they_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the process: a set changed its size while it was gone over."""
+    monkeypatch.chdir(tmp_path)
+    files = Files()
+    contents = Contents(files, Changes(tmp_path / "r1.changes", None), lambda: None)
+    files._made |= {str(tmp_path / "first"), str(tmp_path / "second")}
+    contents.also_writes(str(tmp_path / "first.txt"))
+    contents.also_writes(str(tmp_path / "second.txt"))
+
+    def is_folder(path: str) -> bool:
+        files._made.add(f"{path} of a thread")
+        return True
+
+    def is_its(path: str) -> bool:
+        contents.also_writes(f"{path} of a thread")
+        return True
+
+    monkeypatch.setattr(os.path, "isdir", is_folder)
+    monkeypatch.setattr(contents, "_is_its", is_its)
+    assert files.folders() == ("first", "second")
+    assert list(contents.all_written()) == [str(tmp_path / name) for name in ("first.txt", "second.txt")]

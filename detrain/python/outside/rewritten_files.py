@@ -97,7 +97,7 @@ class Contents:
         What the program wrote to them has been flushed.
         """
         self._files.flush()
-        return {path: at for path, at in self._all.items() if self._is_its(path)}
+        return {path: at for path, at in list(self._all.items()) if self._is_its(path)}
 
     def writes(self, path: str, how: How = "moved") -> None:
         """The program writes a file as a whole."""
