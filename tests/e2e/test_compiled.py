@@ -250,6 +250,7 @@ def test_kernels_that_are_others_with_another_cache_stop_the_resume_each_time(to
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.slow
 def test_a_frame_that_dynamo_has_given_up_compiling_is_refused_beforehand(
     backend: str, torch_server: Server, tmp_path: Path
 ) -> None:

@@ -220,6 +220,7 @@ def _bare(server: Server, tmp_path: Path, source: str, **changes: str) -> list[s
     return result.out.splitlines()
 
 
+@pytest.mark.slow
 def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_optimizer(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, OPTIMIZERS)
 

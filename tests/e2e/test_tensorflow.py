@@ -999,6 +999,7 @@ print(losses)
 """
 
 
+@pytest.mark.slow
 def test_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + READ_AND_WRITTEN)

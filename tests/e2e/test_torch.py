@@ -15,7 +15,7 @@ from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
 from tests.programs_marks import TORCH
 
-FAST = ("body_draws", "gan", "gpt", "reused_name", "trainer_class")
+FAST = ("body_draws", "gan", "reused_name", "trainer_class")
 """The programs that the fast lane kills, at one choice of cuts."""
 
 

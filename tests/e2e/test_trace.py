@@ -210,6 +210,7 @@ print(inside[1] <= datetime.datetime.now().timestamp())
 """
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_read_inside_a_loop_found_in_the_run_is_not_heard_behind_it(tmp_path: Path, detrain: Run) -> None:
     """The process that found the loop had no probes yet, so what it read there was handed out behind the loop."""
     (tmp_path / "program.py").write_text(CLOCK)
