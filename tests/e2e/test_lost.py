@@ -209,6 +209,63 @@ def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on
     assert refused.status == NotCapturable.exit_code
 
 
+LATE = (
+    PRELUDE
+    + """
+import helper
+optimizer, meter = Optimizer(np.ones(3)), None
+for epoch in range(4):
+    meter = meter or helper.{made}
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        meter.add(optimizer.weights.sum())
+        die(f"{{epoch}}:{{step}}")
+print(meter.total)
+show(optimizer.weights)
+"""
+)
+NAMED = {False: "import helper\n", True: "import helper\nif 0: import helper_meters\n"}
+MAKES = """\
+def meter():
+    from helper_meters import Meter
+    return Meter()
+def __getattr__(name):
+    import helper_meters
+    return getattr(helper_meters, name)
+"""
+METERS = """\
+class Meter:
+    def __init__(self):
+        self.total = 0.0
+    def add(self, value):
+        self.total += value
+"""
+
+
+@pytest.mark.parametrize(("made", "is_exact"), [("meter()", False), ("Meter()", True)])
+def test_a_class_whose_module_the_loop_alone_imports(made: str, is_exact: bool, server: Server, tmp_path: Path) -> None:
+    """Where the program names the class, its module is imported again; else that was said by the refused resume."""
+    path = with_library(tmp_path, LATE.format(made=made))
+    (tmp_path / "site-packages" / "helper.py").write_text(MAKES)
+    (tmp_path / "site-packages" / "helper_meters.py").write_text(METERS)
+    (tmp_path / "program.py").write_text((tmp_path / "program.py").read_text().replace("import helper\n", NAMED[is_exact]))
+    (tmp_path / "whole").mkdir()
+    whole = server.detrain("run", tmp_path / "program.py", cwd=tmp_path / "whole", **path)
+    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1", **path)
+    foreseen = server.detrain("info", "program.py", cwd=tmp_path, **path)
+    resumed = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
+
+    assert (whole.status, died.status) == (0, -9)
+    if is_exact:
+        assert (resumed.status, resumed.out) == (0, whole.out)
+        assert "REFUSED" not in died.err
+    else:
+        lost = "helper_meters:Meter (class: the loop alone imports its module)"
+        assert f"REFUSED from here on: {lost}" in died.err
+        assert lost in foreseen.out
+        assert resumed.status == NotCapturable.exit_code
+
+
 LISTED = (
     PRELUDE
     + """

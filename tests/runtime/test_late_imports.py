@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.runtime.state.late_imports import import_late
+from detrain.runtime.state.late_imports import LateModules, import_late
 
 LAZY = """\
 import importlib
@@ -55,3 +55,16 @@ def test_a_file_cannot_have_another_module_imported(source: str, name: str, prog
     program.write_text(source)
     import_late([name])
     assert not {"lazylib.modes", "lazylib.other"} & set(sys.modules)
+
+
+def test_what_loops_import_is_there_for_no_resumed_run_and_what_others_import_is(program: Path) -> None:
+    program.write_text("import lazylib\n")
+    modules = LateModules()
+    import lazylib.modes  # noqa: F401 - as code before the loop does
+
+    modules.enter()
+    assert modules.not_imported(["lazylib.modes:Mode", "builtins:dict"]) == []
+    sys.modules["lazylib.other"] = sys.modules["lazylib.modes"]
+    for _loop in range(2):
+        assert modules.not_imported(["lazylib.modes:Mode", "lazylib.other:Other"]) == ["lazylib.other:Other"]
+        modules.enter()  # of the second loop: the first one's body does not run again

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from types import CellType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +24,6 @@ from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of
 from detrain.python.process import filled_queues
-
-_WITH_CLASS: Final = ("object", "namedtuple", "enum", "static")
-"""Kinds of nodes that begin with the name of a class."""
 
 
 class Decoding(ABC):
@@ -80,10 +77,6 @@ class Decoding(ABC):
     @abstractmethod
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
-
-    def classes(self) -> list[str]:
-        """Return the names of the classes whose objects are in the graph, and of classes that it holds."""
-        return [node[1].partition(" @ ")[0] for node in self.nodes if node[0] in _WITH_CLASS]
 
     def finish(self) -> list[str]:
         """Do what was left for the end, when all roots have been decoded. Returns what could not be put back."""

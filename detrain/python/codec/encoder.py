@@ -59,6 +59,7 @@ from detrain.python.inspect.object_graph import (
     Encoded,
     Item,
     Span,
+    classes_in,
     deep_calls,
     key_path,
 )
@@ -107,6 +108,10 @@ class Encoder(Functions):
         lost = {"lost": sorted(self._lost_numbers), "spare": sorted(self._spare)}
         graph = b"" if self._collects else msgspec.msgpack.encode({"nodes": self._nodes, "roots": dict(roots), **lost})
         return Encoded(graph, self._arrays, self._lost, self._moved, self._unknown)
+
+    def classes(self) -> set[str]:
+        """Return the names of the classes whose objects are in the graph, and of classes that it holds."""
+        return classes_in(node for node in self._nodes if node is not None)
 
     def note_told(self) -> None:
         """Look at what the classes of libraries say themselves that their objects hold. What of it is not in the graph,

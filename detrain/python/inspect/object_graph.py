@@ -7,7 +7,7 @@ import gc
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -258,6 +258,15 @@ class Encoded:
     """What has moved on, and is where it was once a resumed run has loaded the same batches."""
     unknown: list[str] = field(default_factory=list)
     """What stays as the process has it, and would not show that it has moved."""
+
+
+_WITH_CLASS: Final = ("object", "namedtuple", "enum", "static")
+"""Kinds of nodes that begin with the name of a class."""
+
+
+def classes_in(nodes: Iterable[Any]) -> set[str]:
+    """Return the names of the classes whose objects are in a graph, and of classes that it holds."""
+    return {node[1].partition(" @ ")[0] for node in nodes if node[0] in _WITH_CLASS}
 
 
 def shown(path: str) -> str:

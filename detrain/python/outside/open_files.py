@@ -295,7 +295,7 @@ class Files:
         return {self.shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
 
     def folders(self) -> tuple[str, ...]:
-        """Return the folders that the program has made and that are there. Threads of its own may make more meanwhile."""
+        """Return the folders that the program has made and that are there; a thread of its may make more meanwhile."""
         return tuple(sorted(self.shown(path) for path in list(self._made) if os.path.isdir(path)))
 
     def resume(self, checkpoint: Path) -> None:

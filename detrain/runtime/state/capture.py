@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -21,7 +22,7 @@ from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
-from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, deep_calls
+from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules
 from detrain.python.loaders.generator_replay import Pulls
@@ -31,13 +32,14 @@ from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Stream, held_generator
 from detrain.python.process.settings import ProcessSettings
 from detrain.runtime.state.codec_hooks import ProgramHooks
-from detrain.runtime.state.late_imports import import_late
+from detrain.runtime.state.late_imports import LateModules, import_late
 from detrain.store import Snapshot
 
 E = TypeVar("E", bound=Encoder)
 
 _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
+_LATE: Final = "class: the loop alone imports its module"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
 _DEEPEST: Final = 5
@@ -64,10 +66,12 @@ class Capture:
         self._files = files
         self._settings = ProcessSettings()
         self._libraries = LibraryGlobals()
+        self._modules = LateModules()
 
     def begin_phase(self, frame: FrameType) -> Baseline:
         """The program enters a training loop. Returns the baseline."""
         self._settings.begin()
+        self._modules.enter()
         return self.baseline(frame)
 
     def held_generators(self, frame: FrameType) -> dict[str, Stream]:
@@ -160,7 +164,9 @@ class Capture:
             encoder, roots = self._walk(make, frame, baseline, changed)
             if loop is not None and not loop.is_fetched_in_body:
                 roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
-            return encoder.finish(roots)
+            encoded = encoder.finish(roots)
+        late = self._modules.not_imported(encoder.classes())
+        return replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
@@ -266,7 +272,7 @@ class Capture:
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
         """Decode all roots, and bind the names to what they were bound to."""
         modules_of_names = {root.partition("|")[2].rpartition("|")[0] for root in decoder.roots if root.startswith("module|")}
-        import_late([*modules_of_names, *decoder.classes()])
+        import_late([*modules_of_names, *classes_in(decoder.nodes)])
         kept: Any = decoder.decode(decoder.roots.pop(SPENT_NAMES, None), ABSENT, SPENT_NAMES) or ()
         for root, values in _namespaces(frame, is_everything=True) if kept else ():
             for name in values:

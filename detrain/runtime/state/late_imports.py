@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detrain.base.source_files import sources
+
+
+class LateModules:
+    """The modules that loops import, and code outside of them does not."""
+
+    def __init__(self) -> None:
+        self._there: set[str] = set()
+        self._late: set[str] = set()
+
+    def enter(self) -> None:
+        """The program enters a loop: what has been imported so far, a resumed run has here, too."""
+        self._there |= sys.modules.keys() - self._late
+
+    def not_imported(self, classes: Iterable[str]) -> list[str]:
+        """Return those of the classes (`package.module:Class`) that a resumed run cannot find."""
+        late = [name for name in sorted(set(classes)) if _module(name) in sys.modules and _module(name) not in self._there]
+        self._late.update(map(_module, late))
+        wanted = set(_wanted(late)) if late else set()
+        return [name for name in late if _module(name) not in wanted]
 
 
 def import_late(names: Iterable[str]) -> None:
@@ -19,19 +39,30 @@ def import_late(names: Iterable[str]) -> None:
     the class is first used (`transformers.GPT2Config`). The source asks for such a class if it imports the package and
     holds the name of the class.
     """
-    missing = [name for name in dict.fromkeys(names) if name.partition(":")[0] not in sys.modules and not name.startswith("__")]
-    entry = getattr(sys.modules["__main__"], "__file__", None)
-    if not missing or not entry:
-        return
-    nodes = [node for _file, tree in sources(Path(entry)) for node in ast.walk(tree)]
-    imported = {name for node in nodes for name in _imports(node)}
+    missing = [name for name in dict.fromkeys(names) if _module(name) not in sys.modules and not name.startswith("__")]
+    for module in _wanted(missing) if missing else ():
+        importlib.import_module(module)
+
+
+def _module(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _wanted(names: Iterable[str]) -> Iterator[str]:
+    """Yield the modules of these, that the program's source asks for."""
+    imported, words = _asked_for(getattr(sys.modules["__main__"], "__file__", None))
     packages = {name.partition(".")[0] for name in imported}
-    words = {word for node in nodes for word in _words(node)}
-    for name in missing:
+    for name in names:
         module, _, cls = name.partition(":")
-        is_used = module.partition(".")[0] in packages and cls.partition(".")[0] in words
-        if module in imported or is_used:
-            importlib.import_module(module)
+        if module in imported or (module.partition(".")[0] in packages and cls.partition(".")[0] in words):
+            yield module
+
+
+@functools.cache
+def _asked_for(entry: str | None) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what the program imports, and the names under which it reads attributes or imports things."""
+    nodes = [node for _file, tree in sources(Path(entry)) for node in ast.walk(tree)] if entry else []
+    return frozenset(name for node in nodes for name in _imports(node)), frozenset(word for node in nodes for word in _words(node))
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
