@@ -295,7 +295,7 @@ class Iterations:
 
     def _load(self, iterator: Any, loader: Any, place: Place) -> None:
         """Bring an iterator with workers to a place by loading what lies before again."""
-        begin = msgspec.structs.replace(place, given=0, streams={})
+        begin = msgspec.structs.replace(place, given=0, streams={}, drawn="")  # the batches themselves are compared
         self._build(iterator, loader, Rebuild(begin, self._indices(loader, begin)))
         for _ in range(place.given):
             next(iterator)
