@@ -570,13 +570,16 @@ def _is_possible(row: Mapping[str, object]) -> bool:
     return row["data"] != "stream" or row.get("order", "none") == "none"
 
 
+def draws_ahead(row: Mapping[str, object]) -> bool:
+    """Return whether a thread draws random numbers as it loads ahead, and so do bodies: without detrain, by chance."""
+    return bool(row.get("ahead")) and (row["data"], row["workers"]) == ("augmented", 0)
+
+
 def is_refused(row: Mapping[str, object]) -> bool:
     """Return whether no run resumes such a program: what its loaders keep from epoch to epoch is out of reach."""
     if (row["data"], row["workers"]) == ("own", "persistent"):  # workers change their copies of the data set
         return True
     if (row["data"], row["workers"], row["loop"]) == ("stream", "persistent", "islice"):  # they are ahead, by nobody knows how far
-        return True
-    if row.get("ahead") and (row["data"], row["workers"]) == ("augmented", 0):  # the thread draws, and so do bodies
         return True
     is_own = row["order"] in ("own sampler", "drawing sampler") or row["data"] == "generator"
     return row["loop"] == "endless" and (is_own or (row["data"], row["workers"]) == ("stream", 0))

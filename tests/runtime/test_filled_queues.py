@@ -96,7 +96,7 @@ def test_a_thread_that_takes_what_bodies_hand_it_is_named_whoever_has_started_it
     for thread in threads:
         thread.start()
     try:
-        loading.begin_loop()
+        loading.look()
         assert {"what the thread fills holds", "what the thread takes holds"} <= set(children.living())
         named = children.living(loading.standing())
         assert "what the thread takes holds" in named
@@ -167,7 +167,7 @@ def test_a_thread_is_let_load_until_its_queue_is_full() -> None:
     loading.begin_epoch()
     thread = threading.Thread(target=fill)
     thread.start()
-    loading.begin_loop()
+    loading.look()
     assert loaded == [0, 1, 2, 3]  # one more than can wait, and one more to see whether it draws
     assert loading.stand_still() == ""
     assert (held.maxsize, held.get()) == (2, 0)
@@ -192,7 +192,7 @@ def test_a_thread_that_does_not_come_to_a_stand_is_named_and_not_waited_for_agai
     loading.begin_epoch()
     thread = threading.Thread(target=fill, name="endless")
     thread.start()
-    loading.begin_loop()
+    loading.look()
     try:
         assert loading.stand_still() == "endless"
         assert loading.is_there
@@ -203,7 +203,7 @@ def test_a_thread_that_does_not_come_to_a_stand_is_named_and_not_waited_for_agai
 
 
 @pytest.mark.parametrize("size", [2, 0])
-def test_a_thread_that_draws_while_bodies_may_is_named(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.05)
     held = queue.Queue[Any](size)
 
@@ -217,9 +217,11 @@ def test_a_thread_that_draws_while_bodies_may_is_named(size: int, monkeypatch: p
     loading.begin_epoch()
     thread = threading.Thread(target=fill)
     thread.start()
-    loading.begin_loop()
+    loading.look()
+    loading.begin_body()
     loading.stand_still()
-    assert [is_refused(each) for each in loading.drawn] == [True]
+    assert loading.take_turns == bool(size)
+    assert [is_refused(each) for each in loading.drawn] == ([] if size else [True])
     for _ in range(9):
         held.get(timeout=9)
     thread.join()

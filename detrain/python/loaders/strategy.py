@@ -85,7 +85,7 @@ class Entered:
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
-        self._is_at_first = False
+        self.is_at_first = False
         """Whether no body of the last run has begun."""
         self._has_ended = True
         """Whether the last run of a `for` loop has gone on to its end."""
@@ -119,17 +119,18 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
-            self._is_at_first = True
-            self.threads.begin_loop()
+            self.is_at_first = True
+            self.threads.look()
         else:
             self.begin_body()  # which was passed over
         self._has_ended = loop.iteration_id is None
 
     def begin_body(self) -> None:
         """A batch is loaded."""
-        if self._is_at_first:
-            self._is_at_first = False
+        if self.is_at_first:
+            self.is_at_first = False
             self.threads.look()
+        self.threads.begin_body()
 
     def end(self) -> None:
         """The loop has run out."""

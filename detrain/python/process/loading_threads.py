@@ -2,18 +2,22 @@
 
 A thread that an epoch's own code starts, before the first body of a batch loop, is started again by a resumed run,
 which loads the epoch's batches again. It comes to the same place by the same code, if it is let come to a stand: it has
-filled its queue and holds one item more, and nothing moves. So all such threads are waited for wherever a state is
-taken or set, and at the head of a loop's first batch, because that is where they draw the seeds of an epoch.
+filled its queue and holds one item more, and nothing moves. So all such threads are waited for as they are started,
+wherever a state is taken or set, and before a loop's first body, because that is where they draw the seeds of an epoch.
+
+One that draws from the global random streams while bodies run, which may do so, too, would draw by chance. Once such a
+thread is seen, no body begins before it stands: it loads between the bodies, and not beside them.
 """
 
 from __future__ import annotations
 
+import functools
 import queue
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -28,8 +32,11 @@ _BRIEFLY_S: Final = 1.0
 _AGAIN_S: Final = 60.0
 """How long in a resumed run, where the first one has seen them stand."""
 _POLL_S: Final = 0.0005
+_TO_BEGIN_S: Final = 0.05
+"""How long a new thread may take to come to code that says whether it fills a queue."""
 _PUT: Final = {"put", "put_nowait"}
 _TAKE: Final = {"get", "get_nowait", "recv", "wait", "pop", "popleft"}
+_CHANCE: Final = "the order of random numbers (a thread draws them as it loads ahead, by chance before the loop)"
 _OURS: Final = MODULES | {"detrain"}
 """Who brings threads of their own back, or needs none."""
 
@@ -48,15 +55,35 @@ class LoadingThreads:
         """All that were started in this phase, before the loop that goes on."""
         self.is_there = False
         """Whether one has been seen in this epoch."""
+        self.take_turns = False
+        """Whether one draws random numbers, so that none loads while a body runs."""
         self.drawn: set[str] = set()
-        """What is lost, in words, as one draws random numbers while bodies run, which may do so, too."""
+        """What is lost, in words, as one has drawn random numbers while bodies ran, which may do so, too."""
+        self._starter = 0
+        """The thread that runs epochs and starts others, while it does."""
+        self._start: Any = None
 
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
         self._at_phase = weakref.WeakSet(threading.enumerate())
+        if self._start is None:
+            self._start = start = threading.Thread.start
+
+            @functools.wraps(start)
+            def started(thread: threading.Thread) -> None:
+                start(thread)
+                if threading.get_ident() == self._starter:
+                    self._let_begin(thread)
+
+            threading.Thread.start = started  # type: ignore[method-assign, assignment]
+
+    def end_phase(self) -> None:
+        """The program has left the loop."""
+        self._starter = 0
 
     def begin_epoch(self) -> None:
         """An epoch begins: code runs that a resumed run executes again."""
+        self._starter = threading.get_ident()
         self._leave()
         self._found.clear()
         self.is_there = False
@@ -67,26 +94,43 @@ class LoadingThreads:
         self._before = weakref.WeakSet(threading.enumerate())
 
     def look(self) -> None:
-        """Such code has run: it may have started threads."""
-        self._found.update(each for each in threading.enumerate() if each not in self._before)
+        """Such code has run, and no body since: it may have started threads."""
+        new = [each for each in threading.enumerate() if each not in self._before and each not in self._found]
+        self._found.update(new)
+        if new and not self._wait(self._longest_s):
+            self.take_turns |= self._let_in_one(self._longest_s)[1]
 
-    def begin_loop(self) -> None:
-        """The first batch of a loop is about to be loaded."""
-        self.look()
-        if self._found and not self._wait(self._longest_s):
-            self._let_in_one(self._longest_s)
+    def begin_body(self) -> None:
+        """A body is about to run."""
+        if self.take_turns and self._wait(self._longest_s):
+            self.drawn.add(_CHANCE)
 
     def stand_still(self) -> str:
         """Wait until all stand. Return the name of one that does not; empty if there is none."""
         return self._stand_still(self._longest_s)
 
     def _stand_still(self, longest_s: float) -> str:
-        if not self._found:
-            return ""
+        if not self._found or self.take_turns:
+            return self._wait(longest_s)
         before = self._read()
-        name = self._wait(longest_s) or self._let_in_one(longest_s)
-        self._compare(before)
+        name = self._wait(longest_s)
+        if not name:
+            name, _ = self._let_in_one(longest_s)
+        if self._read() != before:
+            self.drawn.add(_CHANCE)
         return name
+
+    def _let_begin(self, thread: threading.Thread) -> None:
+        """A thread has been started: let it come to a stand, if it fills a queue."""
+        until = time.monotonic() + _TO_BEGIN_S
+        while thread.is_alive() and time.monotonic() < until:
+            frame = sys._current_frames().get(thread.ident or 0)
+            if frame is not None and not _is_of_python(frame):
+                break
+            time.sleep(_POLL_S)
+        frame = sys._current_frames().get(thread.ident or 0)
+        if frame is not None and _fills(_codes(frame)):
+            self._wait(self._longest_s, [thread])
 
     def require_still(self) -> None:
         """Wait until all stand, as they did in the first run. Raises Diverged."""
@@ -124,32 +168,31 @@ class LoadingThreads:
                 return {thread for thread, held in waiting if type(held) is queue.Queue and held not in filled_queues.met}
             time.sleep(_POLL_S)
 
-    def _let_in_one(self, longest_s: float) -> str:
-        """Have each load one item more, while nothing else runs: so it is seen whether it draws random numbers."""
+    def _let_in_one(self, longest_s: float) -> tuple[str, bool]:
+        """Have each load one item more, while nothing else runs; return the name of one that does not come to a stand,
+        and whether one has drawn random numbers.
+        """
         queues = {id(held): held for _thread, frame in self._fillers() if (held := _full_queue(frame)) is not None}
         before = self._read()
         for held in queues.values():
             _widen(held, 1)
         try:
-            return self._wait(longest_s)
+            return self._wait(longest_s), self._read() != before
         finally:
             for held in queues.values():
                 _widen(held, -1)
-            self._compare(before)
 
-    def _compare(self, before: Mapping[str, bytes]) -> None:
-        if self._read() != before:
-            self.drawn.add("the order of random numbers (a thread draws them as it loads ahead, by chance before the loop)")
-
-    def _wait(self, longest_s: float) -> str:
-        """Wait until all stand, each of a chain of them as well: who takes from another's queue lets that one go on."""
+    def _wait(self, longest_s: float, new: Sequence[threading.Thread] = ()) -> str:
+        """Wait until all stand, each of a chain of them as well: who takes from another's queue lets that one go on.
+        Return the name of one that does not; empty if there is none. `new` have been started just now.
+        """
         until, passes = time.monotonic() + longest_s, 0
         before: Mapping[str, bytes] | None = None
         while True:
-            moving = [thread for thread, frame in self._fillers() if thread not in self._endless and _full_queue(frame) is None]
+            moving = [each for each, frame in self._fillers(new) if each not in self._endless and _full_queue(frame) is None]
             passes = 0 if moving else passes + 1
-            if passes > len(self._found):
-                endless = [thread for thread, frame in self._fillers() if thread in self._endless and only_fills(_codes(frame))]
+            if passes > len(self._found) + len(new):
+                endless = [each for each, frame in self._fillers() if each in self._endless and only_fills(_codes(frame))]
                 return endless[0].name if endless else ""
             left_s = until - time.monotonic()
             if before is None and left_s < longest_s / 2:  # by then it has drawn its seeds
@@ -157,15 +200,15 @@ class LoadingThreads:
             if left_s < 0:
                 self._endless.update(moving)
                 self._longest_s = _BRIEFLY_S
-                assert before is not None
-                self._compare(before)
+                if self._read() != before:
+                    self.drawn.add(_CHANCE)
             elif moving:
                 time.sleep(_POLL_S)
 
-    def _fillers(self) -> Iterator[tuple[threading.Thread, FrameType]]:
+    def _fillers(self, new: Sequence[threading.Thread] = ()) -> Iterator[tuple[threading.Thread, FrameType]]:
         """Yield those that put something into queues and have not ended, with their innermost frames."""
-        frames = sys._current_frames() if self._found else {}
-        for thread in list(self._found):
+        frames = sys._current_frames() if self._found or new else {}
+        for thread in {*self._found, *new}:
             frame = frames.get(thread.ident or 0)
             if frame is not None and thread.is_alive() and _fills(_codes(frame)):
                 self.is_there = True
@@ -191,6 +234,14 @@ def _codes(innermost: FrameType) -> list[CodeType]:
             found.append((top, frame.f_code))
         frame = frame.f_back
     return [code for top, code in found if top not in MODULES] if found and found[-1][0] not in _OURS else []
+
+
+def _is_of_python(innermost: FrameType) -> bool:
+    """Return whether a thread is in no code but Python's own."""
+    frame: FrameType | None = innermost
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in sys.stdlib_module_names:
+        frame = frame.f_back
+    return frame is None
 
 
 def _full_queue(innermost: FrameType) -> Any:

@@ -143,6 +143,7 @@ class Session:
             for observer in self.parts.observers:
                 observer.end_phase()
         self.position.end_phase()
+        self.parts.checkpointer.entered.threads.end_phase()
         if self.parts.just_in_time is not None:
             self.parts.just_in_time.mark("behind the loop")  # a test of what was trained takes longer than an epoch's end
         self.recorder.notes_all = False
@@ -193,7 +194,8 @@ class Session:
         if recovery is not None and not plan.is_resuming:
             recovery.hold(position.moment(), position.batches_done, source, frame)
         cuts.end_if_overdue()
-        is_quiet = self._may_be_quiet and self._has_nothing_to_do() and not loop.is_fetched_in_body
+        entered = parts.checkpointer.entered
+        is_quiet = self._may_be_quiet and self._has_nothing_to_do() and not (loop.is_fetched_in_body or entered.is_at_first)
         self._quiet = loop.iteration_id if is_quiet else None
         return position.next_batch()
 
@@ -202,7 +204,8 @@ class Session:
         happens.
         """
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
-        return not is_on_its_way and self.parts.recovery is None and self.recorder.is_quiet
+        takes_turns = self.parts.checkpointer.entered.threads.take_turns
+        return not is_on_its_way and self.parts.recovery is None and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
