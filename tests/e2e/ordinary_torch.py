@@ -572,7 +572,8 @@ def _is_possible(row: Mapping[str, object]) -> bool:
 
 def draws_ahead(row: Mapping[str, object]) -> bool:
     """Return whether a thread draws random numbers as it loads ahead, and so do bodies: without detrain, by chance."""
-    return bool(row.get("ahead")) and (row["data"], row["workers"]) == ("augmented", 0)
+    draws = (row["data"], row["workers"]) == ("augmented", 0) or row.get("helper") == "opacus"  # whose sampler draws each batch
+    return bool(row.get("ahead")) and draws
 
 
 def is_refused(row: Mapping[str, object]) -> bool:

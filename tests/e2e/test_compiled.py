@@ -242,10 +242,10 @@ def test_kernels_that_are_others_with_another_cache_stop_the_resume_each_time(to
     info = torch_server.detrain("info", "program.py", cwd=tmp_path)
     other = [torch_server.detrain(*command, cwd=tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "second")) for _ in range(2)]
 
-    assert died.err.count("Net.forward in program.py: its kernels follow from what was compiled before") == 1
-    assert "Net.forward in program.py (compiled code: its kernels follow from what was compiled before" in info.out
+    assert died.err.count("Net.forward in program.py:15: its kernels follow from what was compiled before") == 1
+    assert "Net.forward in program.py:15 (compiled code: its kernels follow from what was compiled before" in info.out
     assert [each.status for each in other] == [Diverged.exit_code] * 2
-    assert "the kernels that PyTorch compiles for Net.forward in program.py" in other[0].err
+    assert "the kernels that PyTorch compiles for Net.forward in program.py:15" in other[0].err
     assert "--from" not in other[0].err
 
 

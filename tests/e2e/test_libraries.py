@@ -175,14 +175,14 @@ def test_a_stream_that_lightning_draws_from_is_refused_inside_an_epoch_and_that_
         pytest.skip("lightning is not installed")
     program = tmp_path / "program.py"
     program.write_text(STREAM)
-    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="7")
+    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="3")
     assert died.status == -9
     assert "a resumed run will be REFUSED from here on" in died.err
     assert "an IterableDataset has no positions" in died.err
     assert detrain("run", "--every", "2b", program, cwd=tmp_path).status == NotCapturable.exit_code
 
     (tmp_path / "epochs").mkdir()
-    for death in ("7", ""):
+    for death in ("7", ""):  # which goes back to the epoch's start
         last = detrain("run", "--every", "1", program, cwd=tmp_path / "epochs", DIE_AT=death)
         assert last.status == (0 if not death else -9), last.err
         assert "REFUSED" not in last.err

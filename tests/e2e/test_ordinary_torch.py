@@ -25,7 +25,7 @@ from tests.e2e.ordinary_torch import (
     rows_with_configs,
     text,
 )
-from tests.e2e.runs import deaths_of
+from tests.e2e.runs import Result, deaths_of
 
 FAST = (0, 5)
 """The rows of the fast lane: the plainest, and one with workers, drawn rows, an average of the weights and clones."""
@@ -33,6 +33,11 @@ FAST_BESIDE = (13,)
 """One with a thread that loads ahead, rows that draw, and a log that rotates."""
 FAST_WITH_CONFIGS = (0,)
 TABLES = (rows(), FAST), (rows_beside(), FAST_BESIDE), (rows_with_configs(), FAST_WITH_CONFIGS), (rows_of_libraries(), ())
+
+
+def printed(result: Result) -> list[str]:
+    """Return the lines that a program has printed, without those of hydra's logger, which begin with the time."""
+    return [line for line in result.out.splitlines() if "][INFO] - " not in line]
 
 
 def _cases() -> Iterator[Any]:
@@ -76,5 +81,6 @@ def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
             break
     assert not is_refused(row)
     assert last.last_line() == whole.last_line(), said + last.err
-    assert last.out == whole.out[-len(last.out) :]
+    lines = printed(last)
+    assert lines == printed(whole)[-len(lines) :]
     assert "not captured" not in last.err

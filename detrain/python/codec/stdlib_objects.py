@@ -1,6 +1,7 @@
 """Objects of Python's own library with a state that can be read and made again: iterators of built-in kinds, writers of
 CSV, files in memory, files that have been closed, arrays of `array`, dictionaries that hold weakly or are only shown,
-patterns, events of threads, what a thread keeps to itself, queues, jobs of pools that have ended.
+patterns, events of threads, what a thread keeps to itself, queues, jobs of pools that have ended, connections to
+SQLite.
 
 An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how
 far.
@@ -20,6 +21,7 @@ import itertools
 import os
 import queue
 import re
+import sqlite3
 import sys
 import threading
 import types
@@ -104,6 +106,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         return f"io.{cls.__name__}", [value.getvalue(), value.tell()]
     if cls is array.array:
         return "array.array", [value.typecode, value.tobytes()]
+    if cls is sqlite3.Connection:
+        return _connected(value)
     if cls is threading.Event:
         return "threading.Event", [value.is_set()]
     if cls is threading.local:
@@ -183,6 +187,8 @@ def remake(kind: str, values: list[Any], current: Any) -> Any:
         return current
     if kind in _QUEUES_BY_KIND:
         return _refilled(current, kind, values)
+    if kind == "sqlite3.Connection":
+        return _reconnected(current, *values)
     now = parts(current)
     old = now[1] if now is not None and now[0] == kind else []
     if _is_same(old, values):
@@ -201,6 +207,8 @@ def make(kind: str, values: list[Any]) -> Any:
         writer = object.__new__(csv.DictWriter)
         vars(writer).update(zip(_DICT_WRITER, values, strict=True))
         return writer
+    if kind == "sqlite3.Connection":
+        return _reconnected(None, *values)
     if kind in ("io.StringIO", "io.BytesIO"):
         memory: Any = io.StringIO() if kind == "io.StringIO" else io.BytesIO()
         _fill(memory, *values)
@@ -259,6 +267,28 @@ def _reduced(value: Any) -> tuple[str, list[object]] | None:
     if name == "itertools.cycle":  # what it has saved is its own: it must not be filled with something else
         state = [(list(state[0][0]), state[0][1])]
     return None if name is None or len(state) > 1 else (name, [arguments, *state])
+
+
+def _connected(table: sqlite3.Connection) -> tuple[str, list[object]] | None:
+    """Return what there is to a connection to one database in a file, outside of a transaction."""
+    try:
+        names = table.execute("pragma database_list").fetchall()
+        is_plain = len(names) == 1 and names[0][2] and not table.in_transaction
+    except sqlite3.Error:  # it is closed, or another thread's
+        return None
+    return ("sqlite3.Connection", [names[0][2], table.isolation_level, table.row_factory, table.text_factory]) if is_plain else None
+
+
+def _reconnected(current: object, path: str, isolation: Any, rows: Any, texts: Any) -> sqlite3.Connection | None:
+    """Return a connection to a database that is there; `current` if it is one to that."""
+    known = _connected(current) if type(current) is sqlite3.Connection else None
+    if known is None or known[1][0] != path:
+        if not os.path.isfile(path):
+            return None
+        current = sqlite3.connect(path)
+    assert isinstance(current, sqlite3.Connection)
+    current.isolation_level, current.row_factory, current.text_factory = isolation, rows, texts
+    return current
 
 
 def _closed(file: Any) -> tuple[str, list[object]] | None:
