@@ -1,7 +1,9 @@
 """A probe in every generator of the program: how often it has yielded is its position, and Python does not tell.
 
-`yield value` becomes `yield _detrain_yield((value))`, in memory only, and so does the value of a generator expression
-that is assigned or returned: one that is used up where it stands has no position to keep, and is left as fast as it is.
+`yield value` becomes `yield _detrain_yield((value)); _detrain_begun()`, in memory only, and the generator's first
+statement is preceded by `_detrain_begun()`, which says that it is asked for the next value. So does the value of a
+generator expression that is assigned or returned, but for the latter: one that is used up where it stands has no
+position to keep, and is left as fast as it is.
 A generator that hands on another's values by `yield from` is left alone, and so is one that takes something in: what
 was sent cannot be sent again.
 """
@@ -9,14 +11,15 @@ was sent cannot be sent again.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from detrain.base.source_parsing import parse
 from detrain.instrument.text_edits import Edit, around, decode_source, line_starts
 
 PROBE: Final = "_detrain_yield"
-"""A name among the built-ins, where a run puts it."""
+BEGUN: Final = "_detrain_begun"
+"""Names among the built-ins, where a run puts them."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -32,9 +35,10 @@ def edits_for_yields(source: bytes) -> list[Edit]:
     edits: list[Edit] = []
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         yields = list(_own_yields(function))
-        alone = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Expr)}
-        if any(isinstance(node, ast.YieldFrom) or id(node) not in alone for node in yields):
+        alone = {id(node.value): node for node in ast.walk(function) if isinstance(node, ast.Expr)}
+        if not yields or any(isinstance(node, ast.YieldFrom) or id(node) not in alone for node in yields):
             continue
+        edits += _at_start(function.body, starts)
         for node in yields:
             value = node.value if isinstance(node, ast.Yield) else None
             if value is not None:
@@ -42,11 +46,43 @@ def edits_for_yields(source: bytes) -> list[Edit]:
             elif node.end_lineno is not None and node.end_col_offset is not None:
                 place = starts[node.end_lineno - 1] + node.end_col_offset
                 edits.append((place, place, f" {PROBE}(None)"))
+            place = _end(alone[id(node)], starts)
+            edits.append((place, place, f"; {BEGUN}()"))
     for statement in ast.walk(tree):
         kept = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return) else None
         if isinstance(kept, ast.GeneratorExp) and not _is_async(kept):
             edits += around(kept.elt, starts, PROBE)
     return edits
+
+
+def _at_start(body: list[ast.stmt], starts: list[int]) -> list[Edit]:
+    """Return the insertions that call the probe before a function's first statement; none before a definition in it."""
+    first = next((each for each in body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))), body[-1])
+    if isinstance(first, ast.Try):
+        return _at_start(first.body, starts)
+    for kinds, part in _HEADS:
+        if isinstance(first, kinds):
+            return around(part(first), starts, BEGUN)
+    if isinstance(first, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.AsyncFor | ast.AsyncWith | ast.TryStar):
+        return []
+    place = starts[first.lineno - 1] + first.col_offset
+    return [(place, place, f"{BEGUN}(); ")]
+
+
+_HEADS: Final[tuple[tuple[type[ast.stmt], Callable[[Any], ast.expr]], ...]] = (
+    (ast.For, lambda node: node.iter),
+    (ast.While, lambda node: node.test),
+    (ast.If, lambda node: node.test),
+    (ast.With, lambda node: node.items[0].context_expr),
+    (ast.Match, lambda node: node.subject),
+)
+"""Statements that none can precede on their line, and what of each is computed first."""
+
+
+def _end(node: ast.stmt, starts: list[int]) -> int:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return starts[node.end_lineno - 1] + node.end_col_offset
 
 
 def _is_async(node: ast.GeneratorExp) -> bool:

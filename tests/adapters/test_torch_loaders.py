@@ -33,7 +33,7 @@ from detrain.python.process.sigterm import Termination
 
 MOMENT = [0]
 NOTED: list[Any] = []
-LOADERS = Loaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append))  # type: ignore[arg-type]
+LOADERS = Loaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append, is_again=False))  # type: ignore[arg-type]
 """It watches the loaders of the whole process, from here on."""
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.instrument.text_edits import apply
-from detrain.instrument.yield_probes import PROBE, edits_for_yields
+from detrain.instrument.yield_probes import BEGUN, PROBE, edits_for_yields
+from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run
 
@@ -232,7 +233,11 @@ def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None
     found = []
     for text in (source, edited):
         seen: list[object] = []
-        space: dict[str, object] = {PROBE: lambda value: value, "print": lambda *values, seen=seen: seen.append(values)}
+        space: dict[str, object] = {
+            PROBE: lambda value: value,
+            BEGUN: lambda value=None: value,
+            "print": lambda *values, seen=seen: seen.append(values),
+        }
         exec(compile(text, "values.py", "exec"), space)
         made = space["values"]()  # type: ignore[operator]
         values = [next(made)]
@@ -249,3 +254,49 @@ def test_only_generators_that_take_nothing_in_are_followed() -> None:
     assert edits_for_yields(b"def values():\n    yield 1\n    yield\n") != []
     assert edits_for_yields(b"def values():\n    x = yield 1\n    yield x\n") == []
     assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") == []
+
+
+ENDLESS = """
+import os, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+labelled = DataLoader(TensorDataset(torch.randn(32, 3)), 8, shuffle=True)
+other = DataLoader(TensorDataset(torch.randn(40, 3)), 12, shuffle=True{own})
+def endless(loader):
+    {head}
+        for batch in loader: yield batch
+stream = endless(other)
+weights = torch.zeros(3, requires_grad=True)
+optimizer = torch.optim.SGD([weights], 0.05)
+for epoch in range(5):
+    for step, {loads}
+        loss = (weights - rows).pow(2).mean() + (weights - more).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        if os.environ.get("DIE_AT") == f"{{epoch}}:{{step}}":
+            os.kill(os.getpid(), 9)
+    print(epoch, loss.item(), flush=True)
+print(weights.tolist())
+"""
+LOADS = {
+    "zip": "((rows,), (more,)) in enumerate(zip(labelled, stream)):",
+    "next": "(rows,) in enumerate(labelled):\n        (more,) = next(stream)",
+}
+HEADS = {"while": "while True:", "for": "for turn in range(99):"}
+OWN = {"global": "", "own": ", generator=torch.Generator().manual_seed(5)"}
+
+
+@pytest.mark.parametrize(("every", "death"), [("3b", "2:3"), ("1", "3:2"), ("3b", "1:2")])
+@pytest.mark.parametrize(("loads", "head", "own"), [("next", "while", "global"), ("zip", "for", "global"), ("next", "for", "own")])
+def test_an_endless_generator_over_one_loader_beside_another(
+    loads: str, head: str, own: str, every: str, death: str, torch_server: Server, tmp_path: Path
+) -> None:
+    """What the other loader drew between the batch's head and the pull was not drawn when it was pulled again."""
+    program = ENDLESS.format(loads=LOADS[loads], head=HEADS[head], own=OWN[own])
+    (tmp_path / "program.py").write_text(program)
+    whole = torch_server.bare("program.py", cwd=tmp_path)
+    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
+    last = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, died.status, last.status) == (0, -9, 0), died.err + last.err
+    assert last.last_line() == whole.last_line()
+    assert "REFUSED" not in died.err

@@ -1,8 +1,8 @@
 """Generators of the program that live on from epoch to epoch, and Python in pipelines: what they draw is drawn again.
 
 A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time
-with the random streams that the first run had there. The values it then yields must have the digests of the first
-run's.
+with the random streams that the first run had there: those at the batch's head, and where others have drawn since,
+those that it found. The values it then yields must have the digests of the first run's.
 """
 
 from __future__ import annotations
@@ -21,10 +21,58 @@ from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
 
 
-class _Pulled:
-    """One generator: the values it has yielded since the run knows it."""
+class Elements:
+    """What a framework's iterators have Python make, and what generators yield: the random streams that this found.
 
-    def __init__(self) -> None:
+    Others may have drawn from these since the element before; where the elements are made again, the streams are set.
+    """
+
+    def __init__(self, streams: Streams, journal: Journal, note: Callable[[object], None]) -> None:
+        """`note` takes each element that is given, if it is not made again."""
+        self._streams, self._journal, self._note = streams, journal, note
+        self._left: dict[str, dict[str, bytes]] = {}
+        """The streams as each iterator's last element has left them."""
+        self.is_again = False
+        """Whether they are made again."""
+        self.is_python = False
+        """Whether pipelines of the program call Python at all."""
+
+    def begin(self, name: str, number: int) -> None:
+        """An iterator's next element is about to be made."""
+        if self.is_again:
+            self._streams.write(self._journal.elements.get(name, {}).get(number, {}))
+            return
+        left = self._left.get(name, {}) if number else {}
+        moved = {each: state for each, state in self._streams.read().items() if left.get(each) != state}
+        if moved:
+            self._journal.add_element(name, number, moved)
+
+    def end(self, name: str) -> None:
+        """It has been made."""
+        self._left[name] = self._streams.read()
+
+    def note(self, element: object) -> None:
+        """An iterator that lives on has given an element."""
+        if not self.is_again:
+            self._note(element)
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Elements are made again inside."""
+        self.is_again = True
+        try:
+            yield
+        finally:
+            self.is_again = False
+
+
+class _Pulled:
+    """One generator: the values it has yielded since the run knows it. `name` is of its own in the run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_asked = False
+        """Whether it is on its way to the next value."""
         self.count = 0
         self.digest = b""
         self.runs: list[list[int]] = []
@@ -50,8 +98,10 @@ class Pulls:
         address: Callable[[], Address],
         digest: Callable[[object], str],
         repeat_streams: Callable[[Address | None, Address], None],
+        elements: Elements,
     ) -> None:
         self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
+        self._elements, self._followed = elements, 0
         self._by_frame: dict[int, _Pulled] = {}
         self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
         self._replayed: Address | None = None
@@ -67,7 +117,8 @@ class Pulls:
     def follow(self, value: object) -> None:
         """Follow a generator from here on, if its yields are seen."""
         if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):
-            frame, pulled = value.gi_frame, _Pulled()
+            frame, pulled = value.gi_frame, _Pulled(f"generator {self._followed}")
+            self._followed += 1
             self._known[value] = self._by_frame[id(frame)] = pulled
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
 
@@ -77,10 +128,19 @@ class Pulls:
             self._repeat_streams(self._replayed, address)
         self._replayed = address
 
+    def begin(self, frame: object) -> None:
+        """A generator, whose frame this is, is asked for its next value."""
+        pulled = self._by_frame.get(id(frame))
+        if pulled is not None and not pulled.is_asked:
+            pulled.is_asked = True
+            self._elements.begin(pulled.name, pulled.count)
+
     def note(self, frame: object, value: object) -> None:
         """A generator, whose frame this is, is about to yield a value."""
         pulled = self._by_frame.get(id(frame))
         if pulled is not None:
+            pulled.is_asked = False
+            self._elements.end(pulled.name)
             pulled.note(self._replayed or self._address(), bytes.fromhex(self._digest(value)))
 
     def state(self, value: object) -> list[Any] | None:
@@ -98,60 +158,17 @@ class Pulls:
             return False
         addresses = [(phase, epoch, batch + turn) for phase, epoch, batch, n in runs for turn in range(n)]
         try:
-            while pulled.count < count:
-                self.be_at(addresses[pulled.count])
-                next(value)
-            if has_ended:
-                next(value, None)
+            with self._elements.again():
+                while pulled.count < count:
+                    self.be_at(addresses[pulled.count])
+                    next(value)
+                if has_ended:
+                    next(value, None)
         except StopIteration:
             return False
         finally:
             self.be_at(None)
         return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
-
-
-class Elements:
-    """Elements that a framework's iterators have Python make: the random streams that it found.
-
-    Others may have drawn from these since the element before; where the elements are made again, the streams are set.
-    """
-
-    def __init__(self, streams: Streams, journal: Journal, note: Callable[[object], None]) -> None:
-        """`note` takes each element that is given, if it is not made again."""
-        self._streams, self._journal, self._note = streams, journal, note
-        self._left: dict[str, dict[str, bytes]] = {}
-        """The streams as each iterator's last element has left them."""
-        self._is_again = False
-        self.is_python = False
-        """Whether pipelines of the program call Python at all."""
-
-    def begin(self, name: str, number: int) -> None:
-        """An iterator's next element is about to be made."""
-        if self._is_again:
-            self._streams.write(self._journal.elements.get(name, {}).get(number, {}))
-            return
-        left = self._left.get(name, {}) if number else {}
-        moved = {each: state for each, state in self._streams.read().items() if left.get(each) != state}
-        if moved:
-            self._journal.add_element(name, number, moved)
-
-    def end(self, name: str) -> None:
-        """It has been made."""
-        self._left[name] = self._streams.read()
-
-    def note(self, element: object) -> None:
-        """An iterator that lives on has given an element."""
-        if not self._is_again:
-            self._note(element)
-
-    @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        """Elements are made again inside."""
-        self._is_again = True
-        try:
-            yield
-        finally:
-            self._is_again = False
 
 
 def _is_seen(code: CodeType) -> bool:

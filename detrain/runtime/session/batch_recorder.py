@@ -54,8 +54,10 @@ class BatchRecorder:
         self.is_spoilt = False
         """Whether one of them would have been needed: no state is taken before the epoch's end."""
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
-        self.pulls = Pulls(position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams)
         self.elements = Elements(streams, journal, self._note_element)
+        self.pulls = Pulls(
+            position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams, self.elements
+        )
         self._at_batch: dict[str, bytes] | None = None
         """The streams at the head of the running body; None where nothing is recorded of them."""
         self.notes_all = False
@@ -120,6 +122,10 @@ class BatchRecorder:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, (np.ndarray, *self._adapters.constant_types)) for part in parts):
             self._note_element(value)
+
+    def begin_yield(self, frame: FrameType) -> None:
+        """A generator of the program is asked for its next value."""
+        self.pulls.begin(frame)
 
     def note_yield(self, frame: FrameType, value: object) -> None:
         """A generator of the program is about to yield."""

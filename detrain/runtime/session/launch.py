@@ -33,6 +33,7 @@ from detrain.base.source_files import imported_modules
 from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
+from detrain.instrument.yield_probes import BEGUN
 from detrain.instrument.yield_probes import PROBE as YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, set_program
@@ -72,6 +73,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     np.random.seed(config.seed % (1 << 32))
     fix_listings()
     setattr(builtins, YIELD, probes.note_yield)
+    setattr(builtins, BEGUN, probes.begin_yield)
     setattr(builtins, FETCH, probes.note_fetch)
     session = traced = None
     if config.trace is not None:

@@ -405,6 +405,13 @@ def note_yield(value: T) -> T:
     return value
 
 
+def begin_yield(value: T | None = None) -> T | None:
+    """Note that a generator of the program is asked for its next value; return what its first statement computes."""
+    if _session is not None:
+        _guarded(_session.recorder.begin_yield, sys._getframe(1))
+    return value
+
+
 def note_fetch(value: T) -> T:
     """Note what the line of an update has loaded to train on it; return it."""
     if _session is not None:

@@ -148,6 +148,8 @@ class Iteration:
     """Whether a worker's copy of the data set has changed."""
     thread: int = 0
     """The number of the thread that has drawn its last batch; 0 for none."""
+    is_pulled: bool = False
+    """Whether a generator has begun it that is pulled again."""
     ended: dict[int, dict[str, bytes]] = field(default_factory=dict)
     """What workers hold behind all of their batches, some of which may still wait here."""
 
@@ -443,7 +445,8 @@ class Iterations:
             moment = None if before is None else before.moment  # None: it was made before this epoch
         iterator._sampler_iter = indices
         before = vars(iterator).get(_ITERATION) if rebuild is None else None
-        known = Iteration(number, moment, _held(loader), indices, states)
+        is_pulled = self._elements is not None and self._elements.is_again
+        known = Iteration(number, moment, _held(loader), indices, states, is_pulled=is_pulled)
         if loader.persistent_workers:
             known.copied = signature(loader.dataset) if before is None else before.copied
         vars(iterator)[_ITERATION] = known

@@ -114,11 +114,20 @@ class Loaders:
         return {"begun": self._iterations.made}
 
     def restore(self, counts: dict[str, int], positions: Mapping[str, Array], mode: Mode) -> None:
-        """Bring iterators that are alive to their positions."""
+        """Bring iterators that are alive to their positions.
+
+        A generator that is pulled again has begun some of them in another order than the first run. What their samplers
+        drew from first tells which they are; pulling is what brings them to their place.
+        """
+        packed = [array for key, array in positions.items() if key.startswith(_KEY)]
+        places = {place.number: place for place in (msgspec.msgpack.decode(each.tobytes(), type=Place) for each in packed)}
         for iterator, known in self._iterations.alive():
-            packed = positions.get(f"{_KEY} {known.number}")
-            if packed is not None:
-                self._iterations.set_place(iterator, msgspec.msgpack.decode(packed.tobytes(), type=Place))
+            place, birth = places.get(known.number), known.indices.birth
+            same = [] if place is not None and place.birth == birth else [each for each in places.values() if each.birth == birth]
+            if same and birth:
+                known.number = same[0].number
+            elif place is not None and (place.birth == birth or not known.is_pulled):
+                self._iterations.set_place(iterator, place)
         self._iterations.made = counts["begun"]
 
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
