@@ -9,6 +9,7 @@ run and who asks: killed and resumed, a run draws the same. What a loop asks of 
 
 from __future__ import annotations
 
+import atexit
 import base64
 import ctypes
 import datetime
@@ -72,10 +73,11 @@ class Outside:
         """Where the program forks, and how manieth time there."""
         self._lineage = ""
         """Of a child, the forks that have led to it: each draws its own, and the same in each run."""
-        self._thread = threading.get_ident()
+        self._thread, self._is_over = threading.get_ident(), False
 
     def watch(self) -> None:
         """Put the recorded clock and randomness in the place of the real ones."""
+        atexit.register(self._end)
         time.time = self._replayed("time", time.time, repr, float)
         time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
         urandom = self._settled(os.urandom, self._replayed("urandom", os.urandom, _to_text, base64.b64decode))
@@ -87,6 +89,10 @@ class Outside:
         _watch_datetime()
         _watch_seeds(urandom)
         os.register_at_fork(before=self._before_fork, after_in_child=self._begin_child)
+
+    def _end(self) -> None:
+        """The process is about to end. What Python clears away then may still ask, when modules are gone."""
+        self._is_over = True
 
     def enter(self, at: float | None = None) -> None:
         """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
@@ -112,12 +118,12 @@ class Outside:
         """Whether a run that resumes asks again what is asked now: outside of training loops,
         in the program's thread.
         """
-        return self._place() is None and threading.get_ident() == self._thread
+        return not self._is_over and self._place() is None and threading.get_ident() == self._thread
 
     @property
     def is_in_loop(self) -> bool:
         """Whether the program's thread is in a training loop with probes."""
-        return self._place() is not None and threading.get_ident() == self._thread
+        return not self._is_over and self._place() is not None and threading.get_ident() == self._thread
 
     def read(self, kind: str, real: Callable[[], str]) -> str:
         """Return what was read of a kind at this turn, by the first run that came here; `real` reads."""
