@@ -98,14 +98,17 @@ class Outside:
         """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
         self.readings.setdefault(_ENTERED, [repr(now() if at is None else at)])
 
-    def forget_rest(self) -> None:
+    def forget_rest(self, asked: Mapping[str, int]) -> None:
         """Forget what an earlier process read and this one has not asked for by the time that it enters its first loop.
 
-        That process had no probes yet: it read this inside the loop. Behind the loop nobody may hear it.
+        That process had no probes yet: it read this inside the loop. Behind the loop nobody may hear it. `asked`: how
+        often questions were asked of which the turns are recorded, and not all of them.
         """
         for kind in [kind for kind in self.readings if kind not in ("entropy", _ENTERED)]:
-            unheard = self.readings[kind][self._used.get(kind, 0) :]
-            del self.readings[kind][self._used.get(kind, 0) :]
+            values, used = self.readings[kind], self._used.get(kind, 0)
+            heard = [turn for turn in values if int(turn) <= asked[kind]] if kind in asked else values[:used]
+            unheard = values[len(heard) :]
+            values[:] = heard
             self._sizes[" " in kind] -= sum(len(kind) + len(value) for value in unheard)
 
     @property

@@ -70,7 +70,7 @@ class Answers:
     def __init__(self, outside: Outside, files: Files, changes: Changes) -> None:
         self._outside, self._files, self._changes = outside, files, changes
         self._said: set[str] = set()
-        self._asked: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
         """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
         self._started = time.time()
         self._has_entered = False
@@ -101,7 +101,7 @@ class Answers:
         if not self._outside.is_recording:
             return real()
         kind = _kind(question, path)
-        turn = self._asked[kind] = self._asked.get(kind, 0) + 1
+        turn = self.asked[kind] = self.asked.get(kind, 0) + 1
         if str(turn) in self._outside.readings.get(kind, ()):
             return self._is_prepared(path) and self._ask(real)
         is_there = self._ask(real)

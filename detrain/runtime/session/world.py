@@ -65,7 +65,7 @@ class World:
     def enter(self, at: float | None = None) -> None:
         """The program enters its first training loop, or has done so (`at`) where there are no probes yet."""
         if at is None and self._hears_beginning:
-            self.outside.forget_rest()
+            self.outside.forget_rest(self.answers.asked)
             self._hears_beginning = False
         self.outside.enter(at)
         if at is None:
