@@ -41,9 +41,9 @@ def _compare(source: str, everies: list[str], places: list[str], server: Server,
 
         assert killed.status in (-9, 0), killed.err  # an epoch may have fewer batches
         assert again.status == 0, again.err
-        if killed.status:
+        if killed.status:  # else the second run has appended to the logs of the first
             assert goes_through(again.out.splitlines(), whole.out.splitlines(), trainings=2), (every, place)
-        assert _written(folder) == _written(home / "whole"), (every, place)
+            assert _written(folder) == _written(home / "whole"), (every, place)
 
 
 def _folder(path: Path, source: str) -> Path:
