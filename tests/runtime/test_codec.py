@@ -1152,24 +1152,33 @@ def test_an_event_of_threads_is_set_again_or_not() -> None:
     assert [before[name].is_set() for name in ("set", "clear", "new")] == [True, False, False]
 
 
-def test_dictionaries_that_hold_weakly_come_back() -> None:
+def test_collections_that_hold_weakly_come_back() -> None:
     def make() -> World:
         nodes = [kinds.Loose(0), kinds.Loose(1)]
-        return {"nodes": nodes, "keys": weakref.WeakKeyDictionary(), "values": weakref.WeakValueDictionary(), "none": None}
+        weak = {"keys": weakref.WeakKeyDictionary(), "values": weakref.WeakValueDictionary(), "set": weakref.WeakSet(nodes[:1])}
+        return {"nodes": nodes, **weak, "none": None, "new": None}
 
     after, before = make(), make()
-    live = before["keys"]
+    live, live_set = before["keys"], before["set"]
     before["keys"][before["nodes"][0]] = "other"
     baseline = baseline_of(after)
     after["keys"][after["nodes"][1]], after["values"]["first"] = 5, after["nodes"][0]
     after["none"] = weakref.WeakValueDictionary({1: after["nodes"][1]})
+    after["set"].add(after["nodes"][1])
+    after["set"].discard(after["nodes"][0])
+    after["new"] = weakref.WeakSet(after["nodes"])
     encoded = encode(after, baseline)
     why = "when what it holds is let go of is not as without detrain"
-    kinds_of = {"keys": "Key", "values": "Value", "none": "Value"}
-    assert encoded.not_captured == [f"{name} (weakref.Weak{kind}Dictionary: {why})" for name, kind in kinds_of.items()]
+    kinds_of = {
+        **{"keys": "weakref.WeakKeyDictionary", "values": "weakref.WeakValueDictionary", "set": "_weakrefset.WeakSet"},
+        **{"none": "weakref.WeakValueDictionary", "new": "_weakrefset.WeakSet"},
+    }
+    assert encoded.not_captured == [f"{name} ({kind}: {why})" for name, kind in kinds_of.items()]
     assert restore(encoded, before, baseline_of(before)) == []
 
     nodes = before["nodes"]
+    assert before["set"] is live_set
+    assert (set(live_set), set(before["new"])) == ({nodes[1]}, set(nodes))
     assert before["keys"] is live
     assert list(before["keys"].items()) == [(nodes[1], 5)]
     assert [*before["values"].items(), *before["none"].items()] == [("first", nodes[0]), (1, nodes[1])]

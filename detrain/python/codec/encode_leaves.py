@@ -327,10 +327,8 @@ class LeafEncoder(ABC):
         return None
 
     def _note_weak(self, value: object, path: str) -> None:
-        """Name a dictionary that holds weakly and has changed: what a baseline holds lives
-        longer than without detrain.
-        """
-        if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+        """Name a collection that holds weakly and has changed: what a baseline holds lives longer than without detrain."""
+        if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary | weakref.WeakSet):
             return
         if self._collects:
             self._baseline.add_position(value, position(value))

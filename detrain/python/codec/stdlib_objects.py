@@ -124,6 +124,8 @@ def parts(value: Any) -> tuple[str, list[object]] | None:
         inside = gc.get_referents(value)
         is_of_class = type(inside[0]) is not dict or "__module__" in inside[0]
         return None if is_of_class else ("types.MappingProxyType", inside)
+    if cls is weakref.WeakSet:
+        return "weakref.WeakSet", [list(value)]
     if cls in _WEAK:
         entries = list(value.items())
         return f"weakref.{cls.__name__}", [[key for key, _ in entries], [item for _, item in entries]]
@@ -178,6 +180,9 @@ def remake(kind: str, values: list[Any], current: Any) -> Any:
         return current
     if type(current) in _WEAK and kind == f"weakref.{type(current).__name__}":
         _fill_weak(current, *values)
+        return current
+    if type(current) is weakref.WeakSet and kind == "weakref.WeakSet":
+        _fill_set(current, *values)
         return current
     if type(current) is threading.Event and kind == "threading.Event":
         _set_event(current, is_set=values[0])
@@ -235,6 +240,8 @@ def make(kind: str, values: list[Any]) -> Any:
         weak: Any = weakref.WeakKeyDictionary() if kind == "weakref.WeakKeyDictionary" else weakref.WeakValueDictionary()
         _fill_weak(weak, *values)
         return weak
+    if kind == "weakref.WeakSet":
+        return weakref.WeakSet(*values)
     if kind == "array.array":
         return array.array(*values)
     if kind == "concurrent.futures.Future":
@@ -366,6 +373,11 @@ def _fill_weak(held: Any, keys: list[Any], values: list[Any]) -> None:
     held.clear()
     for key, value in zip(keys, values, strict=True):
         held[key] = value
+
+
+def _fill_set(held: weakref.WeakSet[Any], values: list[Any]) -> None:
+    held.clear()
+    held.update(values)
 
 
 def _fill_array(held: array.array[Any], content: bytes) -> None:
