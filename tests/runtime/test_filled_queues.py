@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import functools
 import queue
 import random
 import sys
@@ -224,4 +226,27 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(siz
     assert [is_refused(each) for each in loading.drawn] == ([] if size else [True])
     for _ in range(9):
         held.get(timeout=9)
+    thread.join()
+
+
+def test_a_thread_is_let_fill_its_queue_as_it_is_started_and_a_pools_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # and put back
+    monkeypatch.setattr(loading_threads, "_TO_BEGIN_S", 60.0)
+    held, loaded = queue.Queue[Any](2), []
+
+    def fill() -> None:
+        for number in range(5):
+            loaded.append(number)
+            held.put(number)
+
+    loading = LoadingThreads(dict)
+    loading.begin_phase()
+    loading.begin_epoch()
+    thread = threading.Thread(target=functools.partial(fill))
+    thread.start()
+    assert loaded == [0, 1, 2]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # whose threads wait for work in Python's own code
+        assert pool.submit(len, "ab").result() == 2
+    loading.end_phase()
+    assert [held.get(timeout=9) for _ in range(5)] == [0, 1, 2, 3, 4]
     thread.join()

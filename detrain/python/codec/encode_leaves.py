@@ -327,7 +327,7 @@ class LeafEncoder(ABC):
         return None
 
     def _note_weak(self, value: object, path: str) -> None:
-        """Name a collection that holds weakly and has changed: what a baseline holds lives longer than without detrain."""
+        """Name a collection that holds weakly and has changed: what a baseline holds lives longer than it would."""
         if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary | weakref.WeakSet):
             return
         if self._collects:

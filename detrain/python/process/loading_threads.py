@@ -121,7 +121,11 @@ class LoadingThreads:
         return name
 
     def _let_begin(self, thread: threading.Thread) -> None:
-        """A thread has been started: let it come to a stand, if it fills a queue."""
+        """A thread has been started: let it come to a stand, if it fills a queue. A thread of a pool does not."""
+        run = type(thread).run
+        target = getattr(thread, "_target", None) if run is threading.Thread.run else run
+        if _is_standard(getattr(getattr(target, "func", target), "__module__", None)):
+            return
         until = time.monotonic() + _TO_BEGIN_S
         while thread.is_alive() and time.monotonic() < until:
             frame = sys._current_frames().get(thread.ident or 0)
@@ -229,9 +233,9 @@ def _codes(innermost: FrameType) -> list[CodeType]:
     found: list[tuple[str, CodeType]] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if top not in sys.stdlib_module_names:
-            found.append((top, frame.f_code))
+        module = frame.f_globals.get("__name__")
+        if not _is_standard(module):
+            found.append((str(module or "").partition(".")[0], frame.f_code))
         frame = frame.f_back
     return [code for top, code in found if top not in MODULES] if found and found[-1][0] not in _OURS else []
 
@@ -239,9 +243,13 @@ def _codes(innermost: FrameType) -> list[CodeType]:
 def _is_of_python(innermost: FrameType) -> bool:
     """Return whether a thread is in no code but Python's own."""
     frame: FrameType | None = innermost
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in sys.stdlib_module_names:
+    while frame is not None and _is_standard(frame.f_globals.get("__name__")):
         frame = frame.f_back
     return frame is None
+
+
+def _is_standard(module: object) -> bool:
+    return str(module or "").partition(".")[0] in sys.stdlib_module_names
 
 
 def _full_queue(innermost: FrameType) -> Any:
