@@ -15,7 +15,8 @@ cache in files of this prefix; `moved` a file that is appended to has another na
 `dropped` one is cleared away or emptied (by which name it is kept, the inode of that), `undone` these are as they were;
 `created` the loop has made a file; `database` one of SQLite's is opened (by which name it is kept as it was then: empty
 where there was none, null where it is not kept); `replaced` a file is written as a whole (by which name it is kept, see
-`file_versions`), `returned` those are as they were at a cut; `cut` a checkpoint was taken here.
+`file_versions`), `returned` those are as they were at a cut; `found` one that code before the loop has read is written
+as a whole (by which name it is kept as the run found it); `cut` a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from detrain.base.cursor import Cursor
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
-    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1},
+    **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1, "found": 2},
 }
 """How many values a line of each kind has."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
@@ -91,6 +92,9 @@ class Changes:
         """Which of these there were at each cut: what lies behind it may have been put back."""
         self._old: list[list[Path]] = [[]]
         """What is kept of them since the newest cut, behind what was kept between those before."""
+        self._as_found: dict[str, str] = {}
+        """Files that code before the loop has read, and the loop has written as a whole, and by which names they are
+        kept as the run found them."""
         self._names, self._since = 0, _name(since)
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
@@ -101,8 +105,10 @@ class Changes:
         """Files that are appended to, under one name all along, and how long they were when the run first did."""
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
-            self._names += kind in ("kept", "aside", "dropped", "replaced", "database")
-            if kind == "database":
+            self._names += kind in ("kept", "aside", "dropped", "replaced", "database", "found")
+            if kind == "found":
+                self._as_found[values[0]] = values[1]
+            elif kind == "database":
                 self.databases[values[0]] = values[1]
             elif kind == "aside":
                 self._aside[values[0]] = values[1]
@@ -228,6 +234,20 @@ class Changes:
     def prune_later(self, name: str) -> None:
         """What is kept by a name is of no use some cuts later."""
         self._old[-1].append(self.kept_in / name)
+
+    def keep_as_found(self, path: str) -> None:
+        """A file that code before the loop has read is about to be written as a whole: keep it, if this is the first
+        time in the run."""
+        if path not in self._as_found:
+            name = self.new_name()
+            with contextlib.suppress(OSError):
+                shutil.copy2(path, self.kept_in / name)
+                self._as_found[path] = name
+                self._add("found", path, name)
+
+    def as_found(self, path: str) -> Path | None:
+        """Return where such a file lies as the run found it; None if there is none."""
+        return self.kept_in / self._as_found[path] if path in self._as_found else None
 
     def returned(self) -> None:
         """The files of which the log says that they were replaced behind the cut are as they were."""
@@ -369,7 +389,9 @@ def _lines(path: Path) -> list[list[Any]]:
                 line = json.loads(text)
                 is_line = isinstance(line, list) and line and len(line) - 1 == _KINDS.get(line[0])
                 is_none = is_line and (line[0], line[-1]) in (("replaced", NO_FILE), ("replaced", NO_ROOM))
-                is_kept = is_line and (line[0] in ("kept", "aside", "dropped", "replaced") or (line[0] == "database" and line[2]))
+                is_kept = is_line and (
+                    line[0] in ("kept", "aside", "dropped", "replaced", "found") or (line[0] == "database" and line[2])
+                )
                 is_kept = is_kept and not is_none
                 is_moved = is_line and line[0] == "moved"
                 if is_line and (

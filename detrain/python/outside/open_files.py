@@ -67,6 +67,8 @@ class Files:
         """Files that were open when a loop was entered: opened by code that a resumed run runs again."""
         self._before_loop: set[str] | None = set()
         """Files that code before the first loop has opened to write them anew, while it runs."""
+        self._read_before: set[str] = set()
+        """Files that code before the first loop has read."""
         self._rewritable: frozenset[str] = frozenset()
         """These files, once the loop was entered."""
         self._made_in_loop: set[str] = set()
@@ -169,17 +171,24 @@ class Files:
                 self.fail(NotCapturable(what, how))
 
     def as_then(self, path: str) -> Path | None:
-        """Return where there lies, until it is read, what a log held for the run that was killed at this place of its
-        way: what that run found, and what this process has added. None: the log itself holds just that.
+        """Return where there lies, until it is read, what a file held for the run that was killed at this place of its
+        way: of a log what that run found, and what this process has added; of one that the loop writes as a whole what
+        code before the first loop found. None: the file itself holds just that.
         """
+        if self._changes is None or not os.path.isfile(path):
+            return None
+        if self._before_loop is not None:
+            self._read_before.add(path)
+        kept = self._changes.as_found(path) if self._before_loop is not None and path not in self._written else None
         found, before = self._then.get(path, (0, 0))
-        if found == before or self._changes is None or not self._is_on_way or not os.path.isfile(path):
+        if not self._is_on_way or (kept is None and found == before):
             return None
         view = self._changes.kept_in / self._changes.new_name()
-        with io.FileIO(path) as source, io.FileIO(view, "w") as target:
-            target.write(source.read(found))
-            source.seek(before)
-            target.write(source.read())
+        with io.FileIO(kept or path) as source, io.FileIO(view, "w") as target:
+            target.write(source.read(-1 if kept else found))
+            if kept is None:
+                source.seek(before)
+                target.write(source.read())
         return view
 
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
@@ -251,6 +260,8 @@ class Files:
         is_in_loop = self._before_loop is None and not self._is_on_way  # code on the way puts files aside
         is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
+            if self._changes is not None and path in self._read_before and path not in self._written and os.path.isfile(path):
+                self._changes.keep_as_found(path)
             self.versions.keep(path, how)
 
     def begin_cut(self) -> None:
