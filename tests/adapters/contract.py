@@ -105,7 +105,7 @@ class Moment:
         adapters.add(subject.adapter)
         assert subject.adapter.rollback is not None
         assert subject.adapter.random is not None
-        self._hooks = ProgramHooks(adapters, Files(), Pulls(lambda: None, str, lambda _old, _new: None, None))  # type: ignore[arg-type, return-value]
+        self._hooks = ProgramHooks(adapters, Files(), Pulls(lambda: (0, 0, 0), str, lambda _old, _new: None, None))  # type: ignore[arg-type, return-value]
         self._rollback, self._streams = subject.adapter.rollback, subject.adapter.random.streams()
         self._objects = encode_value(subject.objects(), self._hooks)
         self._held = self._rollback.hold(on_host=on_host)

@@ -59,7 +59,7 @@ class World:
     def __init__(self, adapter: Any) -> None:
         self._adapters = Adapters()
         self._adapters.add(adapter)
-        self.files, self.pulls = Files(), Pulls(lambda: None, str, lambda _old, _new: None, None)  # type: ignore[arg-type, return-value]
+        self.files, self.pulls = Files(), Pulls(lambda: (0, 0, 0), str, lambda _old, _new: None, None)  # type: ignore[arg-type, return-value]
 
     def hooks(self) -> ProgramHooks:
         """As a session makes them for each walk."""

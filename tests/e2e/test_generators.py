@@ -269,6 +269,7 @@ stream = endless(other)
 weights = torch.zeros(3, requires_grad=True)
 optimizer = torch.optim.SGD([weights], 0.05)
 for epoch in range(5):
+    {each}
     for step, {loads}
         loss = (weights - rows).pow(2).mean() + (weights - more).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -282,16 +283,25 @@ LOADS = {
     "next": "(rows,) in enumerate(labelled):\n        (more,) = next(stream)",
 }
 HEADS = {"while": "while True:", "for": "for turn in range(99):"}
+EACH = {"once": "pass", "each epoch": "stream = endless(other); more = next(stream)"}
 OWN = {"global": "", "own": ", generator=torch.Generator().manual_seed(5)"}
 
 
 @pytest.mark.parametrize(("every", "death"), [("3b", "2:3"), ("1", "3:2"), ("3b", "1:2")])
-@pytest.mark.parametrize(("loads", "head", "own"), [("next", "while", "global"), ("zip", "for", "global"), ("next", "for", "own")])
+@pytest.mark.parametrize(
+    ("loads", "head", "own", "made"),
+    [
+        ("next", "while", "global", "once"),
+        ("zip", "for", "global", "once"),
+        ("next", "for", "own", "once"),
+        ("next", "while", "global", "each epoch"),
+    ],
+)
 def test_an_endless_generator_over_one_loader_beside_another(
-    loads: str, head: str, own: str, every: str, death: str, torch_server: Server, tmp_path: Path
+    loads: str, head: str, own: str, made: str, every: str, death: str, torch_server: Server, tmp_path: Path
 ) -> None:
     """What the other loader drew between the batch's head and the pull was not drawn when it was pulled again."""
-    program = ENDLESS.format(loads=LOADS[loads], head=HEADS[head], own=OWN[own])
+    program = ENDLESS.format(loads=LOADS[loads], head=HEADS[head], own=OWN[own], each=EACH[made])
     (tmp_path / "program.py").write_text(program)
     whole = torch_server.bare("program.py", cwd=tmp_path)
     died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)

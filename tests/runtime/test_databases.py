@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import Diverged
+from detrain.python.codec.stdlib_objects import parts, remake
+from detrain.python.inspect.fingerprint import database_of
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.open_files import Files
 from detrain.python.outside.rewritten_files import Contents
@@ -42,3 +46,28 @@ def test_one_below_the_folder_is_written(tmp_path: Path, monkeypatch: pytest.Mon
 
     with closing(sqlite3.connect("rows.db")) as found:
         assert found.execute("select name from sqlite_master").fetchall() == [("t",)]
+
+
+def test_a_connection_is_again_one_to_the_database_below_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever its rows are made, wherever the folder lies now, and to no other file."""
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    with closing(sqlite3.connect("rows.db")) as table:
+        table.execute("create table t (x)")
+        table.row_factory = lambda _rows, values: {"row": values}
+        described = parts(table)
+        assert described is not None
+        assert described[1][0] == "rows.db"
+        table.execute("insert into t values (1)")
+        assert parts(table) is None  # inside a transaction
+    with closing(sqlite3.connect(":memory:")) as table:
+        assert parts(table) is None
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    monkeypatch.chdir(tmp_path / "new")
+    with closing(sqlite3.connect("rows.db")) as live, closing(remake(*described, None)) as made:
+        assert remake(*described, live) is live
+        assert live.row_factory is made.row_factory is described[1][2]
+        assert [database_of(each) for each in (live, made)] == [str(tmp_path / "new" / "rows.db")] * 2
+    for path in (str(tmp_path / "old" / "rows.db"), "../old/rows.db", "none.db"):
+        assert remake(described[0], [path, *described[1][1:]], None) is None
+    assert not os.path.exists("none.db")

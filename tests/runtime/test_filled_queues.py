@@ -204,9 +204,13 @@ def test_a_thread_that_does_not_come_to_a_stand_is_named_and_not_waited_for_agai
         thread.join()
 
 
-@pytest.mark.parametrize("size", [2, 0])
-def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "is_seen"), [(2, True), (2, False), (0, True)])
+def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(
+    size: int, is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose start was not seen has run beside code that may have drawn, too; one without a size never stands."""
     monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.05)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # and put back
     held = queue.Queue[Any](size)
 
     def fill() -> None:
@@ -216,6 +220,8 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(siz
             time.sleep(0.01)
 
     loading = LoadingThreads(lambda: {"python": PythonStream().pack()})
+    if is_seen:
+        loading.begin_phase()
     loading.begin_epoch()
     thread = threading.Thread(target=fill)
     thread.start()
@@ -223,7 +229,7 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(siz
     loading.begin_body()
     loading.stand_still()
     assert loading.take_turns == bool(size)
-    assert [is_refused(each) for each in loading.drawn] == ([] if size else [True])
+    assert [is_refused(each) for each in loading.drawn] == ([] if size and is_seen else [True])
     for _ in range(9):
         held.get(timeout=9)
     thread.join()

@@ -31,6 +31,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from detrain.python.inspect.fingerprint import database_of
 from detrain.python.inspect.names import module_of
 from detrain.python.process import filled_queues, pool_jobs
 
@@ -277,20 +278,24 @@ def _reduced(value: Any) -> tuple[str, list[object]] | None:
 
 
 def _connected(table: sqlite3.Connection) -> tuple[str, list[object]] | None:
-    """Return what there is to a connection to one database in a file, outside of a transaction."""
-    try:
-        names = table.execute("pragma database_list").fetchall()
-        is_plain = len(names) == 1 and names[0][2] and not table.in_transaction
-    except sqlite3.Error:  # it is closed, or another thread's
+    """Return what there is to a connection to one database in a file, outside of a transaction. Paths below the current
+    folder are relative to it: the folder may be moved.
+    """
+    path = database_of(table)
+    if not path or table.in_transaction:
         return None
-    return ("sqlite3.Connection", [names[0][2], table.isolation_level, table.row_factory, table.text_factory]) if is_plain else None
+    relative = os.path.relpath(path)
+    shown = path if relative.startswith(os.pardir) else relative
+    return "sqlite3.Connection", [shown, table.isolation_level, table.row_factory, table.text_factory]
 
 
 def _reconnected(current: object, path: str, isolation: Any, rows: Any, texts: Any) -> sqlite3.Connection | None:
-    """Return a connection to a database that is there; `current` if it is one to that."""
+    """Return `current` if it is a connection to a database, else a new one, if that is there and below the current
+    folder: a file must not say where to write.
+    """
     known = _connected(current) if type(current) is sqlite3.Connection else None
     if known is None or known[1][0] != path:
-        if not os.path.isfile(path):
+        if os.path.isabs(path) or os.pardir in path.split(os.sep) or not os.path.isfile(path):
             return None
         current = sqlite3.connect(path)
     assert isinstance(current, sqlite3.Connection)

@@ -239,18 +239,21 @@ def _memory(value: Any) -> bytes | None:
     if module in _HASHES and callable(getattr(value, "hexdigest", None)):
         return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
     if module == "sqlite3" and hasattr(value, "total_changes"):
-        return b"" if _is_of_file(value) else str(value.total_changes).encode()
+        return b"" if database_of(value) else str(value.total_changes).encode()
     if module == "PIL" and hasattr(value, "tobytes"):
         return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
     return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
 
 
-def _is_of_file(connection: Any) -> bool:
-    """Return whether a connection is to a database in a file: what is in it is looked at there."""
+def database_of(connection: sqlite3.Connection) -> str:
+    """Return where the file of a connection's database lies; empty where it has none, or is another thread's."""
     try:
-        return bool(connection.execute("pragma database_list").fetchall()[0][2])
-    except sqlite3.ProgrammingError:  # of another thread
-        return False
+        rows = connection.cursor()
+        rows.row_factory = None  # the program's own may give anything
+        names = rows.execute("pragma database_list").fetchall()
+    except sqlite3.Error:
+        return ""
+    return str(names[0][2] or "") if len(names) == 1 else ""
 
 
 def _is_looked_into(item: Any) -> bool:

@@ -101,7 +101,9 @@ class Pulls:
         elements: Elements,
     ) -> None:
         self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
-        self._elements, self._followed = elements, 0
+        self._elements = elements
+        self._followed: dict[Address, int] = {}
+        """How many have been met at each epoch: their names are the same in a run that has begun there."""
         self._by_frame: dict[int, _Pulled] = {}
         self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
         self._replayed: Address | None = None
@@ -117,8 +119,9 @@ class Pulls:
     def follow(self, value: object) -> None:
         """Follow a generator from here on, if its yields are seen."""
         if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):
-            frame, pulled = value.gi_frame, _Pulled(f"generator {self._followed}")
-            self._followed += 1
+            phase, epoch, _ = self._address()
+            number = self._followed[phase, epoch, 0] = self._followed.get((phase, epoch, 0), 0) + 1
+            frame, pulled = value.gi_frame, _Pulled(f"generator {phase} {epoch} {number}")
             self._known[value] = self._by_frame[id(frame)] = pulled
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
 

@@ -42,14 +42,18 @@ class Versions:
         self.stale: set[str] = set()
         """Files that hold what a later moment has put there: what they were at the cut was not kept, or not so long."""
 
-    def keep(self, path: str, how: How) -> None:
-        """Keep what a file is, before something happens to it for the first time behind a cut."""
+    def keep(self, path: str, how: How, *, is_as_found: bool = False) -> None:
+        """Keep what a file is, before something happens to it for the first time behind a cut; `is_as_found`: code
+        before the loop has read it, and reads it again in a run that resumes."""
         path = os.path.realpath(path) if how == "written" else path
         if path in self._here or os.getpid() != self._process or os.path.realpath(path).startswith(self._others):
             return
         if _is_file(path) and not os.path.islink(path):
             size = os.path.getsize(path)
-            name = self._changes.new_name() if size <= _SMALL_BYTES or self._has_room(4 * size) else NO_ROOM
+            has_room = size <= _SMALL_BYTES or self._has_room(4 * size)
+            name = self._changes.new_name() if has_room else NO_ROOM
+            if is_as_found and has_room:
+                self._changes.keep_as_found(path)
         elif _is_there(path):  # a pipe, a device, a link whose file stays what it is
             return
         else:

@@ -235,8 +235,8 @@ class Files:
 
         Returns whether it must not be: a checkpoint counts on what is in it.
         """
+        self._then.pop(path, None)  # it is written over here, and grows no longer as it did
         if self._is_kept(path) and os.path.isfile(path):
-            self._then.pop(path, None)  # it is written over here, and grows no longer as it did
             return True
         if self._before_loop is not None:
             self._before_loop.add(path)
@@ -260,9 +260,7 @@ class Files:
         is_in_loop = self._before_loop is None and not self._is_on_way  # code on the way puts files aside
         is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
-            if self._changes is not None and path in self._read_before and path not in self._written and os.path.isfile(path):
-                self._changes.keep_as_found(path)
-            self.versions.keep(path, how)
+            self.versions.keep(path, how, is_as_found=path in self._read_before and path not in self._written)
 
     def begin_cut(self) -> None:
         """A checkpoint is taken."""

@@ -59,6 +59,8 @@ class LoadingThreads:
         """Whether one draws random numbers, so that none loads while a body runs."""
         self.drawn: set[str] = set()
         """What is lost, in words, as one has drawn random numbers while bodies ran, which may do so, too."""
+        self._stood: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        """Those that were let come to a stand as they were started: nothing ran beside them."""
         self._starter = 0
         """The thread that runs epochs and starts others, while it does."""
         self._start: Any = None
@@ -97,8 +99,10 @@ class LoadingThreads:
         """Such code has run, and no body since: it may have started threads."""
         new = [each for each in threading.enumerate() if each not in self._before and each not in self._found]
         self._found.update(new)
-        if new and not self._wait(self._longest_s):
-            self.take_turns |= self._let_in_one(self._longest_s)[1]
+        if new and not self._wait(self._longest_s) and self._let_in_one(self._longest_s)[1]:
+            self.take_turns = True
+            if not self._stood.issuperset(thread for thread, _ in self._fillers()):
+                self.drawn.add(_CHANCE)  # it may have drawn beside code that does
 
     def begin_body(self) -> None:
         """A body is about to run."""
@@ -133,8 +137,8 @@ class LoadingThreads:
                 break
             time.sleep(_POLL_S)
         frame = sys._current_frames().get(thread.ident or 0)
-        if frame is not None and _fills(_codes(frame)):
-            self._wait(self._longest_s, [thread])
+        if frame is not None and _fills(_codes(frame)) and not self._wait(self._longest_s, [thread]):
+            self._stood.add(thread)
 
     def require_still(self) -> None:
         """Wait until all stand, as they did in the first run. Raises Diverged."""

@@ -276,8 +276,7 @@ def _key(code: CodeType) -> str:
 
 def _shown(key: str) -> str:
     name, place, _ = key.rsplit(" ", 2)
-    is_wrapper = name == "wrap_inline.<locals>.inner"  # which PyTorch puts around some modules
-    return "a module that is given to torch.compile" if is_wrapper else f"{name} in {place}"
+    return f"{name} in {place}"
 
 
 def _in_order(code: CodeType, variants: list[Variant]) -> list[Variant]:
