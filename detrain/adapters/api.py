@@ -16,7 +16,8 @@ import numpy as np
 from detrain.adapters.instruments import TakesInstruments
 from detrain.base.config import Mode, Ranks
 from detrain.base.digest import Array
-from detrain.python.inspect.object_graph import Item, SharedTensor
+from detrain.python.inspect.graph import Item
+from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents

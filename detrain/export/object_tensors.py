@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from detrain.base.digest import Array
 from detrain.base.dtypes import named_dtype
+from detrain.python.inspect.graph import Item, Node, is_array, is_reference, unpack
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store import Snapshot
 
@@ -28,9 +28,7 @@ _SPREAD: Final = "torch.spread"
 gradients that are still to be reduced.
 """
 _LETTERS: Final = {"Shard": "S", "_StridedShard": "SS", "Replicate": "R", "Partial": "P"}
-_FORM: Final = 5
-"""Where the node of an immutable tensor says what it is besides its value, if it is anything."""
-_LISTS: Final = {"list": 1, "tuple": 1, "deque": 1, "namedtuple": 2, "made": 2}
+_LISTS: Final = frozenset({"list", "tuple", "deque", "namedtuple"})
 
 
 def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
@@ -52,28 +50,28 @@ def layouts_of(snapshot: Snapshot) -> dict[str, str]:
     """Return of what the shards of a checkpoint are parts, by their names in `tensors_of`: `[5, 24] by S(0) over 2`."""
     found = {}
     for name, _number, node, nodes in _named(snapshot):
-        if node[0] == "made" and node[1] == _SPREAD:
-            _shard, (mesh,), layout, *_rest = node[2]
+        if node.kind == _SPREAD:
+            _shard, (mesh,), layout, *_rest = node.items
             placements, shape, _strides = _plain(layout, nodes)
-            size = np.shape(_plain(nodes[mesh][2][1], nodes))
+            size = np.shape(_plain(nodes[mesh].items[1], nodes))
             how = ", ".join(_LETTERS[kind] + (f"({', '.join(map(str, values))})" if values else "") for kind, *values in placements)
             found[f"{name}.shard"] = f"{shape} by {how} over {'x'.join(map(str, size))}"
     return found
 
 
-def _plain(item: Any, nodes: list[list[Any]]) -> Any:
+def _plain(item: Item, nodes: list[Node]) -> Any:
     """Return what lists of lists hold."""
-    return [_plain(each, nodes) for each in nodes[item[0]][1]] if _is_reference(item) else item
+    return [_plain(each, nodes) for each in nodes[item[0]].items] if is_reference(item) else item
 
 
-def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, list[Any], list[list[Any]]]]:
+def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
     """Yield all that names lead to, in their order: its name, its number, its node, and all nodes."""
     if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of nodes of tensors
         return
-    graph = msgspec.msgpack.decode(snapshot.python)
-    nodes: list[list[Any]] = graph["nodes"]
+    graph = unpack(snapshot.python)
+    nodes = graph.nodes
     names: dict[int, str] = {}
-    waiting = deque((item, key.rpartition("|")[2]) for key, item in graph["roots"].items())
+    waiting = deque((item, key.rpartition("|")[2]) for key, item in graph.roots.items())
     keyed: deque[tuple[Any, str, Any]] = deque()
     """What is held under a tensor: named when that has a name."""
     late: deque[tuple[Any, str]] = deque()
@@ -85,63 +83,58 @@ def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, list[Any], list[list[
             name = f"{name}.{names.get(key, key)}"
         else:
             item, name = late.popleft()
-        if not _is_reference(item) or item[0] in names:
+        if not is_reference(item) or item[0] in names:
             continue
         names[item[0]] = name
         node = nodes[item[0]]
         yield name, item[0], node, nodes
-        if node[0] in CONTAINERS and issubclass(CONTAINERS[node[0]], dict):
-            keyed.extend((value, name, key[0]) for key, value in node[1] if _is_reference(key))
+        if issubclass(CONTAINERS.get(node.kind, object), dict):
+            keyed.extend((value, name, key[0]) for key, value in node.named if is_reference(key))
         for part, its_name in _parts(node, name):
             (late if its_name.rpartition(".")[2] in _LISTED_AGAIN else waiting).append((part, its_name))
 
 
-def is_tensor(node: list[Any]) -> bool:
+def is_tensor(node: Node) -> bool:
     """Return whether a node is a tensor of a program's own names; not one of TensorFlow's constants, which are values
     among others.
     """
-    return node[0] == "shared" or (node[0] == "tensor" and len(node) > _FORM)
+    return node.kind == "shared" or (node.kind == "tensor" and len(node.data) > 2)
 
 
-def values_of(node: list[Any], nodes: list[list[Any]], arrays: Mapping[str, Array]) -> Array | None:
+def values_of(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array | None:
     """Return the values of a tensor's node; None where its memory is not stored, or of a dtype that NumPy has not."""
-    if node[0] == "tensor":
-        return arrays[node[1]] if node[2] is None else arrays[node[1]].transpose(np.argsort(node[2]))
-    _kind, stored, *_rest = nodes[node[3][0]]
-    _class, dtype, _device, offset, shape, strides = node[4][:6]
+    if node.kind == "tensor":
+        array, axes = arrays[node.items[0][0]], node.data[0]
+        return array if axes is None else array.transpose(np.argsort(axes))
+    content, *_rest = nodes[node.items[0][0]].items
+    _class, dtype, _device, offset, shape, strides = node.data[1][:6]
     try:
         plain = named_dtype(dtype) if dtype.startswith(("bfloat", "float8")) else np.dtype(dtype)
     except (TypeError, ValueError):
         return None
-    if stored is None or (arrays[stored].nbytes == 0 and np.prod(shape) > 0):
+    stored = arrays[content[0]] if is_array(content) else None
+    if stored is None or (stored.nbytes == 0 and np.prod(shape) > 0):
         return None
-    flat = arrays[stored][: arrays[stored].nbytes // plain.itemsize * plain.itemsize].view(plain)[offset:]
+    flat = stored[: stored.nbytes // plain.itemsize * plain.itemsize].view(plain)[offset:]
     return np.lib.stride_tricks.as_strided(flat, shape, [each * plain.itemsize for each in strides], writeable=False)
 
 
-def _parts(node: list[Any], name: str) -> Iterator[tuple[Any, str]]:
-    kind = node[0]
+def _parts(node: Node, name: str) -> Iterator[tuple[Item, str]]:
+    kind = node.kind
     if kind in ("object", "derived"):
-        pairs = [*(node[2] or ()), *node[3]] if kind == "object" else node[3]  # attributes, and those in slots
-        for key, item in pairs:
+        for key, item in node.named:
             yield item, name if key in _OF_MODULES else f"{name}.{key}"
-        if kind == "object" and node[4] is not None:
-            yield from _parts(node[4], name)
+        if kind == "object":  # what a class that derives from a container holds
+            yield from ((item, name) for item in node.items)
     elif kind == "shared":
-        for item in node[5]:
-            yield item, f"{name}.grad"
-    elif kind == "made" and node[1] == _SPREAD:
-        yield from ((node[2][place], f"{name}.{part}") for place, part in ((0, "shard"), (4, "grad"), (7, "unreduced")))
-    elif kind == "made" and node[1] == _KEYS:
-        yield node[2][1], name
-    elif kind == "inside" and node[3] is not None:
-        yield node[3], name
-    elif kind in _LISTS:
-        for index, item in enumerate(node[_LISTS[kind]]):
-            yield item, f"{name}.{index}"
-    elif kind in CONTAINERS and issubclass(CONTAINERS[kind], dict):
-        yield from ((item, f"{name}.{key}") for key, item in node[1] if not _is_reference(key))
-
-
-def _is_reference(item: Any) -> bool:
-    return type(item) is list and len(item) == 1 and type(item[0]) is int
+        yield from ((item, f"{name}.grad") for item in node.items[2:])
+    elif kind == _SPREAD:
+        yield from ((node.items[place], f"{name}.{part}") for place, part in ((0, "shard"), (4, "grad"), (7, "unreduced")))
+    elif kind == _KEYS:
+        yield node.items[1], name
+    elif kind in ("inside", "annotated"):
+        yield from ((item, name) for item in node.items)
+    elif kind in _LISTS or "." in kind:
+        yield from ((item, f"{name}.{index}") for index, item in enumerate(node.items))
+    elif issubclass(CONTAINERS.get(kind, object), dict):
+        yield from ((item, f"{name}.{key}") for key, item in node.named if not is_reference(key))

@@ -15,6 +15,9 @@ import msgspec
 from detrain.base.digest import digest_array
 from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
 from detrain.export.object_tensors import layouts_of, tensors_of
+from detrain.python.codec.kinds import is_value
+from detrain.python.inspect.graph import Item, Node, is_reference, unpack
+from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name
@@ -109,7 +112,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
-    graph = msgspec.msgpack.decode(snapshot.python)
+    graph = unpack(snapshot.python)
     layouts = layouts_of(snapshot)
     return {
         "file": str(path),
@@ -120,7 +123,7 @@ def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
             for key, array in tensors_of(snapshot).items()
         ],
         "rng": {name: {"bytes": len(state), "position": _position(name, state)} for name, state in snapshot.rng.items()},
-        "python": {key.replace("|", " "): _brief(item, graph["nodes"], snapshot) for key, item in graph["roots"].items()},
+        "python": {key.replace("|", " "): _brief(item, graph.nodes, snapshot) for key, item in graph.roots.items()},
     }
 
 
@@ -132,17 +135,21 @@ def _position(name: str, packed: bytes) -> int | str:
     return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
 
 
-def _brief(item: Any, nodes: list[list[Any]], snapshot: Snapshot) -> str:
+def _brief(item: Item, nodes: list[Node], snapshot: Snapshot) -> str:
     """Return a value in one short line."""
-    if not isinstance(item, list):
+    if not is_reference(item):
         return repr(item)
-    kind, *rest = nodes[item[0]]
-    if kind in ("ndarray", "tensor", "npscalar"):
-        array = snapshot.arrays[rest[0]]
+    node = nodes[item[0]]
+    kind = node.kind
+    if kind in ("ndarray", "tensor"):
+        array = snapshot.arrays[node.items[0][0]]
         return f"{kind} {array.dtype}{list(array.shape)}" if array.ndim else f"{kind} {array[()]}"
-    if kind in ("list", "tuple", "set", "frozenset", "deque", "dict", "OrderedDict", "Counter", "defaultdict"):
-        shown = ", ".join(
-            _brief(part, nodes, snapshot) for part in rest[0][:4] if not isinstance(part, list) or kind in ("list", "tuple")
-        )
-        return f"{kind} of {len(rest[0])}" + (f" [{shown}{', ...' if len(rest[0]) > 4 else ''}]" if shown else "")
-    return f"{kind} {rest[0]}" if rest and isinstance(rest[0], str) else kind
+    if kind in CONTAINERS:
+        held = node.named or node.items
+        parts = [part for part in node.items[:4] if kind in ("list", "tuple") or not isinstance(part, list)]
+        shown = ", ".join(_brief(part, nodes, snapshot) for part in parts)
+        return f"{kind} of {len(held)}" + (f" [{shown}{', ...' if len(held) > 4 else ''}]" if shown else "")
+    if is_value(kind):
+        return f"{kind} {', '.join(_brief(part, nodes, snapshot) for part in node.items)}".rstrip()
+    name = node.data[0] if isinstance(node.data, list) and node.data else node.data
+    return f"{kind} {name}" if isinstance(name, str) else kind

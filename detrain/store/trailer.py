@@ -18,7 +18,7 @@ import xxhash
 from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 _OLDEST: Final = 2
 MAGIC: Final = "detrain checkpoint"
 _END: Final = struct.Struct("<QI20s16s")

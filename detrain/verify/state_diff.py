@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,24 +10,15 @@ import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
 from detrain.export.object_tensors import is_tensor, values_of
+from detrain.python.inspect.graph import Graph, Node, is_array, is_reference, unpack
 from detrain.python.inspect.object_graph import CONTAINERS, SPENT_NAMES
 from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same", "memory")
-_DOUBLE: Final = struct.Struct("<d")
-_LISTS: Final = {
-    **dict.fromkeys(("tuple", "list", "set", "frozenset", "deque"), 1),
-    **dict.fromkeys(("namedtuple", "made", "objects"), 2),
-    "function": 3,
-    "shared": 5,
-}
-"""Where a node holds a list of items."""
-_PLAIN: Final = {"view": (3, 4), "objects": (1,), "generator": (3,), "shared": (4,)}
-"""Where a node holds numbers that are no items: shapes, strides, counts."""
-_NAMED: Final = {"object": (2, 3), "derived": (3,), "class": (3,), "function": (6,), "annotated": (2,), "shared": (6,)}
-"""Where a node holds attributes, pairs of a name and an item."""
-_MAPPINGS: Final = frozenset(CONTAINERS) - _LISTS.keys()
-"""Nodes that hold pairs of a key and an item."""
+_SEQUENCES: Final = frozenset({"list", "tuple", "set", "frozenset", "deque", "namedtuple", "objects"})
+"""Kinds of nodes whose items a program finds by their number."""
+_MAPPINGS: Final = frozenset(CONTAINERS) - _SEQUENCES
+"""Kinds of nodes that hold pairs of a key and an item."""
 _BARS: Final = ("tqdm.", "keras.src.utils.progbar.", "tf_keras.src.utils.generic_utils.")
 """Classes of progress bars begin so."""
 _OF_TIME: Final = frozenset(
@@ -38,13 +28,8 @@ _OF_TIME: Final = frozenset(
     }
 )
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
-_ONLY_VALUES: Final = (["made", "torch.device"], ["made", "torch.Size"])
-"""How nodes of things begin of which it says nothing which places share one."""
-_KEPT: Final = ("opaque", "static", "function", "class", "derived", "generator", "loader", "shared", "reduced")
-_ADDRESS: Final = {**dict.fromkeys(_KEPT, 2), "object": 5}
-"""Where a node says by which path the object was met first."""
-_CONTENT: Final = 4
-"""Where the node of an object holds what it contains, if its class is a container: the rest of a container's node."""
+_ONLY_VALUES: Final = ("torch.device", "torch.Size")
+"""Kinds of things of which it says nothing which places share one."""
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,9 +112,9 @@ def _compare_arrays(one: Mapping[str, Array], other: Mapping[str, Array], what: 
 
 
 def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
-    graphs = [msgspec.msgpack.decode(snapshot.python) for snapshot in (one, other)]
-    walk = _Walk(one, other, graphs[0]["nodes"], graphs[1]["nodes"])
-    roots = [graph["roots"] for graph in graphs]
+    graphs = [unpack(snapshot.python) for snapshot in (one, other)]
+    walk = _Walk(one, other, graphs[0].nodes, graphs[1].nodes)
+    roots = [graph.roots for graph in graphs]
     spent = [_spent(graph) for graph in graphs]
     for key in [*roots[0], *(key for key in roots[1] if key not in roots[0])]:
         name = key.rpartition("|")[2]
@@ -146,16 +131,16 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
                 yield walk.tensors.get(path) or Difference(path, "value")
 
 
-def _spent(graph: Mapping[str, Any]) -> set[str]:
+def _spent(graph: Graph) -> set[str]:
     """Return the names of a state that are read no more."""
-    item = graph["roots"].get(SPENT_NAMES)
-    return set() if item is None else {name for name in graph["nodes"][item[0]][1] if isinstance(name, str)}
+    item = graph.roots.get(SPENT_NAMES)
+    return set() if item is None else {name for name in graph.nodes[item[0]].items if isinstance(name, str)}
 
 
 class _Walk:
     """Walks two graphs of Python objects at once. Numbers of nodes say nothing; which places share one does."""
 
-    def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Any], other_nodes: list[Any]) -> None:
+    def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Node], other_nodes: list[Node]) -> None:
         self._arrays = one.arrays, other.arrays
         self._nodes = nodes, other_nodes
         self._pairs: dict[int, int] = {}
@@ -168,97 +153,78 @@ class _Walk:
         waiting = [(item, other, path)]
         while waiting:
             one, two, path = waiting.pop()
-            if _is_reference(one) and _is_reference(two) and self._is_same_value(one[0], two[0]):
-                continue
-            if _is_reference(one) and _is_reference(two):
-                known = self._pairs.setdefault(one[0], two[0])
-                if known != two[0]:
+            if is_reference(one) and is_reference(two):
+                nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
+                if nodes[0].kind in _ONLY_VALUES and nodes[0] == nodes[1]:
+                    continue
+                if self._pairs.setdefault(one[0], two[0]) != two[0]:
                     yield path
                 elif one[0] not in self._seen:
                     self._seen.add(one[0])
-                    nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
-                    if nodes[0][0] == nodes[1][0] and all(map(is_tensor, nodes)):
+                    if nodes[0].kind == nodes[1].kind and all(map(is_tensor, nodes)):
                         self._note_tensor(*nodes, path)
                     parts = self._parts(*nodes)
                     if parts is None:
                         yield path
                     else:
                         waiting += [(a, b, f"{path}{step}") for a, b, step in reversed(parts)]
-            elif type(one) is list and type(two) is list and len(one) == len(two):
-                waiting += [(a, b, path) for a, b in zip(one, two, strict=True)]
-            elif type(one) is not type(two) or (one != two if type(one) is not float else _DOUBLE.pack(one) != _DOUBLE.pack(two)):
+            elif is_array(one) and is_array(two):
+                if digest_array(self._arrays[0][one[0]]) != digest_array(self._arrays[1][two[0]]):
+                    yield path
+            elif _bits(one) != _bits(two):
                 yield path
 
-    def _is_same_value(self, one: int, two: int) -> bool:
-        """Return whether two nodes are of one value that nothing can change."""
-        nodes = self._nodes[0][one], self._nodes[1][two]
-        return nodes[0][:2] in _ONLY_VALUES and nodes[0] == nodes[1]
-
-    def _parts(self, one: list[Any], two: list[Any]) -> list[tuple[Any, Any, str]] | None:
-        """Return what has to be equal for two nodes to be, each with its step of the path; None if they are not."""
-        if any(node[0] in _ARRAYS for node in (one, two)):
+    def _parts(self, one: Node, two: Node) -> list[tuple[Any, Any, str]] | None:
+        """Return the items that have to be equal for two nodes to be, each with its step of the path; None if they are
+        not.
+        """
+        if any(node.kind in _ARRAYS for node in (one, two)):
             return [] if self._array(0, one) == self._array(1, two) else None
-        kind = one[0]
-        if kind != two[0] or len(one) != len(two):
+        if one.kind != two.kind or _bits(one.data) != _bits(two.data):
             return None
-        if kind in ("npscalar", "random") and digest_array(self._arrays[0][one[1]]) != digest_array(self._arrays[1][two[1]]):
+        if len(one.items) != len(two.items) or len(one.named) != len(two.named):
             return None
-        found: list[tuple[Any, Any, str]] = []
-        for place, pair in enumerate(zip(one, two, strict=True)):
-            if place == _ADDRESS.get(kind):
+        has_numbers = one.kind in _SEQUENCES or len(one.items) > 1
+        found = [(a, b, f"[{n}]" if has_numbers else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
+        is_bar = isinstance(one.data, list) and str(one.data[0]).replace(":", ".").startswith(_BARS)
+        for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
+            if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
                 continue
-            if place in _PLAIN.get(kind, ()):
-                if pair[0] != pair[1]:
-                    return None
-            elif place == _LISTS.get(kind):  # of items: one that holds a single number looks like a reference
-                if len(pair[0]) != len(pair[1]):
-                    return None
-                found += [(a, b, f"[{index}]") for index, (a, b) in enumerate(zip(*pair, strict=True))]
-            elif (place in _NAMED.get(kind, ()) or (place == 1 and kind in _MAPPINGS)) and None not in pair:
-                if len(pair[0]) != len(pair[1]):
-                    return None
-                is_bar = place in _NAMED.get(kind, ()) and str(one[1]).replace(":", ".").startswith(_BARS)
-                for (key, value), (other_key, other_value) in zip(*pair, strict=True):
-                    if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
-                        continue
-                    step = _step(key, is_key=kind in _MAPPINGS)
-                    found += [(key, other_key, step), (value, other_value, step)]
-            elif (kind, place) in (("object", _CONTENT), ("annotated", 1)) and None not in pair:
-                content = self._parts(*pair)
-                if content is None:
-                    return None
-                found += content
-            elif not (place == 1 and kind in ("npscalar", "random")):
-                found.append((*pair, ""))
+            step = _step(key, is_key=one.kind in _MAPPINGS)
+            found += [(key, other_key, step), (value, other_value, step)]
         return found
 
-    def _note_tensor(self, one: list[Any], two: list[Any], path: str) -> None:
+    def _note_tensor(self, one: Node, two: Node, path: str) -> None:
         """Keep how two tensors that look at the same places of other bytes differ."""
         arrays = [values_of(node, self._nodes[side], self._arrays[side]) for side, node in enumerate((one, two))]
-        is_alike = one[0] != "shared" or one[4] == two[4]
+        is_alike = one.kind != "shared" or one.data[1] == two.data[1]
         if is_alike and arrays[0] is not None and arrays[1] is not None:
             difference = compare_arrays(path, arrays[0], arrays[1])
             if difference is not None:
                 self.tensors[path] = difference
 
-    def _array(self, side: int, node: list[Any]) -> object:
+    def _array(self, side: int, node: Node) -> object:
         """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""
-        kind, content = node[0], node[1]
-        if kind == "same":
-            return node[2], content, *node[3:]
-        if kind == "memory":
-            return node[2] if content is None else digest_array(self._arrays[side][content])
-        if kind not in _ARRAYS:
+        if node.kind == "same":
+            digest, kind, *form = node.data
+            return kind, digest, form
+        if node.kind not in _ARRAYS:
             return node
-        stored, axes = self._arrays[side][content], node[2]
-        return kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes))), *node[5:]
+        if not is_array(node.items[0]):  # a memory that is as it was
+            return node.data[2]
+        stored = self._arrays[side][node.items[0][0]]
+        if node.kind == "memory":
+            return digest_array(stored)
+        axes, _is_writeable, *form = node.data
+        return node.kind, digest_array(stored if axes is None else stored.transpose(np.argsort(axes))), form
+
+
+def _bits(data: Any) -> bytes:
+    """Return what tells values apart that are equal and have other bits."""
+    return msgspec.msgpack.encode(data)
 
 
 def _step(key: Any, *, is_key: bool) -> str:
     """Return how a program writes the way to an attribute or to what a mapping holds under a key."""
     is_plain = key is None or type(key) in (bool, int, float, str, bytes)
     return (f"[{key!r}]" if is_plain else "[…]") if is_key else f".{key}"
-
-
-def _is_reference(item: Any) -> bool:
-    return type(item) is list and len(item) == 1 and type(item[0]) is int

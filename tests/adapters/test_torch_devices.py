@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from detrain.adapters.torch.devices import copies  # noqa: E402
 from detrain.adapters.torch.devices.placement import Devices  # noqa: E402
 from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
+from detrain.python.inspect.graph import FORMAT  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
 from tests.adapters.torch_resume import World, packed  # noqa: E402
 
@@ -205,10 +206,10 @@ def _as_on_a_card(file: bytes) -> bytes:
     content = msgspec.msgpack.decode(graph)
     for node in content["nodes"]:
         if node[0] == "shared":
-            node[4][2] = "cuda:0"
-        elif node[:2] == ["made", "torch.Generator"]:
+            node[1][1][2] = "cuda:0"
+        elif node[0] == "torch.Generator":
             node[2] = [bytes(16), "cuda:0"]
-        elif node[0] == "made" or node[0] in ("list", "dict", "object"):
+        elif "." in node[0] or node[0] in ("list", "dict", "object"):
             text = msgspec.json.encode(node).replace(b'"cpu"]', b'"cuda:0"]').replace(b'["cpu",3]', b'["cuda:0",3]')
             node[:] = msgspec.json.decode(text)
     content["roots"]["text"] = "cuda"
@@ -244,7 +245,7 @@ def test_what_was_on_a_card_goes_to_the_cpu_where_that_is_wanted(capfd: pytest.C
 
 
 def test_only_where_it_is_wanted_is_anything_mapped() -> None:
-    graph = msgspec.msgpack.encode({"nodes": [], "roots": {"a": "cuda"}})
+    graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": [], "roots": {"a": "cuda"}})
     assert Devices().mapped(graph) is graph
 
 

@@ -79,12 +79,12 @@ class Outcome:
 def run(world: World, tried: Case) -> Outcome:
     """Run a training as a whole, and once more from its cut."""
     with as_a_process():
-        names, step = _made(tried)
+        names, step = made(tried)
         for turn in range(BEFORE + AFTER):
             step(names, turn)
         unread = describe(vars(names), of_graphs=tried.of_graphs)
     with as_a_process():
-        names, step = _made(tried)
+        names, step = made(tried)
         baseline = world.baseline(vars(names))
         for turn in range(BEFORE):
             step(names, turn)
@@ -100,7 +100,7 @@ def run(world: World, tried: Case) -> Outcome:
         whole = describe(vars(names), of_graphs=tried.of_graphs)
         is_held = packed(encoded) == file
     with as_a_process():
-        names, step = _made(tried)
+        names, step = made(tried)
         baseline = world.baseline(vars(names))
         world.counts.set_count(count)
         missing = world.restore(file, vars(names), baseline)
@@ -114,7 +114,7 @@ def run(world: World, tried: Case) -> Outcome:
     return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (at_end, whole), unread, is_held, (read, versions))
 
 
-def _made(tried: Case) -> tuple[Any, Step]:
+def made(tried: Case) -> tuple[Any, Step]:
     names = SimpleNamespace()
     return names, tried.make(names)
 

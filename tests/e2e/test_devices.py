@@ -50,8 +50,8 @@ def _as_on_a_card(path: Path) -> None:
     graph = msgspec.msgpack.decode(snapshot.python)
     for node in graph["nodes"]:
         if node[0] == "shared":
-            node[4][2] = "cuda:0"
-        elif node[:2] == ["made", "torch.device"]:
+            node[1][1][2] = "cuda:0"
+        elif node[0] == "torch.device":
             node[2] = ["cuda:0"]
     roots = {name: "cuda" if item == "cpu" else item for name, item in graph["roots"].items()}
     assert "cuda" in roots.values()

@@ -12,6 +12,7 @@ import pytest
 from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
+from detrain.python.inspect.graph import FORMAT
 from detrain.python.loaders.generator_replay import Pulls
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.capture import Capture
@@ -54,7 +55,7 @@ def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest
     kept = library.kept  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_lib", library)
     roots = {"module|some_lib|kept": [0], "module|some_lib|run": [1]}
-    graph = {"nodes": [["list", [1, 2]], ["list", [3]]], "roots": roots, "lost": []}
+    graph = {"format": FORMAT, "nodes": [["list", None, [1, 2]], ["list", None, [3]]], "roots": roots}
     decoder = Decoder(msgspec.msgpack.encode(graph), {}, capture._hooks(), Baseline())
 
     missing = capture._bind(decoder, here())

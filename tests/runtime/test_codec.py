@@ -45,7 +45,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from detrain.python.codec.api import ABSENT, Decoder, Encoder
+from detrain.python.codec.kinds import KINDS
 from detrain.python.inspect import function_source
+from detrain.python.inspect.graph import FORMAT
+from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.outside import open_files
 from tests.runtime import state_values as kinds
 from tests.runtime.state_compare import difference
@@ -1263,7 +1266,7 @@ def test_functions_in_a_set_are_not_taken_for_each_other() -> None:
 
 def tampered(*nodes: list[object], root: object = None) -> Any:
     """Return a graph of these nodes, whose first one the name `value` holds."""
-    graph = msgspec.msgpack.encode({"nodes": list(nodes), "roots": {"value": root or [0]}})
+    graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": list(nodes), "roots": {"value": root or [0]}})
     return dataclasses.replace(encode({}), graph=graph)
 
 
@@ -1273,15 +1276,15 @@ def tampered(*nodes: list[object], root: object = None) -> Any:
 @pytest.mark.parametrize("kind", ["static", "function", "class", "opaque", "object", "namedtuple", "enum", "method", "partial"])
 def test_a_graph_binds_nothing_of_python_or_a_library(kind: str, name: str) -> None:
     nodes: dict[str, list[list[object]]] = {
-        "static": [["static", name, None]],
-        "function": [["function", name, None, [], None, None, []]],
-        "class": [["class", name, None, [["daemon", 1]]]],
-        "opaque": [["opaque", name, None]],
-        "object": [["object", name, [["args", "ls"]], [], None]],
+        "static": [["static", name]],
+        "function": [["function", [name], [None, None, None]]],
+        "class": [["class", name, [], [["daemon", 1]]]],
+        "opaque": [["opaque", [name]]],
+        "object": [["object", [name, 0, False], [], [["args", "ls"]]]],
         "namedtuple": [["namedtuple", name, [1]]],
-        "enum": [["enum", name, "A", None]],
-        "method": [["method", "system", [1], [1]], ["static", name, None]],
-        "partial": [["partial", [1], [2], [3]], ["static", name, None], ["tuple", ["ls"]], ["dict", [], None]],
+        "enum": [["enum", [name, "A"], [None]]],
+        "method": [["method", "system", [[1], [1]]], ["static", name]],
+        "partial": [["partial", None, [[1], [2], [3]]], ["static", name], ["tuple", None, ["ls"]], ["dict"]],
     }
     world: World = {"value": None}
     assert restore(tampered(*nodes[kind]), world) != []
@@ -1291,14 +1294,14 @@ def test_a_graph_binds_nothing_of_python_or_a_library(kind: str, name: str) -> N
 def test_a_graph_does_not_change_a_live_object_of_a_library() -> None:
     thread = threading.Thread(name="kept")
     before = dict(vars(thread))
-    restore(tampered(["object", "threading:Thread", [["_name", "changed"]], [], None]), {"value": thread})
+    restore(tampered(["object", ["threading:Thread", 0, False], [], [["_name", "changed"]]]), {"value": thread})
     assert vars(thread) == before
 
 
 @pytest.mark.parametrize("cls", [collections.Counter, list, collections.UserDict, pathlib.PosixPath])
 def test_a_graph_does_not_change_a_class_of_python(cls: type) -> None:
     before = dict(vars(cls))
-    node = ["class", f"{cls.__module__}:{cls.__qualname__}", None, [["update", 1], ["more", 2]]]
+    node = ["class", f"{cls.__module__}:{cls.__qualname__}", [], [["update", 1], ["more", 2]]]
     restore(tampered(node), {"value": cls})
     assert dict(vars(cls)) == before
 
@@ -1307,22 +1310,22 @@ def test_a_graph_does_not_change_a_function_of_a_library() -> None:
     world: World = {"value": copy.deepcopy, "other": np.linalg.norm}
     baseline = baseline_of(world)
     before = copy.deepcopy.__defaults__
-    restore(tampered(["function", "copy:deepcopy", "value", [], [1], None, []], ["tuple", [1, 2]]), world, baseline)
+    restore(tampered(["function", ["copy:deepcopy"], [[1], None, None], [], "value"], ["tuple", None, [1, 2]]), world, baseline)
     assert copy.deepcopy.__defaults__ == before
 
 
 def test_an_address_leads_only_to_what_has_the_name() -> None:
     world: World = {"value": None, "danger": eval, "lock": threading.Lock()}
     baseline = baseline_of(world)
-    for node in (["static", "builtins:int", "danger"], ["opaque", "io.BytesIO", "lock"]):
+    for node in (["static", "builtins:int", [], [], "danger"], ["opaque", ["io.BytesIO"], [], [], "lock"]):
         world["value"] = None
         restore(tampered(node), world, baseline)
         assert world["value"] in (None, int)
 
 
 def test_no_module_is_imported() -> None:
-    restore(tampered(["static", "antigravity:fly", None]), {})
-    restore(tampered(["object", "this:That", [], [], None]), {})
+    restore(tampered(["static", "antigravity:fly"]), {})
+    restore(tampered(["object", ["this:That", 0, False]]), {})
     assert not {"antigravity", "this"} & set(sys.modules)
 
 
@@ -1355,7 +1358,7 @@ def test_a_graph_with_a_root_that_has_no_name_is_refused() -> None:
     [item] = content["roots"].values()
     content["roots"] = {7: item}
 
-    with pytest.raises(ValueError, match=r"names of roots that are no texts: \[7\]"):
+    with pytest.raises(ValueError, match=r"no graph of Python objects .* at `key` in `\$\.roots`"):
         restore(dataclasses.replace(encoded, graph=msgspec.msgpack.encode(content)), {})
 
 
@@ -1389,10 +1392,10 @@ def test_every_kind_of_node_is_documented() -> None:
     written = "".join(
         (root / f"detrain/python/codec/{name}.py").read_text() for name in ("encoder", "encode_functions", "encode_leaves")
     )
-    kinds_written = set(re.findall(r'\["(\w+)",', written)) - {"builtins"}
+    kinds_written = set(re.findall(r'Node\("(\w+)"', written)) | KINDS.keys() | CONTAINERS.keys()
     documented = (root / "docs/reference/format.md").read_text().partition("### The Python graph")[2].partition("## The journal")[0]
     assert len(kinds_written) > 30
-    assert sorted(kinds_written - set(re.findall(r"`(\w+)`", documented))) == []
+    assert sorted(kinds_written - set(re.findall(r"`([\w.]+)`", documented))) == []
 
 
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.defaultdict, collections.deque, list, set])

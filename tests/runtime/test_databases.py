@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import Diverged
-from detrain.python.codec.stdlib_objects import parts, remake
+from detrain.python.codec.kinds import describe, make_again
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.open_files import Files
@@ -55,19 +55,19 @@ def test_a_connection_is_again_one_to_the_database_below_the_folder(tmp_path: Pa
     with closing(sqlite3.connect("rows.db")) as table:
         table.execute("create table t (x)")
         table.row_factory = lambda _rows, values: {"row": values}
-        described = parts(table)
+        described = describe(table)
         assert described is not None
         assert described[1][0] == "rows.db"
         table.execute("insert into t values (1)")
-        assert parts(table) is None  # inside a transaction
+        assert describe(table) is None  # inside a transaction
     with closing(sqlite3.connect(":memory:")) as table:
-        assert parts(table) is None
+        assert describe(table) is None
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     monkeypatch.chdir(tmp_path / "new")
-    with closing(sqlite3.connect("rows.db")) as live, closing(remake(*described, None)) as made:
-        assert remake(*described, live) is live
+    with closing(sqlite3.connect("rows.db")) as live, closing(make_again(*described, None)) as made:
+        assert make_again(*described, live) is live
         assert live.row_factory is made.row_factory is described[1][2]
         assert [database_of(each) for each in (live, made)] == [str(tmp_path / "new" / "rows.db")] * 2
     for path in (str(tmp_path / "old" / "rows.db"), "../old/rows.db", "none.db"):
-        assert remake(described[0], [path, *described[1][1:]], None) is None
+        assert make_again(described[0], [path, *described[1][1:]], None) is None
     assert not os.path.exists("none.db")

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from tqdm import tqdm
 
+from detrain.python.inspect.graph import FORMAT
 from detrain.python.inspect.object_graph import SPENT_NAMES
 from detrain.store import Meta, Snapshot
 from detrain.verify.state_diff import compare
@@ -26,12 +27,12 @@ def snapshot(world: World) -> Snapshot:
 
 
 def state_of(nodes: list[object], roots: dict[str, object]) -> Snapshot:
-    return Snapshot(META, {}, {}, msgspec.msgpack.encode({"nodes": nodes, "roots": roots}), {})
+    return Snapshot(META, {}, {}, msgspec.msgpack.encode({"format": FORMAT, "nodes": nodes, "roots": roots}), {})
 
 
 def test_a_name_that_is_read_no_more_may_be_bound_in_one_state_only() -> None:
     """What a phase before has bound: a resumed run does not enter its body."""
-    nodes: list[object] = [["list", [1]], ["list", [2]], ["list", ["m|net"]], ["list", ["m|net", "m|opt"]]]
+    nodes: list[object] = [["list", None, [1]], ["list", None, [2]], ["list", None, ["m|net"]], ["list", None, ["m|net", "m|opt"]]]
     without = state_of(nodes, {"m|x": [0]})
     spent = state_of(nodes, {"m|x": [0], "m|net": [1], SPENT_NAMES: [2]})
     read = state_of(nodes, {"m|x": [0], "m|net": [1]})
@@ -67,10 +68,10 @@ def test_whether_two_places_share_an_object_counts() -> None:
 
 def test_whether_two_places_share_a_device_does_not_count() -> None:
     def snapshot_of(nodes: list[object], places: list[int]) -> Snapshot:
-        graph = {"nodes": nodes, "roots": {f"{number}|name": [place] for number, place in enumerate(places)}}
+        graph = {"format": FORMAT, "nodes": nodes, "roots": {f"{number}|name": [place] for number, place in enumerate(places)}}
         return Snapshot(META, {}, {}, msgspec.msgpack.encode(graph), {})
 
-    cpu, cuda = (["made", "torch.device", [name]] for name in ("cpu", "cuda"))
+    cpu, cuda = (["torch.device", None, [name]] for name in ("cpu", "cuda"))
     shared = snapshot_of([cpu], [0, 0])
     assert compare(shared, snapshot_of([cpu, cpu], [0, 1])) == []
     assert compare(snapshot_of([cpu, cpu], [0, 1]), shared) == []

@@ -24,8 +24,9 @@ from detrain.adapters.jax.functions import Functions
 from detrain.adapters.jax.updates import GRADIENT_KIND, Updates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.python.inspect.graph import Item
 from detrain.python.inspect.names import class_name
-from detrain.python.inspect.object_graph import ABSENT, Item
+from detrain.python.inspect.object_graph import ABSENT
 
 NAME: Final = "jax"
 _KEY: Final = "jax.key"

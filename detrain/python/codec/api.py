@@ -12,6 +12,7 @@ reference, a list of one node number.
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
-from detrain.python.inspect.object_graph import ABSENT, Encoded, Hooks, Item
+from detrain.python.inspect.graph import Item
+from detrain.python.inspect.object_graph import ABSENT, Encoded, Hooks
 
 __all__ = ["ABSENT", "Baseline", "Decoder", "Encoded", "Encoder", "Hooks", "Item"]

@@ -6,45 +6,45 @@ A container that a loop of the program stands in is changed only where it must b
 from __future__ import annotations
 
 import collections
-import struct
 import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 from detrain.base.set_order import can_become, fill, freeze
 from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.kinds import is_same
 from detrain.python.codec.state_rules import plain
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import class_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, key_path
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, key_path
 
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
 
 
-def decode_sequence(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+def decode_sequence(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the list, tuple or deque of a node, the live one if there is one."""
-    kind, items = node[0], node[1]
-    if kind == "tuple":
-        return tuple(decoding.items(items, list(current) if type(current) is tuple else [], path))
-    target: Any = current if decoding.claim(current, CONTAINERS[kind]) else CONTAINERS[kind]()
+    if node.kind == "tuple":
+        return tuple(decoding.items(node.items, list(current) if type(current) is tuple else [], path))
+    target: Any = current if decoding.claim(current, CONTAINERS[node.kind]) else CONTAINERS[node.kind]()
     decoding.made[number] = target
     fill_sequence(decoding, target, node, path)
     return target
 
 
-def fill_sequence(decoding: Decoding, target: Any, node: list[Item], path: str) -> None:
+def fill_sequence(decoding: Decoding, target: Any, node: Node, path: str) -> None:
     """Give a live list or deque, or what derives from one, the items that it had."""
     base: Any = list if isinstance(target, list) else collections.deque
     old = list(base.__iter__(target))
-    values = decoding.items(node[1], old, path)
-    if not _are_same(old, values) or (node[2:] and target.maxlen != node[2]):
-        base.__init__(target, values, *node[2:])
+    values = decoding.items(node.items, old, path)
+    if not _are_same(old, values) or (base is collections.deque and target.maxlen != node.data):
+        base.__init__(target, values, *([node.data] if base is collections.deque else []))
 
 
-def decode_set(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+def decode_set(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the set of a node in the order that it had; name it where the order cannot be made again."""
-    kind, items, how = node
-    if kind == "frozenset":
+    items, how = node.items, node.data
+    if node.kind == "frozenset":
         values = elements(decoding, items, current if type(current) is frozenset else (), path)
         if how == "kept" and _has_elements(current, values):
             return current
@@ -76,8 +76,8 @@ def elements(decoding: Decoding, items: list[Item], old: Iterable[object], path:
         by_class.setdefault(class_name(type(element)), []).append(element)
     values = []
     for index, item in enumerate(items):
-        node = decoding.nodes[item[0]] if isinstance(item, list) else [""]
-        candidates = by_class.get(node[1]) if node[0] == "object" else None
+        node = decoding.nodes[item[0]] if isinstance(item, list) else None
+        candidates = by_class.get(node.data[0]) if node is not None and node.kind == "object" else None
         values.append(decoding.decode(item, candidates.pop(0) if candidates else ABSENT, f"{path}[{index}]"))
     return values
 
@@ -89,32 +89,33 @@ def _present(decoding: Decoding, items: list[Item], values: list[object], path: 
     return [value for value in values if value is not ABSENT]
 
 
-def decode_dict(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+def decode_dict(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the dictionary of a node, the live one if there is one."""
-    cls = CONTAINERS[node[0]]
+    cls = CONTAINERS[node.kind]
     target: Any = current if decoding.claim(current, cls) else cls()
     decoding.made[number] = target
-    if any(_is_astray(decoding, key) for key, _value in node[1]):
+    if any(_is_astray(decoding, key) for key, _value in node.named):
         decoding.later.append(lambda: fill_dict(decoding, cls, target, node, path))
     else:
         fill_dict(decoding, cls, target, node, path)
-    if cls is collections.OrderedDict and (vars(target) or len(node) > 3):
-        decoding.fill_attributes(vars(target), node[3] if len(node) > 3 else [], path)
+    if cls is collections.OrderedDict and (vars(target) or node.items):
+        own = [pair for number, *_ in node.items for pair in decoding.nodes[number].named]
+        decoding.fill_attributes(vars(target), own, path)
     return target
 
 
 def _is_astray(decoding: Decoding, key: Item) -> bool:
     """Return whether a key is the address of an object that is not there yet: its own place shall make it."""
-    node = decoding.nodes[key[0]] if isinstance(key, list) else [""]
-    return node[0] == "address" and node[1][0] not in decoding.made
+    node = decoding.nodes[key[0]] if isinstance(key, list) else None
+    return node is not None and node.kind == "address" and node.items[0][0] not in decoding.made
 
 
-def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path: str) -> None:
+def fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) -> None:
     """Give a live dictionary, or what derives from one, the keys and values that it had."""
     base = cls if cls is collections.OrderedDict else dict
     old, before = dict(dict.items(target)), _keys(base, target)
     pairs = []
-    for index, (key_item, value_item) in enumerate(node[1]):
+    for index, (key_item, value_item) in enumerate(node.named):
         key = decoding.decode(key_item, before[index] if index < len(before) else ABSENT, f"{path} key")
         if key is ABSENT:
             decoding.miss_item(key_item, f"{path} key")
@@ -132,15 +133,15 @@ def fill_dict(decoding: Decoding, cls: Any, target: Any, node: list[Item], path:
     for key, value in pairs:
         base.__setitem__(target, key, value)
     if cls is collections.defaultdict:
-        target.default_factory = decoding.required(node[2], target.default_factory or ABSENT, f"{path}.default_factory")
+        target.default_factory = decoding.required(node.items[0], target.default_factory or ABSENT, f"{path}.default_factory")
 
 
-def decode_held(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
+def decode_held(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
     """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
-    is_live = type_name(current) == node[1] and decoding.hooks.is_container(current)
+    is_live = type_name(current) == node.data and decoding.hooks.is_container(current)
     old: Any = plain(current) if is_live else ABSENT
     before, values = list(old) if is_live else [], dict(old) if isinstance(old, dict) else {}
-    new: Any = decoding.decode(node[2], old, path)  # which may fill `old` itself
+    new: Any = decoding.decode(node.items[0], old, path)  # which may fill `old` itself
     if not is_live or type(old) is not type(new):
         return new
     if isinstance(new, tuple):
@@ -173,13 +174,6 @@ def _are_same(old: list[Any], new: list[Any]) -> bool:
     """Return whether two lists hold the same objects or bits.
     A loop that stands in their container must be able to go on."""
     return len(old) == len(new) and all(map(is_same, old, new))
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are one object, or of one type and the same bits."""
-    if one is other or type(one) is not type(other) or type(one) not in (int, float, str, bytes):
-        return one is other
-    return bool(struct.pack("<d", one) == struct.pack("<d", other) if type(one) is float else one == other)
 
 
 def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:

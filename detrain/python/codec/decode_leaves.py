@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import enum
-import fractions
-import pathlib
 import random
 import struct
-import uuid
-import zoneinfo
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -22,35 +15,28 @@ from detrain.base.dtypes import named_dtype
 from detrain.python.codec.decode_tensors import array_in_memory
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.state_rules import member_attributes
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import find_enum, find_type
-from detrain.python.inspect.object_graph import ABSENT, BIT_GENERATORS, NANS, Item, shown
+from detrain.python.inspect.object_graph import ABSENT, BIT_GENERATORS, NANS, shown
 
 _DOUBLE: Final = struct.Struct("<d")
-_TEXTS: Final[dict[str, Callable[[str], object]]] = {
-    "date": datetime.date.fromisoformat,
-    "Decimal": decimal.Decimal,
-    "UUID": uuid.UUID,
-    "PosixPath": pathlib.Path,
-    "PurePosixPath": pathlib.PurePosixPath,
-    "PureWindowsPath": pathlib.PureWindowsPath,
-}
 
 
-def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+def decode_array(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the array or tensor of a node: the live one where it can be filled or is the same, else a new one."""
-    kind = node[0]
+    kind = node.kind
     if kind == "same":
         return _decode_same(decoding, node, current, path)
     if kind == "view":
         return _decode_view(decoding, node, current, path)
     if kind == "objects":
         return _decode_objects(decoding, number, node, current, path)
-    _kind, name, axes, is_unchanged, is_writeable, *more = node
+    axes, is_writeable, *more = node.data
     form = more[0] if more else None
-    array = decoding.arrays[name]
+    array = decoding.array(node)
     if axes is not None:
         array = array.transpose(np.argsort(axes))
-    if is_unchanged:
+    if node.there:
         now = current if isinstance(current, np.ndarray) else decoding.hooks.tensor(current)
         if now is not None and digest_array(now) != digest_array(array):
             decoding.miss(path, f"the array is not the one that the first run had (digest {digest_array(array)})")
@@ -70,8 +56,8 @@ def decode_array(decoding: Decoding, number: int, node: list[Item], current: Any
     return made
 
 
-def _decode_same(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
-    _kind, digest, kind, *form = node
+def _decode_same(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+    digest, kind, *form = node.data
     found = decoding.sources[digest]
     if form and found:
         return _decode_same_form(decoding, found, form[0], current)
@@ -115,10 +101,10 @@ class _InTensors:
         self.__array_interface__ = array.__array_interface__
 
 
-def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
-    _kind, owner_item, offset, shape, strides, name, is_writeable = node
+def _decode_view(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+    (offset, shape, strides, name, is_writeable), (owner_item,) = node.data, node.items
     is_live = type(current) is np.ndarray
-    is_of_tensors = decoding.nodes[owner_item[0]][0] == "memory"
+    is_of_tensors = decoding.nodes[owner_item[0]].kind == "memory"
     if is_of_tensors:
         owner: Any = array_in_memory(decoding, owner_item[0], path)
     else:
@@ -145,8 +131,8 @@ def _decode_view(decoding: Decoding, node: list[Item], current: Any, path: str) 
     return made
 
 
-def _decode_objects(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
-    _kind, shape, items = node
+def _decode_objects(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
+    shape, items = node.data, node.items
     is_live = isinstance(current, np.ndarray) and current.dtype == object and list(current.shape) == shape
     is_live = is_live and owner_of(current) is current and current.flags.writeable and decoding.claim(current, np.ndarray)
     target: Any = current if is_live else np.empty(shape, object)
@@ -168,9 +154,9 @@ def _is_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | 
     return True
 
 
-def decode_rng(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
+def decode_rng(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
     """Return a random generator at the place where it was, the live one if there is one."""
-    kind = node[0]
+    kind = node.kind
     if kind == "random":
         twister = current if decoding.claim(current, random.Random) else random.Random()
         set_stream(decoding, node, twister, path)
@@ -182,30 +168,30 @@ def decode_rng(decoding: Decoding, node: list[Item], current: Any, path: str) ->
     cls: Any = np.random.RandomState if kind == "RandomState" else np.random.Generator
     is_live = decoding.claim(current, cls)
     inner = _bits_of(current) if is_live else ABSENT
-    bits = decoding.decode(node[1], inner, f"{path}.bit_generator")
+    bits = decoding.decode(node.items[0], inner, f"{path}.bit_generator")
     target = current if is_live and bits is inner else cls(bits)
     _set_gauss(decoding, node, target)
     return target
 
 
-def set_stream(decoding: Decoding, node: list[Item], stream: Any, path: str) -> None:
+def set_stream(decoding: Decoding, node: Node, stream: Any, path: str) -> None:
     """Bring a generator to its place, past the methods of a class that derives from a generator's."""
-    if node[0] == "random":
-        random.Random.setstate(stream, (3, tuple(decoding.arrays[node[1]].tolist()), node[2]))
-    elif decoding.decode(node[1], _bits_of(stream), f"{path}.bit_generator") is not _bits_of(stream):
+    if node.kind == "random":
+        random.Random.setstate(stream, (3, tuple(decoding.array(node).tolist()), node.data))
+    elif decoding.decode(node.items[0], _bits_of(stream), f"{path}.bit_generator") is not _bits_of(stream):
         decoding.miss(path, "it draws from another bit generator")
     else:
         _set_gauss(decoding, node, stream)
 
 
-def _set_gauss(decoding: Decoding, node: list[Item], stream: Any) -> None:
-    if node[0] == "RandomState":
+def _set_gauss(decoding: Decoding, node: Node, stream: Any) -> None:
+    if node.kind == "RandomState":
         state = np.random.RandomState.get_state(stream, legacy=False)
-        np.random.RandomState.set_state(stream, {**state, "has_gauss": node[2][0], "gauss": node[2][1]})
+        np.random.RandomState.set_state(stream, {**state, "has_gauss": node.data[0], "gauss": node.data[1]})
 
 
-def _decode_bits(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
-    _kind, name, state_item, seeds_item = node
+def _decode_bits(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+    name, (state_item, seeds_item) = node.data, node.items
     cls = getattr(np.random, name if name in BIT_GENERATORS else "PCG64")
     is_live = decoding.claim(current, cls)
     seeds: Any = decoding.decode(seeds_item, getattr(current, "seed_seq", ABSENT) if is_live else ABSENT, f"{path}.seed_seq")
@@ -217,8 +203,8 @@ def _decode_bits(decoding: Decoding, node: list[Item], current: Any, path: str) 
     return bits
 
 
-def _decode_seeds(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
-    entropy, spawn_key, pool_size, spawned = (decoding.decode(item, ABSENT, path) for item in node[1:])
+def _decode_seeds(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+    entropy, spawn_key, pool_size, spawned = (decoding.decode(item, ABSENT, path) for item in node.items)
     made = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)  # type: ignore[arg-type]
     if decoding.claim(current, np.random.SeedSequence) and current.n_children_spawned <= made.n_children_spawned:
         one, other = ({**seeds.state, "n_children_spawned": 0} for seeds in (current, made))
@@ -228,83 +214,50 @@ def _decode_seeds(decoding: Decoding, node: list[Item], current: Any, path: str)
     return made
 
 
-def decode_value(decoding: Decoding, node: list[Item], current: Any, path: str) -> Any:
+def decode_value(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
     """Return a value without parts that others could hold: a number, a date, an enumeration's member and the like."""
-    kind, *rest = node
+    kind, data = node.kind, node.data
     if kind == "int":
-        return int(rest[0], 16)
+        return int(data, 16)
     if kind == "str":
-        return rest[0].decode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "surrogatepass")
     if kind == "nan":
-        is_same = type(current) is float and _DOUBLE.pack(current) == _DOUBLE.pack(rest[0])
-        return NANS.get(rest[1], current if is_same else rest[0])
-    if kind == "bytearray":
-        target = current if decoding.claim(current, bytearray) else bytearray()
-        target[:] = rest[0]
-        return target
-    if kind == "npscalar":
-        return decoding.arrays[rest[0]][()]
+        is_live = type(current) is float and _DOUBLE.pack(current) == _DOUBLE.pack(data[0])
+        return NANS.get(data[1], current if is_live else data[0])
+    if kind == "npscalar":  # of format 3
+        return decoding.array(node)[()]
     if kind == "enum":
-        return _decode_enum(decoding, rest, current, path)
+        return _decode_enum(decoding, node, current, path)
     if kind == "namedtuple":
-        cls: Any = decoding.class_named(rest[0], current)
-        values = decoding.items(rest[1], list(current) if type(current) is cls else [], path)
+        cls: Any = decoding.class_named(data, current)
+        values = decoding.items(node.items, list(current) if type(current) is cls else [], path)
         if cls is None or not issubclass(cls, tuple):
-            decoding.miss(path, f"class {rest[0]!r} is not there")
+            decoding.miss(path, f"class {data!r} is not there")
             return current
         return tuple.__new__(cls, values)
-    if kind in ("datetime", "time"):
-        zone: Any = decoding.decode(rest[2], getattr(current, "tzinfo", None) or ABSENT, f"{path}.tzinfo")
-        if zone is ABSENT:
-            return ABSENT
-        naive = (datetime.datetime if kind == "datetime" else datetime.time).fromisoformat(rest[0])
-        return naive.replace(fold=rest[1], tzinfo=zone)
     if kind == "texts":
-        texts = np.empty(len(rest[1]), object)
-        texts[:] = rest[1]
-        return decoding.hooks.make_tensor(texts.reshape(rest[0]))
-    if kind == "dtype":
-        return named_dtype(rest[0])
+        texts = np.empty(len(data[1]), object)
+        texts[:] = data[1]
+        return decoding.hooks.make_tensor(texts.reshape(data[0]))
     if kind == "type":
-        return find_type(rest[0]) or ABSENT
-    if kind == "zoneinfo":
-        return zoneinfo.ZoneInfo(rest[0])
-    if kind == "complex":
-        return complex(rest[0], rest[1])
-    if kind == "timedelta":
-        return datetime.timedelta(*rest)
-    makers: dict[str, Callable[..., object]] = {
-        "range": range,
-        "slice": slice,
-        "fraction": fractions.Fraction,
-        "timezone": datetime.timezone,
-        "npstr": np.str_,
-        "npbytes": np.bytes_,
-        "text": lambda name, text: _TEXTS[name](text),
-    }
-    if kind not in makers:
-        raise ValueError(f"unknown kind of node {kind!r}")
-    parts: list[Any] = [decoding.decode(part, ABSENT, path) for part in rest]
-    return makers[kind](*parts)
+        return find_type(data) or ABSENT
+    raise ValueError(f"unknown kind of node {kind!r}")
 
 
-def _decode_enum(decoding: Decoding, rest: list[Item], current: Any, path: str) -> Any:
-    cls = find_enum(rest[0].partition(" @ ")[0], current) or decoding.class_named(rest[0], ABSENT)
-    if cls is not None and issubclass(cls, enum.Flag) and rest[2] is not None:
-        return _with_attributes(decoding, cls(decoding.decode(rest[2], ABSENT, path)), rest, path)
-    member = cls.__members__.get(rest[1]) if cls is not None else None
+def _decode_enum(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+    (described, name), (bits,) = node.data, node.items
+    cls = find_enum(described.partition(" @ ")[0], current) or decoding.class_named(described, ABSENT)
+    if cls is not None and issubclass(cls, enum.Flag) and bits is not None:
+        member = cls(decoding.decode(bits, ABSENT, path))
+    else:
+        member = cls.__members__.get(name) if cls is not None else None
     if member is None:
-        decoding.miss(path, f"there is no {rest[1]!r} in the enumeration {rest[0]!r}")
+        decoding.miss(path, f"there is no {name!r} in the enumeration {described!r}")
         return current
-    return _with_attributes(decoding, member, rest, path)
-
-
-def _with_attributes(decoding: Decoding, member: enum.Enum, rest: list[Item], path: str) -> enum.Enum:
-    if len(rest) > 3 and rest[3]:  # an earlier version did not write what the program has set on it
-        own = member_attributes(member)
-        for name, value in decoding.attributes(rest[3], own, path).items():
-            if own.get(name, ABSENT) is not value:
-                setattr(member, name, value)
+    own = member_attributes(member)
+    for attribute, value in decoding.attributes(node.named, own, path).items() if node.named else ():
+        if own.get(attribute, ABSENT) is not value:
+            setattr(member, attribute, value)
     return member
 
 

@@ -13,22 +13,23 @@ import numpy as np
 from detrain.base.array_memory import address_of, memory_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.decoding import Decoding
-from detrain.python.inspect.object_graph import ABSENT, Item
+from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.object_graph import ABSENT
 
 
-def decode_shared(decoding: Decoding, number: int, node: list[Item], current: Any, path: str) -> Any:
+def decode_shared(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
     """Return the tensor of a node, the live one wherever there is one."""
-    _kind, owner, address, _memory_number, form, parts, own_items, *base_item = node
+    (owner, form), address, (_memory, base_item, *parts) = node.data, node.there, node.items
     tensors = decoding.hooks.tensors_of(owner)
     if tensors is None:
         decoding.miss(path, f"it is a tensor of {owner}, which has not been imported")
         return ABSENT
     base = None
-    if base_item:
+    if base_item is not None:
         live = decoding.baseline.at(address)
         shared = decoding.hooks.shared(current if live is ABSENT else live)
         old = ABSENT if shared is None or shared.base is None else shared.base
-        base = decoding.decode(base_item[0], old, f"{path}._base")
+        base = decoding.decode(base_item, old, f"{path}._base")
         if number in decoding.made:  # an attribute of the other one
             return decoding.made[number]
         base = None if base is ABSENT else base
@@ -56,7 +57,7 @@ def decode_shared(decoding: Decoding, number: int, node: list[Item], current: An
     tensors.set_parts(tensor, values)
     own = getattr(tensor, "__dict__", None)
     if own is not None:
-        decoding.fill_attributes(own, own_items, path)
+        decoding.fill_attributes(own, node.named, path)
     return tensor
 
 
@@ -78,51 +79,52 @@ def _live(decoding: Decoding, owner: str, value: object, *, is_reserved: bool) -
 
 def array_in_memory(decoding: Decoding, number: int, path: str) -> Array | None:
     """Return the memory of tensors with a number as an array, with the content that it had, or None."""
-    node = next((node for node in decoding.nodes if node[0] == "shared" and node[3][0] == number), None)
-    tensors = None if node is None else decoding.hooks.tensors_of(node[1])
+    node = next((node for node in decoding.nodes if node.kind == "shared" and node.items[0][0] == number), None)
+    tensors = None if node is None else decoding.hooks.tensors_of(node.data[0])
     if node is None or tensors is None:
         return None
     memory = _put_memory(decoding, tensors, node, ABSENT, path)
     return None if memory is ABSENT else tensors.array_of(memory)
 
 
-def _put_memory(decoding: Decoding, tensors: Any, node: list[Item], live: object, path: str) -> object:
+def _put_memory(decoding: Decoding, tensors: Any, node: Node, live: object, path: str) -> object:
     """Return the memory of a tensor with the content that it had: the live one where that is free and of its size."""
-    number = node[3][0]
+    number = node.items[0][0]
     if number in decoding.memories:
         return decoding.memories[number]
-    _kind, name, digest, (start, stop), _address, *inside = decoding.nodes[number]
+    memory = decoding.nodes[number]
+    (start, stop, digest, *place), (content_item, outer) = memory.data, memory.items
     there = decoding.live_memories.get(number)
     if there is None and decoding.finds_by_place:
         shared = decoding.hooks.shared(live)
         there = None if shared is None else shared.memory
     if there is not None and id(there) in decoding.filled:
         there = None
-    if inside:
-        there = _memory_inside(decoding, tensors, inside, there, path)
+    if outer is not None:
+        there = _memory_inside(decoding, tensors, outer[0], place, there, path)
         if there is ABSENT:
             return ABSENT
-    elif name is None:
+    elif content_item is None:
         if there is None or digest_array(tensors.read(there, holds=False)[start:stop]) != digest:
             decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
             return ABSENT
     else:
-        content = decoding.arrays[name]
+        content = decoding.array(memory)
         if there is not None and stop - start < content.nbytes:  # others may look at the rest
             now = np.array(tensors.read(there, holds=False))
             if now.nbytes == content.nbytes:
                 now[start:stop] = content[start:stop]
                 content = now
         if there is None or not tensors.fill(there, content):
-            there = tensors.new_memory(content, node[4])
+            there = tensors.new_memory(content, node.data[1])
     decoding.filled[id(there)] = decoding.memories[number] = there
     return there
 
 
-def _memory_inside(decoding: Decoding, tensors: Any, inside: list[Any], there: Any, path: str) -> object:
+def _memory_inside(decoding: Decoding, tensors: Any, outer: int, place: list[int], there: Any, path: str) -> object:
     """Return a memory that lies in an array or in another memory, which have its content: the live one if it does."""
-    (outer,), offset, size = inside
-    if decoding.nodes[outer][0] == "memory":
+    offset, size = place
+    if decoding.nodes[outer].kind == "memory":
         around = array_in_memory(decoding, outer, path)
     else:
         held = decoding.decode([outer], ABSENT, path)

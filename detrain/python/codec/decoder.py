@@ -15,7 +15,6 @@ from detrain.python.codec.decode_containers import (
     fill_dict,
     fill_sequence,
     fill_set,
-    is_same,
 )
 from detrain.python.codec.decode_functions import (
     decode_bound,
@@ -28,9 +27,10 @@ from detrain.python.codec.decode_functions import (
 from detrain.python.codec.decode_leaves import decode_array, decode_rng, decode_value, set_stream
 from detrain.python.codec.decode_tensors import decode_shared
 from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.kinds import describe, is_same, make_again
 from detrain.python.codec.state_rules import read_slot
-from detrain.python.codec.stdlib_objects import parts, remake
 from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -39,9 +39,9 @@ from detrain.python.inspect.names import (
     stream_base,
     type_name,
 )
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Item, deep_calls, shown
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, deep_calls, shown
 from detrain.python.inspect.ownership import new_object, of_last_use
-from detrain.python.inspect.pandas_tables import KINDS, MOMENTS, become, make_moment, make_table
+from detrain.python.inspect.pandas_tables import TABLES, become, make_table
 from detrain.python.inspect.stored_attributes import program_names
 from detrain.python.process.reducers import reduction_named
 
@@ -71,8 +71,8 @@ class Decoder(Decoding):
         # A tuple inside itself is made where it is met again; and what is absent here may be there at another place.
         return value if value is ABSENT else self.made.setdefault(number, value)
 
-    def _decode_node(self, number: int, node: list[Item], current: Any, path: str) -> Any:
-        kind = node[0]
+    def _decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
+        kind = node.kind
         if kind in ("list", "tuple", "deque"):
             return decode_sequence(self, number, node, current, path)
         if kind in ("set", "frozenset"):
@@ -81,18 +81,16 @@ class Decoder(Decoding):
             return decode_dict(self, number, node, current, path)
         if kind == "object":
             return self._decode_user_object(number, node, current, path)
-        if kind in ("opaque", "static"):
-            return self.keep(node, current)
+        if kind in ("opaque", "generator"):
+            return self.keep(node.data[0], node.there, current, *(node.data[1:] if kind == "opaque" else ()))
+        if kind == "static":
+            return self.keep_static(node.data, node.there, current)
         if kind == "derived":
             return self._decode_derived(number, node, current, path)
         if kind == "held":
             return decode_held(self, node, current, path)
-        if kind == "generator":
-            return self.keep(["opaque", node[1], node[2]], current)
         if kind == "loader":
             return self._decode_loader(node, current, path)
-        if kind == "made":
-            return self._decode_made(node, current, path)
         if kind == "reduced":
             return self._decode_reduced(node, current, path)
         if kind in ("function", "class"):
@@ -116,12 +114,17 @@ class Decoder(Decoding):
         if kind == "inside":
             return self._decode_inside(node, current, path)
         if kind == "variable":
-            found = self.hooks.find_variable(node[1], True)
+            described = node.data[0]
+            found = self.hooks.find_variable(described, True)
             if found is None:
-                self.miss(path, f"the variable {node[1][1]!r} is not there")
+                self.miss(path, f"the variable {described[1]!r} is not there")
             return current if found is None else found
+        if kind == "absent":
+            return ABSENT
         if kind == "address":
-            return id(self.decode(node[1], ABSENT, path))
+            return id(self.decode(node.items[0], ABSENT, path))
+        if "." in kind:
+            return self._decode_made(node, current, path)
         return decode_value(self, node, current, path)
 
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
@@ -137,15 +140,15 @@ class Decoder(Decoding):
         """Bring the generators of the program to where they were, before anything else is set:
         what they read is as it was."""
         for node in self.nodes:
-            if node[0] == "generator":
-                found = self.baseline.at(node[2])
-                if found is ABSENT or not self.hooks.replay(found, node[3]):
-                    self.miss(node[2], "the generator does not yield again what it did")
+            if node.kind == "generator":
+                found = self.baseline.at(node.there)
+                if found is ABSENT or not self.hooks.replay(found, node.data[1]):
+                    self.miss(node.there, "the generator does not yield again what it did")
 
-    def _decode_inside(self, node: list[Item], current: object, path: str) -> object:
+    def _decode_inside(self, node: Node, current: object, path: str) -> object:
         """Put back what an object of a library holds, in place; or see that loading has brought it there."""
-        _kind, address, steps, item, *digest = node
-        owner = current if self.finds_by_place else self.baseline.at(address)
+        (steps, *digest), (item,) = node.data, node.items
+        owner = current if self.finds_by_place else self.baseline.at(node.there)
         try:
             live = at_steps(owner, steps)
         except LookupError:
@@ -157,33 +160,35 @@ class Decoder(Decoding):
             self.miss(path, "an object of a library holds another one than it did")
         return owner
 
-    def _decode_loader(self, node: list[Item], current: object, path: str) -> object:
+    def _decode_loader(self, node: Node, current: object, path: str) -> object:
         """Set an object of a library to the position that it offered."""
-        found = self.keep(["opaque", node[1], node[2]], current)
-        state = self.decode(node[4], ABSENT, f"{path}.state")
-        if found is not ABSENT and (state is ABSENT or not self.hooks.set_loader(found, node[3], state)):
+        found = self.keep(node.data[0], node.there, current)
+        state = self.decode(node.items[0], ABSENT, f"{path}.state")
+        if found is not ABSENT and (state is ABSENT or not self.hooks.set_loader(found, node.data[1], state)):
             self.miss(path, "it takes no position")
         return found
 
-    def _decode_user_object(self, number: int, node: list[Item], current: Any, path: str) -> Any:
-        _kind, name, attributes, slots, content, *address = node
-        live = self._to_fill(address, current)
+    def _decode_user_object(self, number: int, node: Node, current: Any, path: str) -> Any:
+        name, in_slots, is_own_dict = node.data
+        attributes, slots = node.named[: len(node.named) - in_slots], node.named[len(node.named) - in_slots :]
+        live = self._to_fill(node.there, current)
         cls = self.class_named(name, live)
         if cls is None:
             self.miss(path, f"class {name!r} is not there")
             return current
         target: Any = live if self.claim(live, cls) else new_object(cls)
         self.made[number] = target
-        if content is not None:
+        for item in node.items:
+            content = self.nodes[item[0]]
             base: Any = container_base(cls)
             if base is set:
-                self.fill_set(target, content[1], content[2], path)
+                self.fill_set(target, content.items, content.data, path)
             elif issubclass(base, dict):
                 fill_dict(self, base, target, content, path)
             else:
                 fill_sequence(self, target, content, path)
         own = own_attributes(target)
-        if attributes is None:
+        if is_own_dict:
             object.__setattr__(target, "__dict__", target)
         elif own is not None:
             kept = {name: own[name] for name in of_last_use(cls) if name in own}
@@ -193,20 +198,20 @@ class Decoder(Decoding):
             self._fill_slots(target, slots_of(cls), slots, path)
         return target
 
-    def _to_fill(self, address: list[Item], current: object) -> object:
+    def _to_fill(self, address: str | None, current: object) -> object:
         """Return the object that a node fills: of the program's the one at its place, of a library's that at its
         address."""
-        if not address or self.finds_by_place:
+        if address is None or self.finds_by_place:
             return current
-        found = self.baseline.at(address[0])
-        return current if found is ABSENT and address[0] is not None else found
+        found = self.baseline.at(address)
+        return current if found is ABSENT and address else found
 
-    def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+    def _decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
         """Set the attributes that are the program's in an object that stays as the process has it."""
-        _kind, name, address, pairs, stream, *place = [*node, None] if len(node) == 4 else node
-        found: Any = self.keep(["opaque", name, address, *place], current)
-        if stream is not None and found is not ABSENT and stream_base(type(found)) is not None:
-            set_stream(self, stream, found, path)
+        (name, *place), pairs = node.data, node.named
+        found: Any = self.keep(name, node.there, current, *place)
+        for item in node.items if found is not ABSENT and stream_base(type(found)) is not None else ():
+            set_stream(self, self.nodes[item[0]], found, path)
         own = None if found is ABSENT else own_attributes(found)
         if own is None:
             return found
@@ -219,7 +224,7 @@ class Decoder(Decoding):
         self.made[number] = found
         if not self.hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
             self.miss(path, f"{type_name(found)} held only data, and holds more here")
-        deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and self.nodes[pair[1][0]] == ["absent"]}
+        deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and self.nodes[pair[1][0]].kind == "absent"}
         # The variables of a layer of Keras's that is not built, its `build` will make.
         is_unbuilt, kept = own.get("built", True) is False and "built" not in names, names - deleted
         pairs = [pair for pair in pairs if pair[0] in kept and not (is_unbuilt and self._is_to_come(pair[1]))]
@@ -238,36 +243,34 @@ class Decoder(Decoding):
             if not isinstance(item, list) or item[0] in seen:
                 continue
             seen.add(item[0])
-            node: list[Any] = self.nodes[item[0]]
-            if node[0] == "variable" and not node[2] and self.hooks.find_variable(node[1], False) is None:
+            node = self.nodes[item[0]]
+            if node.kind == "variable" and not node.data[1] and self.hooks.find_variable(node.data[0], False) is None:
                 return True
-            items = [node[2]] if node[0] == "held" else node[1] if node[0] in CONTAINERS else []
-            left += [pair[1] for pair in items] if issubclass(CONTAINERS.get(node[0], list), dict) else items
+            if node.kind == "held" or node.kind in CONTAINERS:
+                left += [*node.items, *(value for _key, value in node.named)]
         return False
 
-    def _decode_made(self, node: list[Item], current: Any, path: str) -> Any:
-        """Decode an iterator, a writer of CSV, a file in memory or a table from its parts."""
-        _kind, kind, items = node
-        if kind in KINDS or kind in MOMENTS:
-            return self._decode_of_pandas(kind, items, current, path)
-        now = None if current is ABSENT else parts(current) or self.hooks.parts(current)
+    def _decode_made(self, node: Node, current: Any, path: str) -> Any:
+        """Decode what is made from its parts: a date, an iterator, a file in memory, a table."""
+        kind = node.kind
+        now = None if current is ABSENT else describe(current) or self.hooks.parts(current)
         old = now[1] if now is not None and now[0] == kind else []
-        values = [
-            self.required(item, old[index] if index < len(old) else ABSENT, f"{path}[{index}]") for index, item in enumerate(items)
-        ]
+        values = self.items(node.items, old, path)
+        if kind in TABLES:
+            return self._decode_table(kind, values, current, path)
         made = self.hooks.remake(kind, values, current)
         if made is None:
-            with contextlib.suppress(TypeError, ValueError):  # of parts that are not there
-                made = remake(kind, values, current)
+            with contextlib.suppress(TypeError, ValueError, ImportError):  # of parts that are not there; pandas may not be here
+                made = make_again(kind, values, current)
         if made is None:
             self.miss(path, f"this Python cannot make {kind}")
         return ABSENT if made is None else made
 
-    def _decode_reduced(self, node: list[Item], current: object, path: str) -> object:
+    def _decode_reduced(self, node: Node, current: object, path: str) -> object:
         """Give an object, or a new one, the data that a package's reducer has saved of it."""
-        _kind, name, address, item = node
-        data = self.required(item, ABSENT, f"{path}.data")
-        found = current if self.finds_by_place else self.baseline.at(address)
+        name = node.data
+        data = self.required(node.items[0], ABSENT, f"{path}.data")
+        found = current if self.finds_by_place else self.baseline.at(node.there)
         if type_name(found) != name:
             found = ABSENT
         reduction = reduction_named(name)
@@ -279,28 +282,27 @@ class Decoder(Decoding):
             return reduction.make(data)
         return found
 
-    def _decode_of_pandas(self, kind: str, items: list[Item], current: Any, path: str) -> Any:
-        values = [self.required(item, ABSENT, f"{path}[{index}]") for index, item in enumerate(items)]
+    def _decode_table(self, kind: str, values: list[Any], current: Any, path: str) -> Any:
         try:
-            made = make_moment(kind, values) if kind in MOMENTS else make_table(kind, values)
+            made = make_table(kind, values)
         except Exception as error:  # an edge: another version of pandas, or none
             self.miss(path, f"{kind} cannot be made again ({type(error).__name__})")
             return ABSENT
-        if kind in MOMENTS or not self.claim(current, type(made)):
+        if not self.claim(current, type(made)):
             return made
         become(current, made)
         return current
 
-    def _decode_annotated(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+    def _decode_annotated(self, number: int, node: Node, current: Any, path: str) -> Any:
         """A tensor with attributes, which may lead to it again."""
         before = dict(getattr(current, "__dict__", {}))
-        found = self._decode_node(number, node[1], current, path)
+        found = self._decode_node(number, self.nodes[node.items[0][0]], current, path)
         own = getattr(found, "__dict__", None)
         if own is None:
             return found
         self.made[number] = found
         own.update(before)  # objects are put back in place
-        self.fill_attributes(own, node[2], path)
+        self.fill_attributes(own, node.named, path)
         return found
 
     def _fill_slots(self, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from detrain.base.array_memory import bounds_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
+from detrain.python.inspect.graph import Item, Node, unpack
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, shown
+from detrain.python.inspect.object_graph import ABSENT, Hooks, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of
@@ -35,14 +35,12 @@ class Decoding(ABC):
     holds the memory of another one, cannot be known."""
 
     def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
-        content = msgspec.msgpack.decode(graph)
-        self.nodes: list[list[Item]] = content["nodes"]
-        self.roots: dict[str, Item] = content["roots"]
-        if not all(isinstance(name, str) for name in self.roots):
-            raise ValueError(f"names of roots that are no texts: {[name for name in self.roots if not isinstance(name, str)]}")
-        self.lost = frozenset(content.get("lost", ()))
+        content = unpack(graph)
+        self.nodes = content.nodes
+        self.roots = content.roots
+        self.lost = frozenset(content.lost)
         """Numbers of the nodes that the first run has named as lost."""
-        self.spare = frozenset(content.get("spare", ()))
+        self.spare = frozenset(content.spare)
         """Numbers of those that need not be there."""
         self.arrays = arrays
         self.hooks = hooks
@@ -56,12 +54,11 @@ class Decoding(ABC):
         self.filled: dict[int, object] = {}
         """Live memories that are taken, by their identity."""
         self.is_inside = False
-        plain = [node[1] if node[0] == "annotated" else node for node in self.nodes]
-        self.sources = {node[1]: self._find_arrays(node[1]) for node in plain if node[0] == "same"}
+        self.sources = {node.data[0]: self._find_arrays(node.data[0]) for node in self.nodes if node.kind == "same"}
         self.reserved = {id(array) for found in self.sources.values() for array in found}
         """Large arrays that are wanted as they are (filling one in place would lose it), and tensors that nodes are
         at."""
-        self.live_memories = self._reserve_tensors(plain)
+        self.live_memories = self._reserve_tensors()
         """The live memory of each that was there when the loop was entered, by number."""
         self._spans: list[tuple[int, int]] | None = None
         self.later: list[Callable[[], None]] = []
@@ -123,19 +120,24 @@ class Decoding(ABC):
         found = [array for known in self.baseline.arrays.get(digest, []) if (array := known()) is not None]
         return [array for array in found if not isinstance(array, np.ndarray) or digest_array(array) == digest]
 
-    def _reserve_tensors(self, nodes: list[list[Item]]) -> dict[int, Any]:
-        for node in nodes:
-            if node[0] == "shared" and (live := self.baseline.at(node[2])) is not ABSENT:
+    def _reserve_tensors(self) -> dict[int, Any]:
+        for node in self.nodes:
+            if node.kind == "shared" and (live := self.baseline.at(node.there)) is not ABSENT:
                 self.reserved.add(id(live))
-        memories = {number: self.baseline.at(node[4]) for number, node in enumerate(nodes) if node[0] == "memory"}
+        memories = {number: self.baseline.at(node.there) for number, node in enumerate(self.nodes) if node.kind == "memory"}
         return {number: memory for number, memory in memories.items() if memory is not ABSENT}
+
+    def array(self, node: Node) -> Array:
+        """Return the array that a node's first item is the name of."""
+        ((name,), *_) = node.items
+        return self.arrays[name]
 
     def lies_in_tensor(self, array: Array) -> bool:
         """Return whether an array lies in the memory of a tensor that nodes are at: what is written there is the
         tensor's.
         """
         if self._spans is None:
-            tensors = {node[3][0]: self.hooks.tensors_of(node[1]) for node in self.nodes if node[0] == "shared"}
+            tensors = {node.items[0][0]: self.hooks.tensors_of(node.data[0]) for node in self.nodes if node.kind == "shared"}
             self._spans = [tensors[number].span(memory) for number, memory in self.live_memories.items()]
         start, end = bounds_of(array)
         return any(place < end and start < place + size for place, size in self._spans)
@@ -175,17 +177,12 @@ class Decoding(ABC):
             own.clear()
             own.update(new)
 
-    def keep(self, node: list[Item], current: object) -> object:
-        """Return the object that stays as the process has it: the one at its address, of its name, or at its place."""
-        kind, name, address, *place = node
+    def keep(self, name: str, address: Any, current: object, *place: Any) -> object:
+        """Return the object that stays as the process has it: the one at its address, of its class, or at its place."""
         found = self.baseline.at(address)
-        if found is not ABSENT and name != (static_name(found) if kind == "static" else type_name(found)):
+        if found is not ABSENT and name != type_name(found):
             found = ABSENT
-        if found is ABSENT and kind == "static":
-            found = find_static(name)
-        if found is ABSENT and kind == "static" and issubclass(type(current), STATIC) and static_name(current) == name:
-            found = current
-        if found is ABSENT and kind == "opaque" and type_name(current) == name:
+        if found is ABSENT and type_name(current) == name:
             found = current
         if place and found is not ABSENT and not self._is_at(found, place[0]):
             if isinstance(found, Iterator):  # what it hands on next would be another thing
@@ -193,6 +190,14 @@ class Decoding(ABC):
             elif not is_output_only(found):
                 self.astray.append(f"{address} ({name})")
         return found
+
+    def keep_static(self, name: str, address: Any, current: object) -> object:
+        """Return the function, class or module that stays as the process has it: at its address, by its name, or at its
+        place."""
+        found = self.baseline.at(address)
+        if found is ABSENT or name != static_name(found):
+            found = find_static(name)
+        return current if found is ABSENT and issubclass(type(current), STATIC) and static_name(current) == name else found
 
     def _is_at(self, found: object, place: Any) -> bool:
         return (

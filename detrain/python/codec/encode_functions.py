@@ -15,9 +15,10 @@ from detrain.base.digest import digest_array
 from detrain.python.codec.encode_leaves import UNSEEN, LeafEncoder
 from detrain.python.codec.state_rules import class_attributes, class_methods, functions_in, may_hold_state
 from detrain.python.inspect import function_source
-from detrain.python.inspect.fingerprint import closes_over, digest_of_tensor, shown_steps, state_inside
+from detrain.python.inspect.fingerprint import Steps, closes_over, digest_of_tensor, shown_steps, state_inside
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.function_source import holds_state
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import (
     class_name,
     find_static,
@@ -30,7 +31,7 @@ from detrain.python.inspect.names import (
     static_name,
     type_name,
 )
-from detrain.python.inspect.object_graph import CONTAINERS, HARMLESS, LOADS_TRAINED, Item, shown
+from detrain.python.inspect.object_graph import CONTAINERS, HARMLESS, LOADS_TRAINED, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.stored_attributes import program_names
@@ -39,10 +40,10 @@ from detrain.python.inspect.stored_attributes import program_names
 class Strangers(LeafEncoder):
     """The encoding of what objects of libraries hold that do not count as data themselves."""
 
-    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
         moved = len(self._moved)
         node = super()._encode_opaque(number, value, path, is_captured=is_captured)
-        is_given = is_captured or node[0] == "loader"  # it takes its whole state back itself
+        is_given = is_captured or node.kind == "loader"  # it takes its whole state back itself
         if not is_given and (is_library_class(type(value)) or extends_library(type(value))):
             is_training = self._note_inside(value, path)
             if is_training and len(self._moved) > moved and not is_output_only(value):
@@ -71,15 +72,15 @@ class Strangers(LeafEncoder):
                     self.encode(item, place)
             elif self._finds_again or self._baseline.has_inside(value, steps, held):
                 if constant is None:
-                    self._note_stranger(value, [address, steps, self.encode(item, place)], place)
+                    self._note_stranger(value, Node("inside", [steps], [self.encode(item, place)], there=address), place)
             else:
-                self._note_other(value, [address, steps], item, place)
+                self._note_other(value, address, steps, item, place)
         return is_training
 
-    def _note_stranger(self, owner: object, node: list[Item], place: str) -> None:
-        self._classes[f"class|{place}"] = self._node(owner, ["inside", *node])
+    def _note_stranger(self, owner: object, node: Node, place: str) -> None:
+        self._classes[f"class|{place}"] = self._node(owner, node)
 
-    def _note_other(self, owner: object, node: list[Item], item: object, place: str) -> None:
+    def _note_other(self, owner: object, address: str | None, steps: Steps, item: object, place: str) -> None:
         """Name what an object of a library has come to hold; where loading may have put it there, a resumed run sees
         whether it has.
         """
@@ -89,7 +90,7 @@ class Strangers(LeafEncoder):
             self._moved.append(f"{shown(place)} ({type_name(item)})")
             digest = digest_of_tensor(item, self._hooks)
             if digest is not None:
-                self._note_stranger(owner, [*node, None, digest], place)
+                self._note_stranger(owner, Node("inside", [steps, digest], [None], there=address), place)
                 return
             self._name(place, item, f"{type_name(item)}: {UNSEEN}")
             return
@@ -107,7 +108,7 @@ class Strangers(LeafEncoder):
 class Functions(Strangers):
     """The encoding of what a program's code is: functions and classes, those that the loop has made included."""
 
-    def _encode_static(self, number: int, value: Any, path: str) -> list[Item]:
+    def _encode_static(self, number: int, value: Any, path: str) -> Node:
         is_made = type(value) is types.FunctionType and self._is_of_loop(value) and not is_findable(value)
         if is_made and function_source.source(value) is not None:  # a hook, say, that a method of a library has made
             return self._encode_function(number, value, path)
@@ -116,10 +117,10 @@ class Functions(Strangers):
             self._note_inside(value, path)
         return node
 
-    def _described(self, number: int, value: Any, path: str) -> list[Item]:
-        return ["static", static_name(value), self._address(number, value, path)]
+    def _described(self, number: int, value: Any, path: str) -> Node:
+        return Node("static", static_name(value), there=self._address(number, value, path))
 
-    def _encode_function(self, number: int, value: Any, path: str) -> list[Item]:
+    def _encode_function(self, number: int, value: Any, path: str) -> Node:
         """A function stays as it is, and one that the loop has made is made again from the program's source; what its
         closure, its defaults and its attributes hold is state."""
         cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
@@ -127,19 +128,17 @@ class Functions(Strangers):
         if self._collects:
             self._baseline.add_function(value)
         source = function_source.source(value) if is_new or is_other else None
-        names = [self.encode(name, path) for name in names_of_function(value)] if is_new or is_other else []
-        state = [
-            [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()],
-            self.encode(value.__defaults__, f"{path}.__defaults__"),
-            self.encode(value.__kwdefaults__, f"{path}.__kwdefaults__"),
-            self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path),
-        ]
+        names = self.encode(tuple(names_of_function(value)), path) if is_new or is_other else None
+        holds = [self.encode(getattr(value, each), f"{path}.{each}") for each in ("__defaults__", "__kwdefaults__")]
+        inside = [self.encode(cell, f"{path}.<{name}>") for name, cell in cells.items()]
+        own = self._encode_pairs({name: item for name, item in vars(value).items() if name not in self._hooks.on_functions}, path)
         if is_new and source is not None and self._are_known(cells, source):
-            return ["defined", *source.key, names, self._encode_annotations(value, path), *state]
-        node = ["function", static_name(value), self._address(number, value, path), *state]
+            return Node("defined", list(source.key), [*holds, names, self._encode_annotations(value, path), *inside], own)
         if is_other and (source is None or not has_user_code(value)):
             return self._lose(number, path, "function: its code is not in the source")
-        return [*node, [*source.key, names]] if is_other and source is not None else node
+        key = [list(source.key)] if is_other and source is not None else []
+        named = [*holds, names if key else None, *inside]
+        return Node("function", [static_name(value), *key], named, own, self._address(number, value, path))
 
     def _are_known(self, cells: Mapping[str, types.CellType], source: function_source.FunctionSource) -> bool:
         """Return whether all who share the variables of a function that the loop has made are captured with it."""
@@ -148,7 +147,7 @@ class Functions(Strangers):
         of_frames = {id(cell) for cell in self._cells.values()}
         return not any(function_source.may_go_on(source, name) for name, cell in cells.items() if id(cell) not in of_frames)
 
-    def _encode_annotations(self, value: types.FunctionType, path: str) -> list[Item]:
+    def _encode_annotations(self, value: types.FunctionType, path: str) -> Item:
         """Encode what the arguments of a function are said to be: texts, and classes by name.
         Other such things are named."""
         pairs: list[Item] = []
@@ -156,12 +155,12 @@ class Functions(Strangers):
             if item is None or type(item) is str:
                 pairs.append([name, self.encode(item, path)])
             elif isinstance(item, type) and find_type(class_name(item)) is item:
-                pairs.append([name, self._node(item, ["type", class_name(item)])])
+                pairs.append([name, self._node(item, Node("type", class_name(item)))])
             else:
                 self._lost.append(f"{shown(f'{path}.__annotations__[{name!r}]')} ({type_name(item)}{HARMLESS})")
-        return pairs
+        return self._node(None, Node("dict", named=pairs))
 
-    def _encode_class(self, number: int, value: type, path: str) -> list[Item]:
+    def _encode_class(self, number: int, value: type, path: str) -> Node:
         """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.
 
         Methods that hold nothing are written only where they are not those that were there when the loop was entered.
@@ -191,14 +190,9 @@ class Functions(Strangers):
             or any(map(self._baseline.is_other, functions_in(item)))
         }
         gone = [name for name in before if name not in methods]
-        return [
-            "class",
-            class_name(value),
-            address,
-            self._encode_pairs(attributes, path),
-            self._encode_pairs(changed, path),
-            [self.encode(name, path) for name in gone],
-        ]
+        named = self._encode_pairs(attributes, path)
+        items = [self._node(None, Node("dict", named=self._encode_pairs(changed, path))), *self._encode_all(gone, path)]
+        return Node("class", class_name(value), items, named, address)
 
     def _state(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
         """Return those of such attributes that can be described, or that no run goes on without.

@@ -4,12 +4,9 @@ shares.
 
 from __future__ import annotations
 
-import datetime
 import enum
-import fractions
 import random
 import weakref
-import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, GeneratorType, MappingProxyType
@@ -21,8 +18,10 @@ from detrain.base.array_memory import address_of, axes_of, bounds_of, memory_of,
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.state_rules import TEXTS, Kinds, member_attributes
+from detrain.python.codec.kinds import describe, kind_of
+from detrain.python.codec.state_rules import Kinds, member_attributes
 from detrain.python.inspect.fingerprint import Unreadable
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import (
     class_name,
     is_findable,
@@ -40,7 +39,6 @@ from detrain.python.inspect.object_graph import (
     STREAMS,
     WITH_VARIABLES,
     Hooks,
-    Item,
     SharedTensor,
     Span,
     is_plain,
@@ -84,7 +82,7 @@ class LeafEncoder(ABC):
         self._unknown: list[str] = []
         self._is_loader = False
         """Inside of what a batch loop goes over."""
-        self._nodes: list[list[Item] | None] = []
+        self._nodes: list[Node | None] = []
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []
         self._arrays: dict[str, Array] = {}
@@ -117,23 +115,23 @@ class LeafEncoder(ABC):
         """Return the item for a value. `path` is how the program would write it, for messages."""
 
     @abstractmethod
-    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[Item]:
+    def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[list[Item]]:
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
 
-    def _lose(self, number: int, path: str, why: str) -> list[Item]:
+    def _lose(self, number: int, path: str, why: str) -> Node:
         """Name what is not captured, at each place that holds it."""
         if not self._collects:
             self._name(path, self._alive[number], why)
             self._lost_numbers[number] = why
         is_fatal = why.endswith(WITH_VARIABLES)  # not even an object of its class will do in its place
-        return ["opaque", why if is_fatal else why.partition(":")[0], None]
+        return Node("opaque", [why if is_fatal else why.partition(":")[0]])
 
     def _name(self, path: str, value: object, why: str) -> None:
         """Name what is not captured of a value."""
         end = OF_OUTPUT if self._outputs else HARMLESS if is_output_only(value) else ""
         self._lost.append(f"{shown(path)} ({why}{end})")
 
-    def _node(self, value: object, node: list[Item]) -> Item:
+    def _node(self, value: object, node: Node | None) -> Item:
         self._nodes.append(node)
         self._alive.append(value)
         return [len(self._nodes) - 1]
@@ -142,38 +140,24 @@ class LeafEncoder(ABC):
         items = list(values)
         return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
-    def _encode_scalar(self, value: Any, path: str) -> list[Item] | None:
-        """Encode what has no parts that others could hold."""
-        cls = type(value)
+    def _encode_value(self, value: Any, path: str) -> Node | None:
+        """Encode what cannot change, and leads to nothing that can."""
         if value is ABSENT:
-            return ["absent"]
+            return Node("absent")
+        cls = type(value)
         if cls is float:  # not a number: as a key it is found by its identity alone
-            return ["nan", value, next((name for name, known in NANS.items() if known is value), None)]
-        if cls is complex:
-            return ["complex", value.real, value.imag]
-        if cls is bytearray:
-            return ["bytearray", bytes(value)]
-        if cls in (range, slice):
-            return [cls.__name__, *[self.encode(part, path) for part in (value.start, value.stop, value.step)]]
-        if cls in TEXTS:
-            return ["text", cls.__name__, self.encode(TEXTS[cls](value), path)]
-        if cls is fractions.Fraction:
-            return ["fraction", self.encode(value.numerator, path), self.encode(value.denominator, path)]
-        if cls in (datetime.datetime, datetime.time):
-            naive = value.replace(tzinfo=None).isoformat()
-            return [cls.__name__, naive, value.fold, self.encode(value.tzinfo, f"{path}.tzinfo")]
-        if cls is datetime.timedelta:
-            return ["timedelta", value.days, value.seconds, value.microseconds]
-        if cls is datetime.timezone:
-            offset, *name = value.__getinitargs__()
-            return ["timezone", self.encode(offset, path), *name]
-        if cls is zoneinfo.ZoneInfo and value.key is not None:
-            return ["zoneinfo", value.key]
+            return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
         if issubclass(cls, enum.Enum):
             bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
             own = member_attributes(value) if is_own_class(cls) else {}
-            return ["enum", self._name_of(cls, path), value.name, bits, self._encode_pairs(own, path)]
-        return None
+            return Node("enum", [self._name_of(cls, path), value.name], [bits], self._encode_pairs(own, path))
+        kind = kind_of(value)
+        return self._encode_described(value, path) if kind is not None and kind.is_value else None
+
+    def _encode_described(self, value: object, path: str) -> Node | None:
+        """Encode what is made again from its parts."""
+        described = describe(value)
+        return None if described is None else Node(described[0], None, self._encode_all(described[1], path))
 
     def _name_of(self, cls: type, path: str) -> str:
         """Return the name of an object's class; behind it, where no name leads to a class made in a function, its
@@ -188,55 +172,47 @@ class LeafEncoder(ABC):
             self._name(path, cls, f"{class_name(cls)}: the loop has made its class")
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
-    def _encode_numpy(self, value: Any, path: str) -> list[Item] | None:
-        """Encode NumPy's scalars, dtypes and generators, and Python's generator."""
+    def _encode_random(self, value: Any, path: str) -> Node | None:
+        """Encode NumPy's generators, and Python's."""
         cls = type(value)
-        if cls in (np.str_, np.bytes_):  # as an array it would lose its trailing zeros
-            return ["npstr" if cls is np.str_ else "npbytes", self.encode(str(value) if cls is np.str_ else bytes(value), path)]
-        if issubclass(cls, np.generic):
-            array = np.asarray(value)
-            return ["npscalar", self._store(array)] if dtype_name(array.dtype) is not None and array.itemsize else None
-        if issubclass(cls, np.dtype):
-            name = dtype_name(value)
-            return None if name is None else ["dtype", name]
         if cls in STREAMS:
             return self._encode_stream(cls, value, path)
         if cls is np.random.SeedSequence:
             parts = (value.entropy, value.spawn_key, value.pool_size, value.n_children_spawned)
-            return ["seeds", *[self.encode(part, path) for part in parts]]
+            return Node("seeds", None, [self.encode(part, path) for part in parts])
         if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
             return self._describe_bits(value, path, has_seeds=True)
         return None
 
-    def _encode_stream(self, base: Any, value: Any, path: str) -> list[Item]:
+    def _encode_stream(self, base: Any, value: Any, path: str) -> Node:
         """Encode the place of a generator; read past the methods of a class that derives from `base`."""
         if base is random.Random:
             _version, words, gauss = base.getstate(value)
-            return ["random", self._store(np.array(words, np.uint32)), gauss]
+            return Node("random", gauss, [self._store(np.array(words, np.uint32))])
         if base is np.random.RandomState:
             state = base.get_state(value, legacy=False)
             bits = self._encode_bits(value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
-            return ["RandomState", bits, [state["has_gauss"], state["gauss"]]]
-        return ["Generator", self.encode(value.bit_generator, f"{path}.bit_generator"), None]
+            return Node("RandomState", [state["has_gauss"], state["gauss"]], [bits])
+        return Node("Generator", None, [self.encode(value.bit_generator, f"{path}.bit_generator")])
 
     def _encode_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Item:
         known = self._numbers.get(id(bits))
         if known is not None:
             return [known]
-        item = self._node(bits, [])
+        item = self._node(bits, None)
         self._numbers[id(bits)] = item[0]
         self._nodes[item[0]] = self._describe_bits(bits, path, has_seeds=has_seeds)
         return item
 
-    def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> list[Item]:
+    def _describe_bits(self, bits: Any, path: str, *, has_seeds: bool) -> Node:
         """Describe a bit generator.
 
         The seeds of a legacy one are from the system, and nothing can be spawned from it.
         """
         seeds = getattr(bits, "seed_seq", None) if has_seeds else None
-        return ["bits", type(bits).__name__, self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")]
+        return Node("bits", type(bits).__name__, [self.encode(bits.state, path), self.encode(seeds, f"{path}.seed_seq")])
 
-    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
         """What is not data stays as it is, under the address that it had when the loop was entered.
 
         What has moved on is named, unless all that it holds is captured beside.
@@ -248,7 +224,7 @@ class LeafEncoder(ABC):
                 self._hooks.follow(value)
         elif (pulled := self._hooks.pulled(value)) is not None and self._baseline.address(value):
             self._moved.append(f"{shown(path)} (generator)")
-            return ["generator", type_name(value), self._baseline.address(value), pulled]
+            return Node("generator", [type_name(value), pulled], there=self._baseline.address(value))
         elif not self._baseline.has(value):
             made = self._encode_new(value, path)
             if made is not None:
@@ -263,12 +239,12 @@ class LeafEncoder(ABC):
             if not self._hooks.is_known_file(value):
                 self._lose(number, path, f"{type_name(value)}: open for writing")
         elif not is_captured and (place := self._note_moved(number, value, path)) is not None:
-            return ["opaque", type_name(value), self._baseline.address(value), place]
+            return Node("opaque", [type_name(value), place], there=self._baseline.address(value))
         if self._outputs or is_output_only(value):
             self._spare.add(number)
-        return ["opaque", type_name(value), self._baseline.address(value)]
+        return Node("opaque", [type_name(value)], there=self._baseline.address(value))
 
-    def _encode_new(self, value: object, path: str) -> list[Item] | None:
+    def _encode_new(self, value: object, path: str) -> Node | None:
         """Encode what the loop has made and a framework can make again, if all that it is made of is there."""
         described = self._hooks.parts_of_new(value)
         if described is None:
@@ -278,9 +254,9 @@ class LeafEncoder(ABC):
         if len(self._lost) > lost:
             del self._lost[lost:]
             return None
-        return ["made", described[0], items]
+        return Node(described[0], None, items)
 
-    def _encode_offered(self, value: object, path: str) -> list[Item] | None:
+    def _encode_offered(self, value: object, path: str) -> Node | None:
         """Encode the position that an object of a library offers, if that is data."""
         offered = self._hooks.loader_state(value) if self._baseline.address(value) else None
         if offered is None:
@@ -290,7 +266,7 @@ class LeafEncoder(ABC):
         if len(self._lost) > lost:
             del self._lost[lost:]
             return None
-        return ["loader", type_name(value), self._baseline.address(value), offered[0], item]
+        return Node("loader", [type_name(value), offered[0]], [item], there=self._baseline.address(value))
 
     def _note_moved(self, number: int, value: object, path: str) -> str | None:
         """Name what has moved on: as lost, or as what loading the same batches again brings
@@ -335,13 +311,13 @@ class LeafEncoder(ABC):
         elif not self._baseline.is_at(value, position(value)):
             self._name(path, value, f"{type_name(value)}: when what it holds is let go of is not as without detrain")
 
-    def _encode_ndarray(self, number: int, value: Array, path: str) -> list[Item]:
+    def _encode_ndarray(self, number: int, value: Array, path: str) -> Node:
         owner = owner_of(value)
         is_view = owner is not value and value.nbytes > 0 and memory_of(owner) is not None
         if value.dtype == object and owner.dtype == object and owner.ndim:
             if is_view:
                 return self._encode_view(value, path)
-            return ["objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path)]
+            return Node("objects", list(value.shape), self._encode_all(value.reshape(-1).tolist(), path))
         if dtype_name(value.dtype) is None:
             return self._encode_opaque(number, value, path)
         if not is_view or dtype_name(owner.dtype) is None:
@@ -354,15 +330,15 @@ class LeafEncoder(ABC):
             return self._encode_array("ndarray", value, value, path)
         # A large owner is captured only if the program holds it elsewhere.
         self._far_views.append((number, value, path))
-        return []
+        return Node("view")
 
-    def _encode_view(self, value: Array, path: str) -> list[Item]:
+    def _encode_view(self, value: Array, path: str) -> Node:
         owner = owner_of(value)
         offset = address_of(value) - address_of(owner)
-        form = [offset, list(value.shape), list(value.strides), dtype_name(value.dtype)]
-        return ["view", self.encode(owner, f"{path}.base"), *form, value.flags.writeable]
+        form = [offset, list(value.shape), list(value.strides), dtype_name(value.dtype), value.flags.writeable]
+        return Node("view", form, [self.encode(owner, f"{path}.base")])
 
-    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> list[Item]:
+    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> Node:
         """Encode an array; one that the loop has not changed is marked, so that a resumed run finds out if its data
         differ.
         """
@@ -373,18 +349,18 @@ class LeafEncoder(ABC):
             self._baseline.add_array(digest, value, is_held=form is None)
             if not self._is_unordered:
                 self._baseline.paths[path] = digest
-            return []
+            return Node(kind)
         there = self._baseline.arrays.get(digest, ()) if is_large else ()
         if any(known() is value for known in there) or (there and kind == "tensor"):
-            return ["same", digest, kind, *([] if form is None else [form])]
+            return Node("same", [digest, kind, *([] if form is None else [form])])
         if array.dtype == object:
-            return ["texts", list(array.shape), array.reshape(-1).tolist()]
+            return Node("texts", [list(array.shape), array.reshape(-1).tolist()])
         axes = axes_of(array)
         stored = array if axes is None else array.transpose(axes)
-        node = [kind, self._store(stored), axes, before is not None and before == digest, array.flags.writeable]
-        return node if form is None else [*node, form]
+        data = [axes, array.flags.writeable, *([] if form is None else [form])]
+        return Node(kind, data, [self._store(stored)], there=before is not None and before == digest)
 
-    def _encode_shared(self, value: Any, shared: SharedTensor, path: str) -> list[Item]:
+    def _encode_shared(self, value: Any, shared: SharedTensor, path: str) -> Node:
         """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
@@ -392,7 +368,7 @@ class LeafEncoder(ABC):
             self.made_parameters.append(value)
         number = self._memories.get(id(shared.memory))
         if number is None:
-            number = self._node(shared.memory, [])[0]
+            number = self._node(shared.memory, None)[0]
             self._memories[id(shared.memory)] = number
             self._nodes[number] = self._encode_memory(shared, path)
             if not self._collects:
@@ -404,13 +380,13 @@ class LeafEncoder(ABC):
             self._lost.append(f"{shown(path)} ({type_name(value)}: {shared.loss})")
         parts = [self.encode(part, f"{path}.grad") for part in shared.parts]
         own = self._encode_pairs(getattr(value, "__dict__", None) or {}, path)
-        base = [] if shared.base is None else [self.encode(shared.base, f"{path}._base")]
-        return ["shared", shared.owner, self._address_of(value), [number], shared.form, parts, own, *base]
+        base = None if shared.base is None else self.encode(shared.base, f"{path}._base")
+        return Node("shared", [shared.owner, shared.form], [[number], base, *parts], own, self._address_of(value))
 
     def _address_of(self, value: object) -> str | None:
         return self._baseline.address(value)
 
-    def _encode_memory(self, shared: SharedTensor, path: str) -> list[Item]:
+    def _encode_memory(self, shared: SharedTensor, path: str) -> Node:
         """Encode a memory; what was looked at of it when the loop was entered is only compared on resume, if that is
         large and as it was: by its address, for `x` may be a batch by now, and the data lie in a set.
         """
@@ -421,35 +397,36 @@ class LeafEncoder(ABC):
             if (address := self._address_of(shared.memory)) is not None:
                 digest = digest_array(tensors.read(shared.memory, holds=False)[start:stop])
                 self._baseline.memories[address] = digest, (start, stop)
-            return []
+            return Node("memory")
         kept = self._as_it_was(shared, start, stop, LARGE_BYTES)
-        return kept or ["memory", self._hold(shared), "", [start, stop], self._address_of(shared.memory)]
+        return kept or Node("memory", [start, stop, ""], [self._hold(shared), None], there=self._address_of(shared.memory))
 
-    def _as_it_was(self, shared: SharedTensor, start: int, stop: int, more_than: int = 0) -> list[Item] | None:
+    def _as_it_was(self, shared: SharedTensor, start: int, stop: int, more_than: int = 0) -> Node | None:
         """Return the node of a memory that is only compared on resume, if that is as it was from `start` to `stop`."""
         address = self._address_of(shared.memory)
         before, (first, last) = self._baseline.memories.get(address or "", ("", (0, 0)))
         if last - first <= more_than or start < first or last < stop:
             return None
         now = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=False)[first:last]
-        return ["memory", None, before, [first, last], address] if digest_array(now) == before else None
+        return Node("memory", [first, last, before], [None, None], there=address) if digest_array(now) == before else None
 
-    def _hold(self, shared: SharedTensor) -> str:
+    def _hold(self, shared: SharedTensor) -> Item:
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = self._hooks.tensors_of(shared.owner).read(shared.memory, holds=True)
-        return name
+        return [name]
 
     def _widen(self, number: int, shared: SharedTensor, start: int, stop: int) -> None:
         """Have what is looked at of a memory reach from `start` to `stop`, too."""
         node: Any = self._nodes[number]
-        wide = [min(node[3][0], start), max(node[3][1], stop)]
-        if wide != node[3] and node[1] is None:  # a part of it is as it was
-            node[1:3] = [self._hold(shared), ""]
-        node[3] = wide
+        wide = [min(node.data[0], start), max(node.data[1], stop)]
+        if wide != node.data[:2] and node.items[0] is None:  # a part of it is as it was
+            node.items[0], node.data[2] = self._hold(shared), ""
+        node.data[:2] = wide
 
-    def _store(self, array: Array) -> str:
+    def _store(self, array: Array) -> Item:
+        """Keep an array; return the item that leads there."""
         if self._collects:
-            return ""
+            return [""]
         name = f"{len(self._arrays):05d}"
         self._arrays[name] = np.array(array, copy=True, order="C")
-        return name
+        return [name]

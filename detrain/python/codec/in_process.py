@@ -21,24 +21,19 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decode_containers import elements
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
+from detrain.python.codec.kinds import describe, is_value
 from detrain.python.codec.state_rules import Kinds, has_value_hash
-from detrain.python.codec.stdlib_objects import parts
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
-from detrain.python.inspect.object_graph import ABSENT, Hooks, Item, SharedTensor, deep_calls
-from detrain.python.inspect.pandas_tables import moment_parts
+from detrain.python.inspect.object_graph import ABSENT, Hooks, SharedTensor, deep_calls
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import program_names
 
 _LARGE_BYTES: Final = 1 << 20
 """Arrays above this size that were there before the loop are held by their digest."""
-_NO_STATE: Final = frozenset(
-    {
-        *("opaque", "static", "variable", "constant", "dtype", "text", "npscalar", "npstr", "npbytes", "int", "str", "nan"),
-        *("range", "datetime", "time", "timedelta", "timezone", "zoneinfo", "fraction", "complex"),
-    }
-)
-"""Kinds whose objects hold nothing that can change."""
-_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "slice", "enum", "wrapped"})
+_NO_STATE: Final = frozenset({"opaque", "static", "variable", "constant", "int", "str", "nan", "absent"})
+"""Kinds of nodes whose objects hold nothing that can change, beside those of values."""
+_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "builtins.slice", "enum", "wrapped"})
 """Kinds whose objects cannot be changed themselves, but lead to others that can."""
 
 
@@ -74,46 +69,47 @@ class LiveEncoder(Encoder):
         encoded = self.finish(roots)
         return Live(encoded.graph, encoded.arrays, self._alive, self._opaque, self._attributes, encoded.not_captured)
 
-    def _encode_special(self, number: int, value: Any, path: str) -> list[Item]:
-        if isinstance(value, Iterator) and parts(value) is not None:
+    def _encode_special(self, number: int, value: Any, path: str) -> Node:
+        if isinstance(value, Iterator) and describe(value) is not None:
             return self._encode_opaque(number, value, path)
-        return ["constant"] if moment_parts(value) is not None else super()._encode_special(number, value, path)
+        return super()._encode_special(number, value, path)
 
     def _note_addresses(self, *_: object) -> None:
         """In this process objects stay where they are."""
 
-    def _encode_set(self, number: int, value: Any, path: str) -> list[Item]:
+    def _encode_set(self, number: int, value: Any, path: str) -> Node:
         base = set if isinstance(value, set) else frozenset
         content = list(base.__iter__(value))
         how: Item = None
         is_exact = False
         if len(content) < 2 or all(map(has_value_hash, content)):
             how, is_exact = set_recipe(value) if base is set else frozen_recipe(value)
-        return [base.__name__, self._encode_all(content, path), how if is_exact else "kept"]
+        return Node(base.__name__, how if is_exact else "kept", self._encode_all(content, path))
 
-    def _encode_derived(self, number: int, value: Any, path: str) -> list[Item]:
+    def _encode_derived(self, number: int, value: Any, path: str) -> Node:
         stream = stream_base(type(value))
         node = self._encode_opaque(number, value, path, is_captured=stream is not None)
         self._note_classes(type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)
         pairs = self._encode_pairs(self._kinds.attributes(value), path)
-        return ["derived", *node[1:], pairs, None if stream is None else self._encode_stream(stream, value, path)]
+        items = [] if stream is None else [self._node(None, self._encode_stream(stream, value, path))]
+        return Node("derived", node.data, items, pairs)
 
-    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> list[Item]:
+    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
         if is_captured:
             pass
         elif not is_open_for_writing(value):
             self._opaque.append((value, path))
         elif not self._hooks.is_known_file(value):  # one that is known is set back by whoever knows it
             self._lose(number, path, f"{type_name(value)}: open for writing")
-        return ["opaque", type_name(value), None]
+        return Node("opaque", [type_name(value)])
 
     def _address_of(self, _value: object) -> None:
         return None
 
-    def _encode_memory(self, shared: SharedTensor, _path: str) -> list[Item]:
-        return ["memory", self._hold(shared), "", list(shared.extent), None]
+    def _encode_memory(self, shared: SharedTensor, _path: str) -> Node:
+        return Node("memory", [*shared.extent, ""], [self._hold(shared), None])
 
     def _join_memories(self) -> None:
         """Each object stays where it lies."""
@@ -121,14 +117,14 @@ class LiveEncoder(Encoder):
     def _is_of_loop(self, _value: object) -> bool:
         return False
 
-    def _encode_array(self, kind: str, _value: object, array: Array, path: str) -> list[Item]:
+    def _encode_array(self, kind: str, _value: object, array: Array, path: str) -> Node:
         if kind == "tensor":
-            return ["constant"]
+            return Node("constant")
         known = self._baseline.paths.get(path)
         if known is not None and array.nbytes > _LARGE_BYTES:
-            return ["large", known]
+            return Node("large", known)
         axes = axes_of(array)
-        return [kind, self._store(array if axes is None else array.transpose(axes)), axes]
+        return Node(kind, [axes], [self._store(array if axes is None else array.transpose(axes))])
 
 
 class LiveDecoder(Decoder):
@@ -148,12 +144,12 @@ class LiveDecoder(Decoder):
         if number in self.made:
             return self.made[number]
         node, live = self.nodes[number], self._live.objects[number]
-        kind = node[0]
+        kind = node.kind
         if kind in _FIXED:
             self.made[number] = live
         if kind in ("large", "ndarray"):
             self._put_back_array(node, live, path)
-        elif kind not in _NO_STATE:
+        elif kind not in _NO_STATE and not is_value(kind):
             was_inside, self.is_inside = self.is_inside, True
             if was_inside:
                 value = self._decode_node(number, node, live, path)
@@ -166,31 +162,35 @@ class LiveDecoder(Decoder):
         self.made[number] = live
         return live
 
-    def _decode_annotated(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+    def _decode_annotated(self, number: int, node: Node, current: Any, path: str) -> Any:
         self.made[number] = current
-        self.fill_attributes(vars(current), node[2], path)
+        self.fill_attributes(vars(current), node.named, path)
         return current
 
-    def _put_back_array(self, node: list[Item], live: Any, path: str) -> None:
+    def _put_back_array(self, node: Node, live: Any, path: str) -> None:
         """Write an array's values into its memory, if they are not there still."""
-        if node[0] == "large":
-            if digest_array(live) != node[1]:
+        if node.kind == "large":
+            if digest_array(live) != node.data:
                 self.miss(path, "the large array has been changed in the loop")
             return
-        array = self.arrays[node[1]]
-        if node[2] is not None:
-            array = array.transpose(np.argsort(node[2]))
+        array, axes = self.array(node), node.data[0]
+        if axes is not None:
+            array = array.transpose(np.argsort(axes))
         is_alike = (live.shape, live.dtype) == (array.shape, array.dtype)
         if is_alike and live.flags.writeable:
             live[...] = array
         elif not is_alike or digest_array(live) != digest_array(array):
             self.miss(path, "it cannot be put back in place")
 
-    def keep(self, _node: list[Item], current: object) -> object:
+    def keep(self, _name: str, _address: Any, current: object, *_place: Any) -> object:
         """Every object that is not data is still there."""
         return current
 
-    def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+    def keep_static(self, _name: str, _address: Any, current: object) -> object:
+        """So is every function and class."""
+        return current
+
+    def _decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
         """Set the program's attributes; those that it has made since are gone."""
         found = super()._decode_derived(number, node, current, path)
         own, before = own_attributes(found) or {}, self._live.names[number]
@@ -218,7 +218,7 @@ class Undo(LiveDecoder):
         built = self._built(own)
         own.update(self.attributes(pairs, dict(own), path) | built)
 
-    def _decode_derived(self, number: int, node: list[Item], current: Any, path: str) -> Any:
+    def _decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
         built = self._built(own_attributes(current) or {})
         found = Decoder._decode_derived(self, number, node, current, path)
         (own_attributes(found) or {}).update(built)

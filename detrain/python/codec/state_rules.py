@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import collections
 import datetime
-import decimal
 import enum
-import fractions
 import functools
-import pathlib
 import random
 import types
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.stdlib_objects import parts
+from detrain.python.codec.kinds import VALUE_CLASSES, describe
 from detrain.python.inspect.frames import has_user_code, is_user_file
 from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
@@ -29,20 +25,11 @@ from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names
 from detrain.python.process.reducers import reduction_of
 
-TEXTS: Final[dict[type, Callable[[Any], str]]] = {
-    datetime.date: datetime.date.isoformat,
-    decimal.Decimal: str,
-    uuid.UUID: str,
-    pathlib.PosixPath: str,
-    pathlib.PurePosixPath: str,
-    pathlib.PureWindowsPath: str,
-}
-_VALUE_TYPES: Final = (int, float, complex, str, bytes, bool, range, fractions.Fraction, np.generic, *TEXTS)
+_VALUE_TYPES: Final = (int, float, str, bytes, bool, np.generic, *VALUE_CLASSES)
 """Kinds whose hash is that of their value, in every process of the same hash seed."""
 _STATE_TYPES: Final = (
-    *(bool, int, float, complex, str, bytes, bytearray, range, slice, enum.Enum, fractions.Fraction),
-    *(np.ndarray, np.generic),
-    *(datetime.date, datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator, *TEXTS),
+    *(bool, int, float, str, bytes, bytearray, slice, enum.Enum, np.ndarray, np.generic, *VALUE_CLASSES),
+    *(datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator),
 )
 _LARGE: Final = 500
 """An object of data that leads to more than this stays as it is while it has not changed."""
@@ -153,7 +140,7 @@ class Kinds:
     def is_state(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
         cls = type(value)
-        if is_open_for_writing(value) or is_table(value) or parts(value) is not None or reduction_of(cls) is not None:
+        if is_open_for_writing(value) or is_table(value) or describe(value) is not None or reduction_of(cls) is not None:
             return True
         if value is None or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
@@ -185,7 +172,7 @@ def is_plain_state(value: object) -> bool:
     cls = type(value)
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
-    is_known = is_table(value) or parts(value) is not None or reduction_of(cls) is not None
+    is_known = is_table(value) or describe(value) is not None or reduction_of(cls) is not None
     return is_known or issubclass(cls, _STATE_TYPES) or is_user_class(cls)
 
 

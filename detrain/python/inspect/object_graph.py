@@ -15,11 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from detrain.base.digest import Array
+from detrain.python.inspect.graph import Item, Node
 
 _FAR: Final = 1 << 63
-
-Item = Any
-"""A scalar, or `[number of a node]`."""
 
 LARGE_BYTES: Final = 1 << 16
 """Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
@@ -261,12 +259,13 @@ class Encoded:
 
 
 _WITH_CLASS: Final = ("object", "namedtuple", "enum", "static")
-"""Kinds of nodes that begin with the name of a class."""
+"""Kinds of nodes whose data are the name of a class, or begin with it."""
 
 
-def classes_in(nodes: Iterable[Any]) -> set[str]:
+def classes_in(nodes: Iterable[Node]) -> set[str]:
     """Return the names of the classes whose objects are in a graph, and of classes that it holds."""
-    return {node[1].partition(" @ ")[0] for node in nodes if node[0] in _WITH_CLASS}
+    named = [node.data if isinstance(node.data, str) else node.data[0] for node in nodes if node.kind in _WITH_CLASS]
+    return {name.partition(" @ ")[0] for name in named}
 
 
 def shown(path: str) -> str:

@@ -20,7 +20,7 @@ from detrain.python.inspect.object_graph import LARGE_BYTES
 _SPARSE: Final = frozenset(
     f"{form}_{kind}" for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil") for kind in ("array", "matrix")
 )
-KINDS: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
+TABLES: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
 MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
 _PARTS: Final = (np.ndarray, np.generic, np.dtype, type(None), bool, int, float, complex, str)
 """What attributes of a sparse matrix are made of."""
@@ -101,18 +101,24 @@ def become(current: Any, made: Any) -> None:
     current.attrs.update(made.attrs)
 
 
-def moment_parts(value: Any) -> tuple[str, list[Any]] | None:
-    """Return the kind of a point in time or a duration and what it is made of, or None for anything else."""
+def is_moment(cls: type) -> bool:
+    """Return whether a class is that of points in time, of durations or of `NaT`."""
     pandas = sys.modules.get("pandas")
-    if pandas is None or type(value) not in [getattr(pandas, name, None) for name in ("Timestamp", "Timedelta")]:
-        return None if pandas is None or value is not getattr(pandas, "NaT", None) else ("pandas.NaT", [])
+    known = [getattr(pandas, name, None) for name in ("Timestamp", "Timedelta")]
+    return pandas is not None and (cls in known or cls is type(getattr(pandas, "NaT", None)))
+
+
+def moment_parts(value: Any) -> list[Any] | None:
+    """Return what a point in time or a duration is made of; None where it could not be made again."""
+    if value is sys.modules["pandas"].NaT:
+        return []
     unit = np.datetime_data(value.asm8.dtype)[0]
-    kind, parts = f"pandas.{type(value).__name__}", [int(value.asm8.view(np.int64)), unit, getattr(value, "tz", None)]
-    made = make_moment(kind, parts)
-    return (kind, parts) if getattr(made, "fold", 0) == getattr(value, "fold", 0) else None
+    parts = [int(value.asm8.view(np.int64)), unit, getattr(value, "tz", None)]
+    made = make_moment(f"pandas.{type(value).__name__}", *parts)
+    return parts if getattr(made, "fold", 0) == getattr(value, "fold", 0) else None
 
 
-def make_moment(kind: str, parts: list[Any]) -> Any:
+def make_moment(kind: str, *parts: Any) -> Any:
     """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its
     time zone.
     """

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from detrain.python.codec.kinds import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
-from detrain.python.codec.stdlib_objects import parts
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, own_attributes
 
@@ -86,7 +86,7 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         if isinstance(value, dict):
             yield place, list(value)
     elif not isinstance(value, _STILL):
-        cls, described = type(value), parts(value)
+        cls, described = type(value), describe(value)
         is_own = is_own_class(cls)
         for name, each in (own_attributes(value) or {}).items():
             yield (f"{cls.__qualname__}.{name}" if is_own else place), each

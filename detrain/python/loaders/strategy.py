@@ -30,7 +30,7 @@ from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
-from detrain.python.codec.stdlib_objects import parts
+from detrain.python.codec.kinds import describe
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
@@ -349,7 +349,7 @@ def _is_plain(value: Any) -> bool:
     """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its
     position.
     """
-    described = parts(value)
+    described = describe(value)
     if described is None:
         return type(value) in _STORES or _is_brought_back(type(value)) or _offers(value)
     kind, items = described

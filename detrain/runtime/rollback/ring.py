@@ -25,7 +25,7 @@ from detrain.base.cursor import NOTHING, Address, FileState
 from detrain.base.digest import Array
 from detrain.python.codec.api import Baseline
 from detrain.python.codec.in_process import Live
-from detrain.python.codec.stdlib_objects import make, parts
+from detrain.python.codec.kinds import describe, make_again
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position
@@ -317,7 +317,7 @@ class Ring:
             return lambda: value
         if is_progress_bar(value):
             return self._way_of_bar(value)
-        described = ("", list(value)) if type(value) is tuple else parts(value)
+        described = ("", list(value)) if type(value) is tuple else describe(value)
         if described is None:
             return None
         if type(value) is not tuple:
@@ -328,7 +328,7 @@ class Ring:
             return None
         if not kind:
             return lambda: tuple(way() for way in ways)  # type: ignore[misc]
-        return lambda: make(kind, [way() for way in ways])  # type: ignore[misc]
+        return lambda: make_again(kind, [way() for way in ways])  # type: ignore[misc]
 
     def _way_of_bar(self, value: Any) -> Callable[[], Any] | None:
         """Return the way of a progress bar over a loader. It counts what it hands on, to show it, and is otherwise
@@ -345,7 +345,7 @@ class Ring:
             return True
         if is_progress_bar(value):
             return True  # or it would have no way
-        described = parts(value) if isinstance(value, Iterator) else None
+        described = describe(value) if isinstance(value, Iterator) else None
         content = value if type(value) is tuple else () if described is None else described[1]
         return any(map(self._ends_in_loader, content))
 
@@ -365,7 +365,7 @@ class Ring:
 
 def _place(value: Any) -> object:
     """Return what tells where an object is, to be compared for equality; None if it has no position."""
-    described = parts(value) if isinstance(value, Iterator) else None
+    described = describe(value) if isinstance(value, Iterator) else None
     if described is None:
         return position(value)
     kind, content = described

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import torch
 
 from detrain.adapters.torch.devices.copies import Copies
-from detrain.python.inspect.object_graph import CONTAINERS, Item
+from detrain.python.codec.kinds import is_value
+from detrain.python.inspect.graph import Item, unpack
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
-_OF_SEQUENCE: Final = ("list", "tuple", "deque")
-_UNTOUCHED: Final = frozenset(
-    {"text", "str", "enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory", "inside"}
-)
-"""Kinds of nodes in which a text that reads like a device is none, or where two would become one."""
+_UNTOUCHED: Final = frozenset({"enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory", "inside"})
+"""Kinds of nodes, beside those of values, in which a text that reads like a device is none, or where two would become
+one.
+"""
 
 
 class Devices:
@@ -63,13 +62,16 @@ class Devices:
         """
         if not self._maps:
             return graph
-        content: dict[str, Any] = msgspec.msgpack.decode(graph)
-        return msgspec.msgpack.encode(
-            {
-                "nodes": [_node_on_cpu(node) for node in content["nodes"]],
-                "roots": {name: _on_cpu(item) for name, item in content["roots"].items()},
-            }
-        )
+        content = unpack(graph)
+        for node in content.nodes:
+            if node.kind not in _UNTOUCHED and not is_value(node.kind):
+                node.items = list(map(_on_cpu, node.items))
+                node.named = [[name, _on_cpu(value)] for name, value in node.named]
+            if node.kind == "shared":
+                form = node.data[1]
+                form[2] = _on_cpu(form[2])
+        content.roots = {name: _on_cpu(item) for name, item in content.roots.items()}
+        return content.pack()
 
     def copies_later(self) -> AbstractContextManager[None]:
         """Inside, what is held of CUDA devices may still be there."""
@@ -78,32 +80,3 @@ class Devices:
 
 def _on_cpu(item: Item) -> Item:
     return "cpu" if isinstance(item, str) and _CUDA.fullmatch(item) else item
-
-
-def _node_on_cpu(node: list[Item]) -> list[Item]:
-    kind = node[0]
-    if kind in _UNTOUCHED:
-        return node
-    if kind in _OF_SEQUENCE:
-        return [kind, list(map(_on_cpu, node[1])), *node[2:]]
-    if kind == "made":
-        return [*node[:2], list(map(_on_cpu, node[2]))]
-    if kind == "shared":
-        form = node[4]
-        node = [*node[:4], [*form[:2], _on_cpu(form[2]), *form[3:]], *node[5:]]
-    if kind == "cell":
-        return [kind, *map(_on_cpu, node[1:])]
-    if kind == "namedtuple":
-        return [*node[:2], list(map(_on_cpu, node[2]))]
-    return [kind, *(_part_on_cpu(part) for part in node[1:])]
-
-
-def _part_on_cpu(part: Item) -> Item:
-    """Return attributes or a dictionary's content, the values mapped, the names not; anything else as it is."""
-    if not isinstance(part, list) or not part:
-        return part
-    if part[0] in (*CONTAINERS, "shared"):  # what an object of a class that derives from a container holds
-        return _node_on_cpu(part)
-    if all(isinstance(pair, list) and len(pair) == 2 for pair in part):
-        return [[name, _on_cpu(value)] for name, value in part]
-    return part

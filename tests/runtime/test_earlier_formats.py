@@ -1,0 +1,58 @@
+"""What earlier versions wrote of Python objects is read: of one object of each kind, as format 3 described it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from detrain.python.codec.api import Encoded
+from detrain.python.inspect.graph import FORMAT, unpack
+from tests.runtime import golden_world
+from tests.runtime.state_compare import difference
+from tests.runtime.state_values import World, baseline_of, encode, restore
+
+FILE = Path(__file__).parent / "golden" / "python-3.msgpack"
+
+
+def written() -> Encoded:
+    graph, arrays = msgspec.msgpack.decode(FILE.read_bytes())
+    made = {name: np.frombuffer(content, np.dtype(kind)).reshape(shape) for name, (kind, shape, content) in arrays.items()}
+    return Encoded(graph, made, [])
+
+
+def resumed(encoded: Encoded) -> World:
+    world = golden_world.made()
+    assert restore(encoded, world, baseline_of(world)) == []
+    return world
+
+
+def of_this_version() -> Encoded:
+    world = golden_world.made()
+    baseline = baseline_of(world)
+    return encode(golden_world.moved(world), baseline)
+
+
+@pytest.mark.parametrize("encoded", [written, of_this_version])
+def test_a_world_of_all_kinds_comes_back(encoded: object) -> None:
+    found = resumed(encoded())  # type: ignore[operator]
+    tool, act, total = golden_world.Tool.table.copy(), golden_world.Tool.act, golden_world.Tool.total
+    add, addresses = found.pop("made in the loop"), found.pop("by address")
+    expected = golden_world.moved(golden_world.made())
+    expected.pop("by address")
+    other = expected.pop("made in the loop")
+
+    assert difference(expected, found) is None
+    assert (tool, act, total) == ({"k": 1}, golden_world.other_act, 3)
+    assert [add(), add()] == [other(), other()] == [8, 9]
+    assert addresses == {id(found["node"]): "node"}
+
+
+def test_both_versions_say_the_same_of_it() -> None:
+    one, other = unpack(written().graph), unpack(of_this_version().graph)
+    kinds = [{node.kind for node in graph.nodes} for graph in (one, other)]
+
+    assert one.format == other.format == FORMAT
+    assert kinds[0] - {"npscalar"} == kinds[1] - {"numpy.generic"}
