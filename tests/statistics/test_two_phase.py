@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.faults.statistics.two_phase import LEAST, TwoPhase, chosen, estimate, estimate_weighted, run_on
+from detrain.faults.statistics.two_phase import LEAST, TwoPhase, chosen, estimate_weighted, run_on
 
 CLASSES = {"equal": (0.6, 0.002), "near": (0.3, 0.05), "far": (0.1, 0.5)}
 """Share in the population, and share of the event in it."""
@@ -18,6 +18,15 @@ def campaign(rng: np.random.Generator, trials: int, further: int) -> tuple[dict[
     counts = dict(zip(CLASSES, rng.multinomial(trials, [share for share, _ in CLASSES.values()]).tolist(), strict=True))
     ran = run_on(counts, {name: event for name, (_, event) in CLASSES.items()}, further)
     return counts, {name: (int(rng.binomial(count, CLASSES[name][1])), count) for name, count in ran.items()}
+
+
+def estimate(classes: dict[str, int], second: dict[str, tuple[int, int]]) -> TwoPhase | None:
+    """Of trials that all count the same; `second`: of each class, how many had the event, and how many were run on."""
+    counts = {name: (count, *second.get(name, (0, 0))) for name, count in classes.items()}
+    names = np.repeat(list(counts), [count for count, _, _ in counts.values()])
+    place = np.array([each for count, _, _ in counts.values() for each in range(count)], int)
+    happened, ran = (np.array([counts[name][of] for name in names], int) for of in (1, 2))
+    return estimate_weighted(names, np.ones(len(names)), place < ran, place < happened)
 
 
 def held(campaigns: int, seed: int) -> tuple[float, float, float]:

@@ -330,9 +330,3 @@ def _may_go_backward(function: Any) -> bool:
         seen.update(new)
         left += new
     return True
-
-
-def _bytes(storage: Any) -> Array:
-    """Return the bytes of a storage in the host's memory, without a copy."""
-    found: Array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return found

@@ -81,18 +81,6 @@ def read_list(path: Path) -> list[Listed]:
     return found
 
 
-def plan_of_list(
-    path: Path, kernels: Kernels, profile_digest: str, *, group: int | None = None, after: int | None = None, least: int = 0
-) -> ListedPlan:
-    """Return a list as a plan, against a profile. `group`: SASSIFI's for the rows, where the list is of NVBitFI's.
-
-    Raises FaultInvalid, with the line, where it does not fit.
-    """
-    name = parse_name(path)
-    of = name.group if group is None else group
-    return plan_of_lines(name, read_list(path), kernels, profile_digest, group=of, after=after, least=least, path=path)
-
-
 def plan_of_lines(
     name: ListName,
     lines: Sequence[Listed],
@@ -210,35 +198,3 @@ def results_text(
         ]
         lines.append(":".join(said) + "\n")
     return "".join(lines)
-
-
-class Result(msgspec.Struct, frozen=True):
-    """One line of results."""
-
-    line: Listed
-    site: str
-    """The program counter; of our own files, the site in the letters of `escaped`."""
-    opcode: str
-    thread: int
-    bit: int
-    seconds: float
-    category: int
-    golden: str
-    injected: str
-
-
-def read_results(path: Path, separator: str) -> list[Result]:
-    """Return the results of a file. Raises FaultInvalid with the line that is none."""
-    found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            where, site, opcode, thread, bit, seconds, category, _, golden, injected = text.split(":")
-            kernel, count, instruction, operand, seed = where.split(separator)[-5:]
-            line = Listed(kernel, int(count), int(instruction), float(operand), float(seed))
-            before, after = golden.removeprefix("value_before"), injected.removeprefix("value_after")
-            found.append(Result(line, site, opcode, int(thread), int(bit), float(seconds), int(category), before, after))
-        except ValueError as error:
-            raise FaultInvalid(
-                f"{path}:{number}: {text!r} is no result: {error}", "give a file of results of upstream's form"
-            ) from error
-    return found

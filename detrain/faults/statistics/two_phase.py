@@ -66,20 +66,6 @@ def chosen(numbers: Sequence[int], count: int, seed: int) -> list[int]:
     return sorted(sorted(numbers, key=lambda number: (words[number], number))[:count])
 
 
-def estimate(classes: Mapping[str, int], second: Mapping[str, tuple[int, int]], confidence: float = CONFIDENCE) -> TwoPhase | None:
-    """Return the share of an event among trials that all count the same; see `estimate_weighted`.
-
-    `classes`: trials of the first phase; `second`: of each, how many of how many that were run on had the event.
-    """
-    counts = {name: (count, *second.get(name, (0, 0))) for name, count in classes.items()}
-    names = np.repeat(list(counts), [count for count, _, _ in counts.values()])
-    places = [np.arange(count) for count, _, _ in counts.values()]
-    ran = [place < run for place, (_, _, run) in zip(places, counts.values(), strict=True)]
-    event = [place < happened for place, (_, happened, _) in zip(places, counts.values(), strict=True)]
-    none = np.zeros(0, bool)
-    return estimate_weighted(names, np.ones(len(names)), np.concatenate([none, *ran]), np.concatenate([none, *event]), confidence)
-
-
 def estimate_weighted(
     classes: NDArray[Any],
     weights: NDArray[np.float64],

@@ -56,10 +56,6 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     writers: tuple[tuple[Point, tuple[int, ...]], ...]
     """By point, for each rank, who writes its small state."""
 
-    def points(self) -> tuple[Point, ...]:
-        """The points at which every rank's small state is saved."""
-        return tuple(point for point, _ in self.writers)
-
     def all_writers(self) -> frozenset[int]:
         """Every rank that has something to write."""
         return frozenset({self.saver}.union(*(ranks for _, ranks in self.writers)))

@@ -380,7 +380,3 @@ def is_of_fit(frame: FrameType | None) -> bool:
 def _lives_on(steps: Any) -> bool:
     """Return whether an iterator is kept from epoch to epoch."""
     return steps._current_iterator is not None and steps.steps_per_epoch is not None
-
-
-def _to_array(value: object) -> Array | None:
-    return np.asarray(value) if hasattr(value, "__array__") else None

@@ -45,7 +45,6 @@ _ANY: Final = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
 )
 """Code with one of these names reads attributes under any name."""
-_SETTABLE: Final = frozenset({"variable", "global", "attribute", "slot", "item"})
 _WAYS: Final = frozenset(
     {
         *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
