@@ -24,7 +24,7 @@ from detrain.base.errors import DetrainError, Diverged
 from detrain.python.process.random_streams import Streams
 
 
-class Form(Protocol):
+class TraceForm(Protocol):
     """The form of what was traced; see `tensorflow_form`."""
 
     @property
@@ -77,7 +77,7 @@ class Building:
         self._earlier: dict[tuple[str, int], Unit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
-        self._forms: list[Form] = []
+        self._forms: list[TraceForm] = []
         self.names: Callable[[], dict[str, int]] = dict
         """Returns Keras's own counts of the names that it has given."""
         self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
@@ -126,7 +126,7 @@ class Building:
             self._built[key] = self._earlier.pop(key)
             self._turns[owner] = max(self._turns.get(owner, 0), key[1] + 1)
 
-    def note_form(self, form: Form) -> None:
+    def note_form(self, form: TraceForm) -> None:
         """Note what has been traced, as a part of what is being built."""
         self._forms.append(form)
 
@@ -208,7 +208,7 @@ class Building:
                 self.names().pop(name, None)
 
 
-def _difference(earlier: Unit, forms: list[Form]) -> str | None:
+def _difference(earlier: Unit, forms: list[TraceForm]) -> str | None:
     """Return, in words, how the first form that is another one differs; None if none does."""
     for number, (was, now) in enumerate(zip(earlier.forms, forms, strict=False)):
         if was != now.digest:

@@ -14,7 +14,7 @@ from detrain.base.errors import FaultInvalid
 from detrain.campaign.engine.rows import told_row
 from detrain.faults.bits import DTYPES
 from detrain.faults.exchange.kernels import escaped, kernel_of
-from detrain.faults.exchange.listed import Listed, pattern_of, seed_of
+from detrain.faults.exchange.listed import ListLine, pattern_of, seed_of
 from detrain.faults.exchange.lists import (
     ListName,
     listed,
@@ -33,7 +33,7 @@ from detrain.faults.exchange.profiles import (
     sassifi_profile,
 )
 from detrain.faults.experiment import Experiment
-from detrain.faults.population.frame import Choice
+from detrain.faults.population.frame import Selection
 from detrain.faults.population.groups import SASSIFI_MODELS, Group, NvbitfiGroup
 from detrain.faults.population.plan import sampled_plan
 from detrain.faults.population.profile import totals
@@ -129,7 +129,7 @@ def test_a_list_of_trials_does_the_same_faults(model: str, tmp_path: Path) -> No
 
 
 def test_a_list_of_wrong_addresses_does_the_same_faults(tmp_path: Path) -> None:
-    of = sampled_plan(PROFILE, Choice(seed=2, modes=("IOA",), models=("ADJ:2",), groups=("GPR",)), 40, after=20)
+    of = sampled_plan(PROFILE, Selection(seed=2, modes=("IOA",), models=("ADJ:2",), groups=("GPR",)), 40, after=20)
     trials = [of.trial(number) for number in range(40)]
     rows = [replace(ROWS[0], **{name: getattr(facts, name) for name in facts.__struct_fields__}) for facts, _ in trials]
     path = tmp_path / "modeinst_address-igid0.bfm1.40.txt"
@@ -168,7 +168,7 @@ def test_a_seed_gives_a_mask_or_a_value_of_the_dtype(dtype: str, seed: float, wh
 
 def test_warps_and_addresses_of_a_list_are_hit_whole(tmp_path: Path) -> None:
     warp = tmp_path / "modeinst_value-igid0.bfm7.10.txt"
-    write_list(warp, [Listed("step", 0, number, 0.5, 0.5) for number in (0, 50, 90)])
+    write_list(warp, [ListLine("step", 0, number, 0.5, 0.5) for number in (0, 50, 90)])
     for number in range(3):
         facts, experiment = made.plan_of_list(warp, KERNELS).trial(number)
         assert experiment.injection is not None
@@ -177,7 +177,7 @@ def test_warps_and_addresses_of_a_list_are_hit_whole(tmp_path: Path) -> None:
         assert facts.elements == len(positions) == min(32, experiment.injection.elements - positions[0])
 
     address = tmp_path / "modeinst_address-igid0.bfm0.10.txt"
-    write_list(address, [Listed("step", 0, 0, 0.5, 0.0)])
+    write_list(address, [ListLine("step", 0, 0, 0.5, 0.0)])
     _, experiment = made.plan_of_list(address, KERNELS).trial(0)
     assert experiment.injection is not None
     assert experiment.injection.array("sources").tolist() == [0, 0]
@@ -195,7 +195,7 @@ def test_addresses_outside_of_the_tensor_are_no_trials_and_are_counted() -> None
         for element in range(0, output.elements, 7):
             for bit in range(width):
                 place = KERNELS.number(output.site.name, launch.at, int(Group.GPR), occurrence=0, replica=0, element=element)
-                lines.append(Listed(*place, 0.5, (bit + 0.5) / width))
+                lines.append(ListLine(*place, 0.5, (bit + 0.5) / width))
                 landed.append(element ^ 1 << bit < output.elements)
     plan = plan_of_lines(ListName("IOA", int(Group.GPR), 0, len(lines)), lines, KERNELS, PROFILE.digest, group=0)
 
@@ -213,7 +213,7 @@ def test_what_nothing_depends_on_is_masked_without_a_run() -> None:
     launch = next(each for each in KERNELS.launches if each.kind == dead.kind)
     group = int(next(iter(sorted(dead.groups))))
     place = KERNELS.number(dead.site.name, launch.at, group, occurrence=0, replica=0, element=0)
-    plan = plan_of_lines(ListName("IOV", group, 0, 1), [Listed(*place, 0.5, 0.5)], KERNELS, PROFILE.digest, group=group)
+    plan = plan_of_lines(ListName("IOV", group, 0, 1), [ListLine(*place, 0.5, 0.5)], KERNELS, PROFILE.digest, group=group)
 
     assert (plan.told(0), plan.trial(0)[1].injection) == ("never read", None)
     row = told_row(*plan.trial(0), plan.told(0), has_guard=False)
@@ -297,7 +297,7 @@ def test_a_list_of_upstreams_form_is_read(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("_Z10simple_addi 0 23 0.506809798834 0.560204950825 \n")
 
-    assert read_list(path) == [Listed("_Z10simple_addi", 0, 23, 0.506809798834, 0.560204950825)]
+    assert read_list(path) == [ListLine("_Z10simple_addi", 0, 23, 0.506809798834, 0.560204950825)]
 
 
 def test_values_of_64_bits_are_listed_as_well_as_a_seed_can() -> None:

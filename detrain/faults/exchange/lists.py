@@ -12,7 +12,7 @@ import msgspec
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named
 from detrain.faults.exchange.kernels import Kernels, escaped
-from detrain.faults.exchange.listed import Listed, ListedPlan, seed_of
+from detrain.faults.exchange.listed import ListedPlan, ListLine, seed_of
 from detrain.faults.experiment import Injection
 from detrain.faults.population.address import ADDRESS_MODELS, masks
 from detrain.faults.population.facts import Mode
@@ -59,7 +59,7 @@ def parse_name(path: Path) -> ListName:
     return ListName(MODES[found["mode"]], int(found["group"]), int(found["model"]), int(found["count"]))
 
 
-def read_list(path: Path) -> list[Listed]:
+def read_list(path: Path) -> list[ListLine]:
     """Return the lines of a list. Raises FaultInvalid with the line that is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -72,7 +72,7 @@ def read_list(path: Path) -> list[Listed]:
             continue
         try:
             kernel, count, instruction, operand, bit = words
-            found.append(Listed(kernel, int(count), int(instruction), float(operand), float(bit)))
+            found.append(ListLine(kernel, int(count), int(instruction), float(operand), float(bit)))
         except ValueError:
             raise FaultInvalid(
                 f"{path}:{number}: {line!r} is no injection",
@@ -83,7 +83,7 @@ def read_list(path: Path) -> list[Listed]:
 
 def plan_of_lines(
     name: ListName,
-    lines: Sequence[Listed],
+    lines: Sequence[ListLine],
     kernels: Kernels,
     profile_digest: str,
     *,
@@ -122,7 +122,7 @@ def plan_of_lines(
     return plan
 
 
-def write_list(path: Path, lines: Iterable[Listed]) -> None:
+def write_list(path: Path, lines: Iterable[ListLine]) -> None:
     """Write a list, as upstream's `generate_injection_list.py` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{one.kernel} {one.count} {one.number} {one.operand_seed!r} {one.bit_seed!r} \n" for one in lines)
@@ -133,7 +133,7 @@ InjectionOf = Callable[[TrialRow], Injection | None]
 """What a trial does, by its plan; None where that is not known."""
 
 
-def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[Listed]:
+def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[ListLine]:
     """Return the lines of a list by which trials are done again: of one model, in a group that they are all in.
 
     Of a wrong address the row does not say where the value lands: `injection_of` does. Raises FaultInvalid without it.
@@ -148,7 +148,7 @@ def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of:
                 raise FaultInvalid(f"where the value of trial {row.number} lands is not known", "give the plan of the campaign")
             element, seed = _address_of(drawn, row.model)
         kernel, count, number = kernels.number(row.site, at, group, occurrence=row.occurrence, replica=row.replica, element=element)
-        found.append(Listed(kernel, count, number, 0.5, seed))
+        found.append(ListLine(kernel, count, number, 0.5, seed))
     return found
 
 

@@ -22,7 +22,7 @@ LEAST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPhase:
+class TwoPhaseShare:
     """The share of an event."""
 
     share: float
@@ -72,7 +72,7 @@ def estimate_weighted(
     ran: NDArray[np.bool_],
     event: NDArray[np.bool_],
     confidence: float = CONFIDENCE,
-) -> TwoPhase | None:
+) -> TwoPhaseShare | None:
     """Return the share of an event; None where a class has no trial that was run on.
 
     Arrays [trials of the first phase]: names of classes, weights, whether a trial was run on, whether it had the event
@@ -110,4 +110,4 @@ def estimate_weighted(
     runs = int(ran.sum())
     effective = share * (1 - share) / variance if 0 < share < 1 and variance > 0 else float(runs)
     low, high = share_interval(share * effective, effective, confidence, "beta")
-    return TwoPhase(share, low, high, len(classes), runs, effective)
+    return TwoPhaseShare(share, low, high, len(classes), runs, effective)

@@ -43,7 +43,7 @@ _State = tuple[str, object]
 """The program's, as a digest, and what the series remembers."""
 
 
-class Campaign(ExperimentRun):
+class TrialsInProcess(ExperimentRun):
     """The trials of this process. What `ExperimentRun` does for one, this does for each."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
@@ -182,7 +182,7 @@ class Rewind:
 
     def __init__(
         self,
-        campaign: Campaign,
+        campaign: TrialsInProcess,
         window: Window,
         guard: Guard | None,
         baseline: Callable[[], Baseline],

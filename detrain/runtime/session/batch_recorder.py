@@ -19,7 +19,7 @@ from detrain.base.config import SELDOM, Config, Every
 from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
 from detrain.python.loaders.batch_digests import Batches
-from detrain.python.loaders.generator_replay import Elements, Pulls
+from detrain.python.loaders.generator_replay import Elements, LoopGenerators
 from detrain.python.process.random_streams import Stream, Streams
 from detrain.runtime.state.position import Position
 from detrain.store.journal import Journal
@@ -55,7 +55,7 @@ class BatchRecorder:
         """Whether one of them would have been needed: no state is taken before the epoch's end."""
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
         self.elements = Elements(streams, journal, self._note_element)
-        self.pulls = Pulls(
+        self.pulls = LoopGenerators(
             position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams, self.elements
         )
         self._at_batch: dict[str, bytes] | None = None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.config_objects import Constants, changed
 from detrain.adapters.tensorflow.keras.rnn_masks import MASKS
-from detrain.adapters.tensorflow.values.json_values import SCALARS, Descriptions
+from detrain.adapters.tensorflow.values.json_values import SCALARS, ValueDescriptions
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import computes, find_static, is_findable, is_own_class, static_name
 from detrain.python.inspect.object_graph import ABSENT
@@ -52,7 +52,7 @@ class SetInLoop:
     """What a loop has set on objects that were there before it."""
 
     def __init__(
-        self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...], descriptions: Descriptions
+        self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...], descriptions: ValueDescriptions
     ) -> None:
         self._scalars, self._without_variables, self._descriptions = scalars, without_variables, descriptions
         self._before: Constants = {}
@@ -90,7 +90,7 @@ class SetInLoop:
             config_objects.set_contents(objects[key], parts.get("settings", {}), self._descriptions)
 
 
-class Functions:
+class LoopFunctions:
     """Functions of the program in attributes of Keras's objects, and vocabularies: what the loop has put there is
     named.
     """

@@ -20,7 +20,7 @@ from detrain.adapters.lazy_building import Building, Unit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.captured_python import Reads
+from detrain.adapters.tensorflow.tracing.captured_python import CapturedReads
 from detrain.adapters.tensorflow.tracing.keras_building import ON_BATCH, KerasBuilding
 from detrain.adapters.tensorflow.tracing.keras_paths import in_keras_at
 from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
@@ -55,7 +55,7 @@ class Builder:
         building.has_company = _has_company
         building.reads, building.as_read, building.noting = self._reads, self._as_read, self._noting
         self._summaries = summaries
-        self._values = Reads(births)
+        self._values = CapturedReads(births)
         self.keras_states: dict[str, Any] = {}
         """Which say what the loop has set on Keras's objects, and put it in place."""
         self._functions = TracedFunctions(births, building, calls, self._owners, summaries, lambda: self.is_in_loop)

@@ -23,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.values.json_values import Description, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
 from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
@@ -58,18 +58,18 @@ _HOLDERS: Final = frozenset({"types", "argparse", "collections"})
 _FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 
 
-class Reads:
+class CapturedReads:
     """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
 
     def __init__(self, births: Births) -> None:
-        self._descriptions = Descriptions(births)
+        self._descriptions = ValueDescriptions(births)
 
     def reads(self, function: Any, owner: object) -> list[Read]:
         """Return the values that a function may read as it is traced;
 
         `owner` is the object of Keras's that made it, or None.
         """
-        walk = _Walk(self._describe)
+        walk = _CodeWalk(self._describe)
         # An edge: it looks at objects of all kinds; what it misses shows in the trace.
         with contextlib.suppress(Exception):
             walk.visit([], function)
@@ -127,7 +127,7 @@ class Reads:
         return put_back
 
 
-class _Walk:
+class _CodeWalk:
     """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are
     read there.
     """

@@ -22,7 +22,7 @@ _UNTOUCHED: Final = frozenset(
 """Kinds of nodes in which a text that reads like a device is none, or where two would become one."""
 
 
-class Devices:
+class TorchDevices:
     """See `detrain.adapters.api.Devices`."""
 
     def __init__(self) -> None:
