@@ -25,7 +25,7 @@ from detrain.python.process.random_streams import Streams
 
 
 class TraceForm(Protocol):
-    """The form of what was traced; see `tensorflow_form`."""
+    """The form of what was traced; TensorFlow's is in `detrain.adapters.tensorflow.tracing.trace_digest`."""
 
     @property
     def digest(self) -> str:
@@ -60,7 +60,9 @@ class Unit(msgspec.Struct, frozen=True):
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
     reads: dict[str, Any] = {}
-    """What a function may have read of Python as it was traced, in the loop; see `tensorflow_reads`."""
+    """Values of Python that a function may have read as it was traced, in the loop; TensorFlow's adapter finds them in
+    `detrain.adapters.tensorflow.tracing.captured_python`.
+    """
 
     @property
     def key(self) -> tuple[str, int]:

@@ -2,7 +2,8 @@
 info`.
 
 Names are followed through imports (`from time import time as now`), not through assignments. What is done about each
-input is said here and done in detrain.python.outside.clock_and_entropy, environment and rng.
+input is said here and done in detrain.python.outside (clock_and_entropy, fs_answers) and detrain.python.process
+(environment, random_streams).
 """
 
 from __future__ import annotations
