@@ -20,7 +20,7 @@ from detrain.runtime.session.saves import Saves
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
 from detrain.store.journal import Journal
 from detrain.store.lock import hold
-from tests.store.homes import state
+from tests.store.homes import newest, state
 
 cursors = st.builds(
     Cursor, st.integers(0, 30), st.integers(0, 10**7), st.integers(0, 10**8), st.sampled_from(["epoch", "load", "batch", "end"])
@@ -53,10 +53,6 @@ def catalogue(tmp_path):
 def save(catalogue, *cursors, program="train", run=1):
     for cursor in cursors:
         catalogue.path(program, run, cursor).touch()
-
-
-def newest(catalogue, program):
-    return next(catalogue.good(program), None)
 
 
 def held(catalogue, program="train", run=1):
