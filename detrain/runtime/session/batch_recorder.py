@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from types import FrameType
 
 import numpy as np
 
@@ -122,14 +121,6 @@ class BatchRecorder:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, (np.ndarray, *self._adapters.constant_types)) for part in parts):
             self._note_element(value)
-
-    def begin_yield(self, frame: FrameType) -> None:
-        """A generator of the program is asked for its next value."""
-        self.pulls.begin(frame)
-
-    def note_yield(self, frame: FrameType, value: object) -> None:
-        """A generator of the program is about to yield."""
-        self.pulls.note(frame, value)
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take the digest of what the body of the batch has loaded.

@@ -147,7 +147,7 @@ class WatchedOps:
 
         if self._digests:
             for number, each in enumerate(inputs):
-                if not self._is_known(each):  # it comes from outside of the step
+                if not _is_in(self._known, each):  # it comes from outside of the step
                     self._take_digest(f"argument {number} of {name}", each)
         if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
@@ -189,9 +189,6 @@ class WatchedOps:
         before: dict[int, weakref.ref[Any]] = {}
         _remember(before, inputs)
         _remember(self._made, [each for each in given if not _is_in(before, each)])
-
-    def _is_known(self, tensor: Any) -> bool:
-        return _is_in(self._known, tensor)
 
     def _take_digest(self, name: str, tensor: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
