@@ -39,7 +39,7 @@ class TraceForm(Protocol):
         """Return, in words, what that with another outline did not have."""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class BuiltUnit(msgspec.Struct, frozen=True):
     """One piece of building: by which owner, called with what (None if that is no data), drawing from which streams."""
 
     owner: str
@@ -75,8 +75,8 @@ class Building:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._built: dict[tuple[str, int], Unit] = {}
-        self._earlier: dict[tuple[str, int], Unit] = {}
+        self._built: dict[tuple[str, int], BuiltUnit] = {}
+        self._earlier: dict[tuple[str, int], BuiltUnit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
         self._forms: list[TraceForm] = []
@@ -109,16 +109,16 @@ class Building:
         """Whether something is being built, or made that is not the program's."""
         return self._is_inside
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[BuiltUnit]:
         """Return what the run has built so far, in this process or before it."""
         return [*self._built.values(), *self._earlier.values()]
 
-    def begin_restore(self, units: list[Unit]) -> list[Unit]:
+    def begin_restore(self, units: list[BuiltUnit]) -> list[BuiltUnit]:
         """Take over what the run had built at the cut to be restored; return what this process has not built yet."""
         self._earlier = {unit.key: unit for unit in units if unit.key not in self._built}
         return list(self._earlier.values())
 
-    def is_built(self, unit: Unit) -> bool:
+    def is_built(self, unit: BuiltUnit) -> bool:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
@@ -144,7 +144,7 @@ class Building:
     @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None], held: dict[str, str] | None = None) -> Iterator[None]:
         """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see
-        `Unit`.
+        `BuiltUnit`.
 
         Refuses where an earlier process had built something else: Python values that it read there are constants in it.
         """
@@ -192,7 +192,7 @@ class Building:
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
                 forms, outlines = tuple(each.digest for each in self._forms), tuple(each.outline for each in self._forms)
-                unit = Unit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
+                unit = BuiltUnit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         traced, self._forms = self._forms, []
@@ -210,7 +210,7 @@ class Building:
                 self.names().pop(name, None)
 
 
-def _difference(earlier: Unit, forms: list[TraceForm]) -> str | None:
+def _difference(earlier: BuiltUnit, forms: list[TraceForm]) -> str | None:
     """Return, in words, how the first form that is another one differs; None if none does."""
     for number, (was, now) in enumerate(zip(earlier.forms, forms, strict=False)):
         if was != now.digest:

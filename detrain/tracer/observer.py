@@ -23,7 +23,7 @@ from detrain.instrument.loop_positions import SourcePosition, body_lines, positi
 from detrain.instrument.syntax import counting_names
 from detrain.python.inspect.frames import is_user_file
 from detrain.tracer.dataset_sizes import sizes_in
-from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
+from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
 from detrain.tracer.fit_calls import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 
@@ -62,7 +62,7 @@ class _Level:
     """Where the frame is, counted from the innermost of the user's."""
     file: str
     loops: tuple[AnyLoop, ...]
-    bodies: Loops
+    bodies: LoopLines
     place: SourcePosition
 
 

@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import data_flow_ops
 
 from detrain.adapters.api import Settings
-from detrain.adapters.lazy_building import Building, Unit
+from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.file_contents import watch_contents
@@ -185,7 +185,7 @@ class TensorFlow:
         positions.
         """
         was = json.loads(state, object_hook=_as_it_was)
-        units = msgspec.convert(was["built"], list[Unit])
+        units = msgspec.convert(was["built"], list[BuiltUnit])
         traced_by = self._traced_by()
         if not traced_by or was.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]

@@ -110,8 +110,8 @@ class RayCluster:
         kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(WorkerHolder)
         return f"ray-{socket.gethostname()}-{os.getpid()}-{self._made}", kind.remote()
 
-    def _told(self) -> _Told:
-        return _Told(self)
+    def _told(self) -> _ClusterGone:
+        return _ClusterGone(self)
 
     def _require_there(self, longest_s: float) -> None:
         """Raise CampaignStopped if the cluster's control service has not been there for so long.
@@ -135,7 +135,7 @@ class RayCluster:
         )
 
 
-class _Told:
+class _ClusterGone:
     """Says that the cluster is gone where a call of Ray's fails."""
 
     def __init__(self, cluster: RayCluster) -> None:

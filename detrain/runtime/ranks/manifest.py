@@ -51,7 +51,7 @@ class CommitManifest(msgspec.Struct, frozen=True):
         return self.point.done
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundCheckpoint(msgspec.Struct, frozen=True):
     """A complete just-in-time checkpoint. `folder`: that of its incarnation."""
 
     folder: Path
@@ -137,7 +137,7 @@ def _name_it(temporary: Path, path: Path) -> None:
         temporary.rename(path)  # a file system without links: the last one wins, and each is whole
 
 
-def find(home: Path, job: str, world: int) -> tuple[Found | None, list[str]]:
+def find(home: Path, job: str, world: int) -> tuple[FoundCheckpoint | None, list[str]]:
     """Return the newest complete checkpoint of a job, and what was passed over, a line each with the reason."""
     found, passed = [], []
     for folder in sorted(home.glob("jit-*")):
@@ -146,7 +146,7 @@ def find(home: Path, job: str, world: int) -> tuple[Found | None, list[str]]:
         except (OSError, ValueError) as error:
             passed.append(f"{folder.name} is passed over: {error}")
         else:
-            found.append(Found(folder, manifest))
+            found.append(FoundCheckpoint(folder, manifest))
     newest = max(found, key=lambda each: (each.manifest.done, each.manifest.point), default=None)
     return newest, passed
 

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from detrain.runtime.ranks.machine import Timing
-from detrain.runtime.ranks.manifest import Found, find
+from detrain.runtime.ranks.manifest import FoundCheckpoint, find
 from detrain.runtime.ranks.rendezvous import FolderStore
 from detrain.runtime.ranks.room import RankMember, Setup
 
@@ -181,7 +181,7 @@ class Job:
         self.ranks.finish()
         (self.folder / f"final-{rank}").write_text(json.dumps([self.weights, self.stream]))
 
-    def restore(self, found: Found) -> bool:
+    def restore(self, found: FoundCheckpoint) -> bool:
         """Set the state; return whether the next is the tail of a step."""
         point = found.manifest.point
         self.weights = int((found.big / "weights").read_text())

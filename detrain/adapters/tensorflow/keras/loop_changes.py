@@ -124,11 +124,11 @@ class LoopFunctions:
         return {name: id(item) for name, item in own if has_user_code(item) and not is_findable(item)}
 
 
-Note = Callable[[Any, str, object], None]
+NoteChange = Callable[[Any, str, object], None]
 """Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
 
 
-def watch_sets(note: Note, classes: Iterable[Any]) -> None:
+def watch_sets(note: NoteChange, classes: Iterable[Any]) -> None:
     """Have the numbers, texts and truths noted that are set on objects of these classes."""
 
     def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
@@ -146,7 +146,7 @@ def watch_sets(note: Note, classes: Iterable[Any]) -> None:
         cls.__setattr__ = noting(cls.__setattr__)
 
 
-def watch_frozen(note: Note) -> None:
+def watch_frozen(note: NoteChange) -> None:
     """Have it noted where a variable of Keras is frozen, or no longer so."""
     import keras
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from detrain.adapters.lazy_building import Building, Unit
+from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
@@ -49,7 +49,7 @@ class Builder:
         self.watch_keras, self.watch_keras_2 = self._keras.watch, self._keras.watch_2
         self.make_legacy_slots = self._keras.make_slots
         self._owners = MethodOwners(births)
-        self._waiting: list[Unit] = []
+        self._waiting: list[BuiltUnit] = []
         """What owners had built which were not there when all else was built ahead."""
         self.is_in_loop = False
         building.has_company = _has_company
@@ -75,7 +75,7 @@ class Builder:
         """Have models make such functions until they have those."""
         make_again(self._births, made)
 
-    def build_ahead(self, units: list[Unit]) -> None:
+    def build_ahead(self, units: list[BuiltUnit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
         self._building.is_ahead = True
         self._owners.note_before(units)
@@ -102,7 +102,7 @@ class Builder:
                 self._is_built_ahead(owner, unit)
         self._waiting = []
 
-    def _is_built_ahead(self, owner: object, unit: Unit) -> bool:
+    def _is_built_ahead(self, owner: object, unit: BuiltUnit) -> bool:
         """Build a unit; return whether it could be done."""
         if unit.call is None:
             return False

@@ -6,7 +6,7 @@ values are put in place for as long as it is traced. They are found by a walk fr
 reach by names: variables of closures, globals, attributes and contents of objects. Values are data, and what has a
 name: variables, models and optimizers, functions and classes of the program, members of enumerations. What the loop has
 set on objects of Keras's is put in place, too (`keras.state`). What all of this misses shows in the digest of the trace
-(`Unit.forms`), and is refused.
+(`BuiltUnit.forms`), and is refused.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class WatchedOps:
         held = self.where.held()
         _remember(self._held, held)
         self._accesses.begin(held if notes else [])
-        self._mode = _Mode(self._run)
+        self._mode = _WatchMode(self._run)
         self._mode.__enter__()
 
     def end(self) -> None:
@@ -278,7 +278,7 @@ class WatchedOps:
         return "", False
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[misc]
+class _WatchMode(TorchDispatchMode):  # type: ignore[misc]
     """Hands each op to `run`."""
 
     supports_higher_order_operators: Final = True
