@@ -61,7 +61,7 @@ def step_times(steps: int, rounds: int) -> None:
     from detrain.adapters.api import Settings
     from detrain.adapters.tensorflow.adapter import TensorFlow
     from detrain.adapters.tensorflow.faults.graph_sites import Sites
-    from detrain.adapters.tensorflow.faults.injector import Gate, Injector
+    from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
     from detrain.faults.drawing import draw_injection
     from detrain.faults.models import model_named
     from detrain.faults.plan import trial_rng
@@ -111,9 +111,9 @@ def step_times(steps: int, rounds: int) -> None:
     made()
     known = [site for site in sites.sites() if site.is_contraction and site.is_alive]
     sites._counts = False
-    gate = Gate()
+    gate = ArmedSwitch()
     points = {
-        site.name.partition("/")[2]: Injector([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))], gate)
+        site.name.partition("/")[2]: InjectionPoint([draw_injection(site, model_named("RD"), 0, trial_rng(0, number))], gate)
         for number, site in enumerate(known)
     }
     bare = made()

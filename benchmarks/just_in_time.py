@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from benchmarks.peers.just_in_time import compare_peers  # noqa: E402
 from detrain.runtime.ranks.rendezvous import FolderStore  # noqa: E402
-from detrain.runtime.ranks.room import Ranks, Setup  # noqa: E402
+from detrain.runtime.ranks.room import RankMember, Setup  # noqa: E402
 from detrain.runtime.ranks.watcher import Ending  # noqa: E402
 from detrain.store.lock import holder_of  # noqa: E402
 from tests.e2e.forkserver import Server  # noqa: E402
@@ -43,9 +43,9 @@ import os
 import signal
 import time
 
-from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.program import ProgramThread
 
-freeze = Program.freeze
+freeze = ProgramThread.freeze
 
 
 def stamped(program):
@@ -57,7 +57,7 @@ def fail(*_):
     raise ZeroDivisionError("a defect")
 
 
-Program.freeze = stamped
+ProgramThread.freeze = stamped
 signal.signal(signal.SIGUSR1, fail)
 """
 COST = """
@@ -247,7 +247,7 @@ def noisy(folder: Path, steps: int, floor_s: float) -> None:
 def noisy_rank(folder: Path, rank: int, steps: int, floor_s: float) -> int:
     """Be one of them; return 0 if nothing was taken for a failure."""
     setup = Setup(rank, 3, folder / "home", folder / "local", "noise", hang_floor_s=floor_s)
-    ranks = Ranks(setup, FolderStore(folder / "store"), Weights(), leave=alarm)
+    ranks = RankMember(setup, FolderStore(folder / "store"), Weights(), leave=alarm)
     draw, longest = random.Random(rank), 0.0
     for step in range(steps):
         began = time.monotonic()

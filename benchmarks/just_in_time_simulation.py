@@ -104,7 +104,7 @@ class Simulation:
             self.alive[rank] = False
             others = {a + b - rank for a, b in self._last if rank in (a, b)} | self.machines[rank].near
             for other in others:
-                self.at(EOF_S * self._random.random(), lambda rank=rank, other=other: self._step(other, m.Lost(rank, "EOF")))
+                self.at(EOF_S * self._random.random(), lambda rank=rank, other=other: self._step(other, m.RankLost(rank, "EOF")))
 
     def clear(self) -> None:
         """Count from here."""
@@ -141,7 +141,7 @@ class Simulation:
                 self.at(WRITE_S * (0.5 + self._random.random()), lambda: self._step(rank, m.Saved(view, files)))
             case m.Seal(view, decision, _, _):
                 self.at(SEAL_S, lambda: self._seal(rank, view, decision))
-            case m.End(committed):
+            case m.EndProcess(committed):
                 self.ended[rank] = committed
             case m.Drop():
                 pass
@@ -159,7 +159,7 @@ class Simulation:
         self.by_rank[rank] += 1
         self.by_rank[other] += 1
         if not self.alive[other]:
-            self.at(0.001, lambda: self._step(rank, m.Lost(other, "refused")))
+            self.at(0.001, lambda: self._step(rank, m.RankLost(other, "refused")))
             return
         way = (0.0001 if rank // PER_NODE == other // PER_NODE else 0.0005) * (0.5 + self._random.expovariate(1.0))
         if (rank, other) not in self._last and other not in self.machines[rank].near:

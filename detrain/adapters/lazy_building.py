@@ -24,8 +24,8 @@ from detrain.base.errors import DetrainError, Diverged
 from detrain.python.process.random_streams import Streams
 
 
-class Form(Protocol):
-    """The form of what was traced; see `tensorflow_form`."""
+class TraceForm(Protocol):
+    """The form of what was traced; TensorFlow's is in `detrain.adapters.tensorflow.tracing.trace_digest`."""
 
     @property
     def digest(self) -> str:
@@ -39,7 +39,7 @@ class Form(Protocol):
         """Return, in words, what that with another outline did not have."""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class BuiltUnit(msgspec.Struct, frozen=True):
     """One piece of building: by which owner, called with what (None if that is no data), drawing from which streams."""
 
     owner: str
@@ -60,7 +60,9 @@ class Unit(msgspec.Struct, frozen=True):
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
     reads: dict[str, Any] = {}
-    """What a function may have read of Python as it was traced, in the loop; see `tensorflow_reads`."""
+    """Values of Python that a function may have read as it was traced, in the loop; TensorFlow's adapter finds them in
+    `detrain.adapters.tensorflow.tracing.captured_python`.
+    """
 
     @property
     def key(self) -> tuple[str, int]:
@@ -73,11 +75,11 @@ class Building:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._built: dict[tuple[str, int], Unit] = {}
-        self._earlier: dict[tuple[str, int], Unit] = {}
+        self._built: dict[tuple[str, int], BuiltUnit] = {}
+        self._earlier: dict[tuple[str, int], BuiltUnit] = {}
         self._turns: dict[str, int] = {}
         self._is_inside = False
-        self._forms: list[Form] = []
+        self._forms: list[TraceForm] = []
         self.names: Callable[[], dict[str, int]] = dict
         """Returns Keras's own counts of the names that it has given."""
         self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
@@ -107,16 +109,16 @@ class Building:
         """Whether something is being built, or made that is not the program's."""
         return self._is_inside
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[BuiltUnit]:
         """Return what the run has built so far, in this process or before it."""
         return [*self._built.values(), *self._earlier.values()]
 
-    def begin_restore(self, units: list[Unit]) -> list[Unit]:
+    def begin_restore(self, units: list[BuiltUnit]) -> list[BuiltUnit]:
         """Take over what the run had built at the cut to be restored; return what this process has not built yet."""
         self._earlier = {unit.key: unit for unit in units if unit.key not in self._built}
         return list(self._earlier.values())
 
-    def is_built(self, unit: Unit) -> bool:
+    def is_built(self, unit: BuiltUnit) -> bool:
         """Return whether this process has built a unit."""
         return unit.key in self._built
 
@@ -126,7 +128,7 @@ class Building:
             self._built[key] = self._earlier.pop(key)
             self._turns[owner] = max(self._turns.get(owner, 0), key[1] + 1)
 
-    def note_form(self, form: Form) -> None:
+    def note_form(self, form: TraceForm) -> None:
         """Note what has been traced, as a part of what is being built."""
         self._forms.append(form)
 
@@ -142,7 +144,7 @@ class Building:
     @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None], held: dict[str, str] | None = None) -> Iterator[None]:
         """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see
-        `Unit`.
+        `BuiltUnit`.
 
         Refuses where an earlier process had built something else: Python values that it read there are constants in it.
         """
@@ -190,7 +192,7 @@ class Building:
                 drawn = {n: base64.b64encode(state).decode() for n, state in before.items() if after.get(n) != state}
                 given = {name: names.get(name, 0) for name, count in self.names().items() if names.get(name, 0) != count}
                 forms, outlines = tuple(each.digest for each in self._forms), tuple(each.outline for each in self._forms)
-                unit = Unit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
+                unit = BuiltUnit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
                 self._built[unit.key] = unit
         # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
         traced, self._forms = self._forms, []
@@ -208,7 +210,7 @@ class Building:
                 self.names().pop(name, None)
 
 
-def _difference(earlier: Unit, forms: list[Form]) -> str | None:
+def _difference(earlier: BuiltUnit, forms: list[TraceForm]) -> str | None:
     """Return, in words, how the first form that is another one differs; None if none does."""
     for number, (was, now) in enumerate(zip(earlier.forms, forms, strict=False)):
         if was != now.digest:

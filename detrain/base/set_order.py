@@ -26,7 +26,7 @@ _SMALL: Final = 8
 _PROBES: Final = 9
 
 
-class _Header(ctypes.Structure):
+class _ObjectHeader(ctypes.Structure):
     _fields_ = (
         ("head", ctypes.c_byte * object.__basicsize__),
         ("fill", ctypes.c_ssize_t),
@@ -52,7 +52,7 @@ def read_layout(value: set[Any] | frozenset[Any]) -> Layout | None:
     """Return how the elements lie in the table, or None where the table is not as we know it."""
     if sys.implementation.name != "cpython":
         return None
-    header = _Header.from_address(id(value))
+    header = _ObjectHeader.from_address(id(value))
     size = header.mask + 1
     items = _items(value)
     if header.used != len(items) or size < _SMALL or size & header.mask or _table_size(value) != size:
@@ -69,7 +69,7 @@ def _is_new(value: set[Any]) -> bool:
     """Return whether the table of an empty set is as that of one that nothing was ever added to."""
     if sys.implementation.name != "cpython":
         return False
-    header = _Header.from_address(id(value))
+    header = _ObjectHeader.from_address(id(value))
     return (header.fill, header.used, header.mask, header.finger) == (0, 0, _SMALL - 1, 0)
 
 
@@ -102,7 +102,7 @@ def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
 
 def can_become(value: set[Any], layout: Layout | None) -> bool:
     """Return whether a set can pop as another one: once it has popped, it never begins at its first slot again."""
-    finger = _Header.from_address(id(value)).finger if sys.implementation.name == "cpython" else 0
+    finger = _ObjectHeader.from_address(id(value)).finger if sys.implementation.name == "cpython" else 0
     return finger == 0 or (layout is not None and layout[-1] != 0)
 
 

@@ -54,7 +54,7 @@ class Nest(msgspec.Struct, frozen=True):
     """Whether a run has shown it: updates in each turn of the batch loop, and the epoch loop running it again."""
 
 
-class Fit(msgspec.Struct, frozen=True):
+class FitCall(msgspec.Struct, frozen=True):
     """A call of Keras's `fit`, whose own loops carry the probes."""
 
     file: str
@@ -82,7 +82,7 @@ class Structure(msgspec.Struct, frozen=True):
     nests: tuple[Nest, ...]
     source: str
     """Where it is from: `static analysis`, or the path of an inst.info."""
-    fits: tuple[Fit, ...] = ()
+    fits: tuple[FitCall, ...] = ()
     """Calls of `fit`: where there are no nests, they train."""
     program: str = ""
     """Name of the program that a run was traced of; empty in files written by hand."""

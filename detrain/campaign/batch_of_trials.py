@@ -77,7 +77,7 @@ def run_together(
             return
         chunk = _chunk(waiting, are_watched=subject.is_watched)
         with subject.scratch() as home:
-            process = _Process(subject, chunk, golden, home, running, ends_early=ends_early and not subject.has_guard)
+            process = _TrialProcess(subject, chunk, golden, home, running, ends_early=ends_early and not subject.has_guard)
             yield from process.run()
         has_learned = process.is_first_alone > known.is_first_alone
         if not (process.sound or process.alone or has_learned):
@@ -129,7 +129,7 @@ def _chunk(waiting: Mapping[int, Experiment], *, are_watched: bool) -> dict[int,
 
 
 @dataclass
-class _Process:
+class _TrialProcess:
     """One process with several trials, and behind the last of them steps without a fault.
 
     A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are

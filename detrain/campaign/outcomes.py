@@ -25,11 +25,6 @@ NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
 USUAL: Final = Thresholds()
 _PERCENT: Final = 100.0
-_WORST_FIRST: Final = (
-    *(Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN, Outcome.CRASH, Outcome.HANG, Outcome.SHARP_SLOW, Outcome.SHARP),
-    *(Outcome.SLOW, Outcome.OTHER, Outcome.LOW_TEST_ACCURACY, Outcome.MASKED),
-)
-"""As docs/reference/faults.md has them."""
 
 
 class HasSeries(Protocol):
@@ -77,7 +72,7 @@ def outcome_of(golden: TrialResult, trial: TrialResult, at: Address, thresholds:
     for name in judged:  # of several outputs one alone may suffer
         mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
         outcomes.append(classify(mine, its, place, thresholds))
-    found = min(outcomes, key=_WORST_FIRST.index)
+    found = max(outcomes, key=lambda each: each.severity)
     beyond = [step for cursor, step in faulty.items() if cursor[2] >= 0 and cursor not in known]
     if found not in (Outcome.IMMEDIATE_NAN, Outcome.SHORT_TERM_NAN) and not all(math.isfinite(_loss(step)) for step in beyond):
         return Outcome.SHORT_TERM_NAN.value

@@ -13,7 +13,7 @@ from detrain.base.errors import FaultInvalid, last_printed
 from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
-from detrain.runtime.observers.said import Said, Written
+from detrain.runtime.observers.said import Said, WrittenFile
 from detrain.runtime.observers.trials_in_process import UNFIRED
 
 HANG: Final = 124
@@ -52,7 +52,7 @@ class TrialResult:
     """The end of what it wrote to stderr."""
     said: tuple[Said, ...] = ()
     """What the program wrote to stdout and stderr, by stretches; of a trial, from its fault on."""
-    files: tuple[Written, ...] | None = None
+    files: tuple[WrittenFile, ...] | None = None
     """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
     early_after: int = -1
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
@@ -82,7 +82,7 @@ def read_log(path: Path) -> TrialResult:
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     said: dict[tuple[int, int, int, bool], Said] = {}
-    files: tuple[Written, ...] | None = None
+    files: tuple[WrittenFile, ...] | None = None
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:

@@ -11,7 +11,7 @@ import msgspec
 from detrain.base.errors import StoreError, UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS
 from detrain.store.job_home import jobs_in, ranks_of
-from detrain.verify.run_comparison import Run, compare_runs, described
+from detrain.verify.run_comparison import ComparedRun, compare_runs, described
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
@@ -35,7 +35,7 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
         raise UsageError("--bisect and PROGRAM go together", "for example `detrain diff --bisect ckpt_a ckpt_b train.py`")
     if jobs_in(one) and jobs_in(other):
         return _diff_jobs(jobs_in(one)[0], jobs_in(other)[0], as_json=as_json)
-    found = compare_runs(Run.at(one), Run.at(other))
+    found = compare_runs(ComparedRun.at(one), ComparedRun.at(other))
     if not found.batches and not found.checkpoints:
         raise StoreError(f"{str(one)!r} and {str(other)!r} have no batch or checkpoint in common", "give two runs of one program")
     if as_json:
@@ -49,7 +49,7 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
         from detrain.verify import bisect
 
         subject = Subject(Program.find(program[0], is_module=False), program[1:], one if one.is_dir() else one.parent)
-        for line in bisect.described(bisect.bisect(Run.at(one), Run.at(other), found, subject)):
+        for line in bisect.described(bisect.bisect(ComparedRun.at(one), ComparedRun.at(other), found, subject)):
             click.echo(line)
     return 0 if found.is_equal else 1
 
@@ -57,7 +57,7 @@ def command(as_json: bool, is_bisect: bool, one: Path, other: Path, program: tup
 def _diff_jobs(one: Path, other: Path, *, as_json: bool) -> int:
     """Compare two jobs rank by rank."""
     pairs = list(zip(ranks_of(one), ranks_of(other), strict=False))
-    found = [compare_runs(Run.at(mine), Run.at(his)) for mine, his in pairs]
+    found = [compare_runs(ComparedRun.at(mine), ComparedRun.at(his)) for mine, his in pairs]
     counts = [len(ranks_of(job)) for job in (one, other)]
     is_equal = all(each.is_equal for each in found) and counts[0] == counts[1]
     if as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +19,37 @@ Floats = NDArray[np.float64]
 
 
 class Outcome(enum.StrEnum):
-    """The class of a trial."""
+    """The class of a trial, by its name in records. Reports list them in this order."""
 
-    MASKED = "masked"
-    IMMEDIATE_NAN = "immediate INF/NaN"
-    SHORT_TERM_NAN = "short-term INF/NaN"
-    SLOW = "slow degrade"
-    SHARP = "sharp degrade"
-    SHARP_SLOW = "sharp-slow degrade"
-    LOW_TEST_ACCURACY = "low test accuracy"
-    CRASH = "crash"
-    HANG = "hang"
+    severity: int
+    """Of several outputs of a program the one that suffers most tells; docs/reference/faults.md has the same order."""
+    color: str
+    """In reports; told apart by colour-blind readers (after Paul Tol's muted scheme)."""
+    category: int
+    """SASSIFI's, of a trial whose output was not judged."""
+
+    MASKED = "masked", 0, "#bbcc88", 3
+    IMMEDIATE_NAN = "immediate INF/NaN", 9, "#882255", 16
+    SHORT_TERM_NAN = "short-term INF/NaN", 8, "#cc6677", 16
+    SLOW = "slow degrade", 3, "#ddaa33", 16
+    SHARP = "sharp degrade", 4, "#cc6600", 16
+    SHARP_SLOW = "sharp-slow degrade", 5, "#993404", 16
+    LOW_TEST_ACCURACY = "low test accuracy", 1, "#4477aa", 16
+    CRASH = "crash", 7, "#222222", 5
+    HANG = "hang", 6, "#666666", 4
     # No definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen.
-    OTHER = "other"
+    OTHER = "other", 2, "#aa4499", 16
+
+    def __new__(cls, name: str, severity: int, color: str, category: int) -> Self:
+        """Make the member of a row."""
+        self = str.__new__(cls, name)
+        self._value_, self.severity, self.color, self.category = name, severity, color, category
+        return self
+
+    @classmethod
+    def named(cls, text: str) -> Outcome | None:
+        """Return the outcome of a name; None for what else a trial's row can say, such as that it has no accuracy."""
+        return next((each for each in cls if each.value == text), None)
 
 
 class End(enum.StrEnum):

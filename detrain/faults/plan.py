@@ -65,33 +65,6 @@ class Plan:
                 raise FaultInvalid(f"position {int(outside[0])} is outside of a tensor of {numel} elements")
 
 
-def apply(plan: Plan, bits: Patterns) -> Patterns:
-    """Return the patterns of a tensor, of any shape, after the fault.
-
-    Raises FaultInvalid for a position outside of it.
-    """
-    plan.check(bits.size)
-    if plan.kind is not Kind.COPY and plan.operands.dtype != bits.dtype:
-        raise FaultInvalid(f"a fault of {plan.operands.dtype} patterns on a tensor of {bits.dtype} patterns")
-    golden = bits.reshape(-1)
-    hit = golden[plan.positions]
-    after: Patterns | Positions
-    match plan.kind:
-        case Kind.XOR:
-            after = hit ^ plan.operands
-        case Kind.AND:
-            after = hit & plan.operands
-        case Kind.OR:
-            after = hit | plan.operands
-        case Kind.SET:
-            after = plan.operands
-        case Kind.COPY:
-            after = golden[plan.operands]
-    result = golden.copy()
-    result[plan.positions] = after
-    return result.reshape(bits.shape)
-
-
 def trial_rng(seed: int, trial: int) -> np.random.Generator:
     """Return the random numbers of a trial of a campaign: counter-based, so that no trial depends on another, on any
     machine.

@@ -17,8 +17,6 @@ from detrain.faults.experiment import Alarm, Experiment
 from detrain.faults.outcome_classes import Thresholds
 
 FORMAT: Final = 1
-_SHOWN: Final = 4096
-"""So many elements are written out; of longer faults the experiment has the positions and the firing has digests."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ MEMORY: Final = "memory/"
 """What the names of sites in memory begin with: of variables that outlive a step, hit before the step's body runs."""
 Use = Literal["", "store", "predicate"]
 """What becomes of an output, where that decides: it is stored in what outlives the step, or control flow reads it."""
-Kind = Literal["weight", "slot", "statistic", "stream"]
+MemoryKind = Literal["weight", "slot", "statistic", "stream"]
 """What a variable in memory is: trained; kept by an optimizer; another variable; the state of random numbers."""
 
 CONTRACTIONS: Final = frozenset(
@@ -122,7 +122,7 @@ class Site(msgspec.Struct, frozen=True):
     """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did; the name that leads to
     PyTorch's module or optimizer."""
     op: str
-    """Of a site in memory, what the variable is: a `Kind`."""
+    """Of a site in memory, what the variable is: a `MemoryKind`."""
     stage: Stage
     role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
@@ -169,7 +169,7 @@ class Site(msgspec.Struct, frozen=True):
         return any(fnmatchcase(name, pattern) for name in names)
 
 
-def memory_site(name: str, kind: Kind, shape: tuple[int, ...], dtype: str, access: Access | None = None) -> Site:
+def memory_site(name: str, kind: MemoryKind, shape: tuple[int, ...], dtype: str, access: Access | None = None) -> Site:
     """Return the site that a variable in memory is."""
     operand = OperandShape(0, shape, dtype)
     return Site(

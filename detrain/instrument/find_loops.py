@@ -21,7 +21,7 @@ from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 from detrain.instrument.find_loads import find_load, surely_loads
-from detrain.instrument.find_updates import Updates, find_updates
+from detrain.instrument.find_updates import UpdateCalls, find_updates
 from detrain.instrument.fit_calls import fits_in
 from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
 from detrain.instrument.syntax import (
@@ -52,7 +52,7 @@ def analyse(entry: Path) -> Structure:
     loops = [(scope, loop, parents) for scope in scopes if not scope.is_compiled for loop, parents in loops_in(scope.node)]
     whole = {id(scope) for scope in scopes if _is_step_with_loops(scope, loops, updates)}
     loops = [found for found in loops if id(found[0]) not in whole]
-    steps = Updates(updates.direct, updates.references - _looping_references(scopes, loops, updates))
+    steps = UpdateCalls(updates.direct, updates.references - _looping_references(scopes, loops, updates))
     chosen = {id(loop) for _scope, loop, _parents in loops if _is_batch_loop(loop, steps)}
     nests = [
         nest
@@ -117,7 +117,7 @@ def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
     raise CannotRewrite(f"{file}:{loop.lineno}: the loop is in the body of a class", "put it into a function, or at the top level")
 
 
-def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> bool:
+def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: UpdateCalls) -> bool:
     """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained
     several times.
 
@@ -136,7 +136,7 @@ def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: Updates) -> 
     return any(invoked_by(call) & scope.references for call in calls)
 
 
-def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) -> bool:
+def _only_repeats(loop: AnyLoop, updates: UpdateCalls, counting: Collection[str]) -> bool:
     if isinstance(loop, ast.While) or not loop_counts(loop, counting):
         return False
     counters = set(bound_names([loop.target]))
@@ -144,7 +144,7 @@ def _only_repeats(loop: AnyLoop, updates: Updates, counting: Collection[str]) ->
     return not counters & reads and not any(surely_loads(statement, counters) for statement in loop.body)
 
 
-def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updates) -> set[str]:
+def _looping_references(scopes: list[Scope], loops: list[_Found], updates: UpdateCalls) -> set[str]:
     """Return the references to functions that update in a loop of their own, or call one that
     does: these are no steps.
     """
@@ -157,7 +157,7 @@ def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updat
         found |= more
 
 
-def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
+def _is_batch_loop(loop: AnyLoop, updates: UpdateCalls) -> bool:
     """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of
     the body).
     """
@@ -165,7 +165,7 @@ def _is_batch_loop(loop: AnyLoop, updates: Updates) -> bool:
     return any(id(call) not in inner for call in updates.calls_in(loop))
 
 
-def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: Updates) -> Nest:
+def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: UpdateCalls) -> Nest:
     update = next(updates.calls_in(loop))
     load_line, loader = find_load(loop, update, scope.counting)
     evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)

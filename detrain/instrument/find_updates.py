@@ -35,7 +35,7 @@ _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "v
 
 
 @dataclass(frozen=True, slots=True)
-class Updates:
+class UpdateCalls:
     """What updates weights: calls by their own nature, and references to functions of the
     program that make such calls.
     """
@@ -56,13 +56,13 @@ class Updates:
         yield from self.calls(statement for statement in loop.body if not isinstance(statement, Inner))
 
 
-def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> Updates:
+def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> UpdateCalls:
     """Return what updates weights: the calls, and the functions of the program that make them, directly or through
     others.
     """
     of_jax = [tree for tree in trees if _imports(tree, _OF_JAX)]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
-    updates = Updates(found or _gradients_of_jax(of_jax) or _settings(trees), set())
+    updates = UpdateCalls(found or _gradients_of_jax(of_jax) or _settings(trees), set())
     aliases = aliases_in(trees, methods)
     before = -1
     while before != len(updates.references):

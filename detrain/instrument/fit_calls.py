@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from detrain.base.structure import Fit
+from detrain.base.structure import FitCall
 from detrain.instrument.syntax import called_name
 
 _FIT: Final = frozenset({"fit", "fit_generator"})
@@ -23,14 +23,14 @@ _TOLD: Final = (
 _LONGEST: Final = 60
 
 
-def fits_in(file: str, tree: ast.Module) -> Iterator[Fit]:
+def fits_in(file: str, tree: ast.Module) -> Iterator[FitCall]:
     """Yield the calls of `fit` in a file. Whether it is Keras's shows only in a run."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node) in _FIT and isinstance(node.func, ast.Attribute):
             yield described(file, node)
 
 
-def described(file: str, call: ast.Call) -> Fit:
+def described(file: str, call: ast.Call) -> FitCall:
     """Return what the source says of a call of `fit`."""
     given = dict(zip(_IN_ORDER, [None if isinstance(each, ast.Starred) else each for each in call.args], strict=False))
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -38,7 +38,7 @@ def described(file: str, call: ast.Call) -> Fit:
     rest = [_short(keyword.value) for keyword in call.keywords if keyword.arg is None]
     if rest:
         told["more"] = "**" + ", **".join(rest)
-    return Fit(file, call.lineno, _short(call.func), told)
+    return FitCall(file, call.lineno, _short(call.func), told)
 
 
 def _is_none(value: ast.expr) -> bool:
@@ -50,7 +50,7 @@ def _short(value: ast.expr) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def summary(fit: Fit) -> str:
+def summary(fit: FitCall) -> str:
     """Return in words what a run has shown of a call, else what its source says."""
     if fit.epochs is None:
         told = [f"{name}={text}" for name, text in fit.arguments.items() if name in ("x", "epochs", "steps_per_epoch")]
@@ -60,7 +60,7 @@ def summary(fit: Fit) -> str:
     return f"{epochs} of {batches}" + (f", from {fit.loader}" if fit.loader else "")
 
 
-def way_back(fit: Fit) -> str:
+def way_back(fit: FitCall) -> str:
     """Return how a run that was killed in this `fit` comes back."""
     if fit.loader == "a generator":
         passed = "the generator is pulled again as often as it had been, and what it yields is not trained on"

@@ -51,7 +51,7 @@ def takes_in(loop: AnyLoop, *, is_known: bool = False) -> bool:
     """Return whether a generator takes in, in its loop, what its caller sends: itself, or by `yield from` another one,
     of whose returned value nobody knows what it is; but for a library's that `is_known`.
     """
-    taken = _Taken(is_known=is_known)
+    taken = _SentValues(is_known=is_known)
     loop.body.visit(taken)
     return taken.is_found
 
@@ -67,7 +67,7 @@ def touches_in(source: bytes, first: int) -> bool:
     return source[first - 1 : first] == b"n"
 
 
-class _Taken(cst.CSTVisitor):
+class _SentValues(cst.CSTVisitor):
     """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
 
     def __init__(self, *, is_known: bool) -> None:

@@ -18,7 +18,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SourcePosition:
     """A place in a source file: one-based lines, zero-based columns in bytes."""
 
     line: int
@@ -47,7 +47,7 @@ class SourceFile:
         _descend(self.tree, (line, column), found)
         return found
 
-    def calls_at(self, place: Position) -> list[ast.Call]:
+    def calls_at(self, place: SourcePosition) -> list[ast.Call]:
         """Return the calls at a position: those that are just there first, then those around
         it, the outermost first.
         """
@@ -70,14 +70,14 @@ def real_path(filename: str) -> str:
     return os.path.realpath(filename)
 
 
-def position(frame: FrameType) -> Position:
+def position(frame: FrameType) -> SourcePosition:
     """Return where a suspended frame is."""
     for index, (line, end_line, column, end_column) in enumerate(frame.f_code.co_positions()):
         if index == frame.f_lasti // 2:
             if line is None or column is None or end_line is None or end_column is None:
                 break
-            return Position(line, column, (end_line, end_column))
-    return Position(frame.f_lineno, 1 << 30)  # no columns (-X no_debug_ranges): the end of the line
+            return SourcePosition(line, column, (end_line, end_column))
+    return SourcePosition(frame.f_lineno, 1 << 30)  # no columns (-X no_debug_ranges): the end of the line
 
 
 def body_lines(loop: AnyLoop) -> range:

@@ -2,7 +2,8 @@
 info`.
 
 Names are followed through imports (`from time import time as now`), not through assignments. What is done about each
-input is said here and done in detrain.python.outside.clock_and_entropy, environment and rng.
+input is said here and done in detrain.python.outside (clock_and_entropy, fs_answers) and detrain.python.process
+(environment, random_streams).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-Place = tuple[str, int]
+FileLine = tuple[str, int]
 """(file, line)."""
 
 _RECORDED: Final = "recorded by the first run, replayed when it resumes; in loops it is the real one"
@@ -57,7 +58,7 @@ class Input:
 
     kind: str
     name: str
-    places: tuple[Place, ...]
+    places: tuple[FileLine, ...]
     done: str
 
     def __str__(self) -> str:
@@ -102,7 +103,7 @@ def stateful_stages(trees: Mapping[str, ast.Module]) -> list[Input]:
     return _grouped(found)
 
 
-def _inputs(file: str, tree: ast.Module) -> Iterator[tuple[str, str, Place, str]]:
+def _inputs(file: str, tree: ast.Module) -> Iterator[tuple[str, str, FileLine, str]]:
     names = _imports(tree)
     for call in _calls(tree):
         name, place = _full_name(call.func, names), (file, call.lineno)
@@ -173,8 +174,8 @@ def _shown(name: str) -> str:
     return name.replace("tensorflow.", "tf.", 1)
 
 
-def _grouped(found: Iterable[tuple[str, str, Place, str]]) -> list[Input]:
-    by_name: dict[tuple[str, str, str], list[Place]] = {}
+def _grouped(found: Iterable[tuple[str, str, FileLine, str]]) -> list[Input]:
+    by_name: dict[tuple[str, str, str], list[FileLine]] = {}
     for kind, name, place, done in found:
         places = by_name.setdefault((kind, name, done), [])
         if place not in places:

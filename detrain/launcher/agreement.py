@@ -45,7 +45,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the checkpoints of that run from which it can be resumed, the newest first."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class CommonStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where all go on."""
 
     tokens: tuple[str, ...]
@@ -65,7 +65,7 @@ class Agreement:
         self._token = os.urandom(8).hex()
         self._until = time.monotonic() + limit_s
 
-    def decide(self, offer: Callable[[str, str], Offer], choose: Callable[[Sequence[Offer]], tuple[int, str]]) -> Decision:
+    def decide(self, offer: Callable[[str, str], Offer], choose: Callable[[Sequence[Offer]], tuple[int, str]]) -> CommonStart:
         """Return what rank 0 decides by `choose` (run, name), of what all offer.
 
         `offer` is given the question's number and one's own. Raises RanksDisagree where a rank does not come, and
@@ -76,12 +76,12 @@ class Agreement:
             _write(self._offer(0), offer(self._token, self._token))
             offers = [self._wait(self._offer(rank), Offer, self._is_answer, f"rank {rank}") for rank in range(self._world)]
             run, name = choose(offers)
-            decision = Decision(tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token)
+            decision = CommonStart(tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token)
             _write(self._decision(), decision)
             return decision
         answered = ""
 
-        def is_mine(found: Decision) -> bool:
+        def is_mine(found: CommonStart) -> bool:
             nonlocal answered
             question = _read(self._question(), Question)
             if question is not None and question.token != answered:
@@ -89,8 +89,8 @@ class Agreement:
                 answered = question.token
             return self._token in found.tokens
 
-        nothing = Decision(tokens=(), run=0, name="", job="")
-        return self._wait(self._decision(), Decision, is_mine, "rank 0", nothing)
+        nothing = CommonStart(tokens=(), run=0, name="", job="")
+        return self._wait(self._decision(), CommonStart, is_mine, "rank 0", nothing)
 
     def _is_answer(self, found: Offer) -> bool:
         return found.question == self._token

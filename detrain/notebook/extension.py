@@ -6,13 +6,13 @@ import ast
 from typing import Any
 
 from detrain.base.errors import DetrainError
-from detrain.notebook.run import Run, refuse
+from detrain.notebook.run import NotebookRun, refuse
 
 
-class _Cells(ast.NodeTransformer):
+class _CellHook(ast.NodeTransformer):
     """Hands each cell to the run before IPython compiles it."""
 
-    def __init__(self, shell: Any, run: Run) -> None:
+    def __init__(self, shell: Any, run: NotebookRun) -> None:
         self._run = run
         self._source = ""
         self._is_training = False
@@ -55,7 +55,7 @@ def load(shell: Any) -> None:
     if getattr(shell, "detrain_run", None) is not None:
         return
     try:
-        run = Run(namespace, shell.user_ns["In"][1:])
+        run = NotebookRun(namespace, shell.user_ns["In"][1:])
     except DetrainError as error:
         refuse(error)
     shell.detrain_run = run
@@ -69,4 +69,4 @@ def load(shell: Any) -> None:
             refuse(error)
 
     shell.register_magic_function(detrain, "cell", "detrain")
-    shell.ast_transformers.append(_Cells(shell, run))
+    shell.ast_transformers.append(_CellHook(shell, run))

@@ -53,7 +53,7 @@ def _is_of_cells(name: str, path: Path) -> bool:
     return name == path.name or name.startswith(CELL)
 
 
-class Run:
+class NotebookRun:
     """The run that a kernel is."""
 
     def __init__(self, namespace: dict[str, Any], inputs: Sequence[str]) -> None:

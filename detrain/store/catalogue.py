@@ -161,17 +161,13 @@ class Catalogue:
             )
         return digest
 
-    def newest(self, program: str) -> Choice | None:
-        """Return the newest checkpoint of the newest run of a program from which it can be resumed; None if there is
-        none at all.
-
-        Raises CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError where it cannot be
-        told.
-        """
-        return next(self.good(program), None)
-
     def good(self, program: str) -> Iterator[Choice]:
-        """Yield all those, the newest first. Raises what `newest` raises, before the first."""
+        """Yield the checkpoints of a program's newest run from which it can be resumed, the newest first; none if there
+        is none at all.
+
+        Raises, before the first, CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError
+        where it cannot be told.
+        """
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
         self._refuse_if_gone(program, mine[-1].run if mine else 0)

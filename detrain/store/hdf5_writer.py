@@ -21,7 +21,7 @@ from detrain.base.errors import StoreError
 from detrain.store.array_packs import packed
 from detrain.store.atomic_file import Sink, replacing
 from detrain.store.snapshot import Snapshot
-from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, Listed, Trailer, digest_of_rest
+from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, ListedArray, Trailer, digest_of_rest
 
 _GROUPS: Final = ("tensors", "rng", "python", "python/arrays", "python/packs")
 _CHUNK_BYTES: Final = 1 << 20
@@ -68,7 +68,7 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
     apart, packs = packed(snapshot.arrays)
     parts += [(f"python/arrays/{name}", array, "") for name, array in apart.items()]
     parts += [(name, array, "") for name, array in packs]
-    listed: list[Listed] = []
+    listed: list[ListedArray] = []
     extents: list[Extent] = []
     file = _NewFile(sink)
     with file.hdf5:
@@ -79,7 +79,7 @@ def _write_into(sink: Sink, snapshot: Snapshot) -> str:
             if dtype is None:
                 raise ValueError(f"{name!r} has dtype {array.dtype}, whose bytes are not data")
             digest, extent = file.put(name, array)
-            listed.append(Listed(name, dtype, array.shape, digest, key))
+            listed.append(ListedArray(name, dtype, array.shape, digest, key))
             extents.append(extent)
         manifest = msgspec.json.encode(listed)
         extents.append(file.put("manifest", _bytes(manifest))[1])

@@ -28,7 +28,7 @@ _FLOCK: Final = "hhqqi"
 """The kernel's `struct flock` on Linux: kind, from where, start, length, process."""
 
 
-class _Holder(msgspec.Struct, frozen=True):
+class _LockHolder(msgspec.Struct, frozen=True):
     """The process that holds a lock."""
 
     pid: int
@@ -56,7 +56,7 @@ def hold(folder: Path, program: str) -> bool:
     except OSError as error:
         messages.warn(f"{str(folder)!r} knows no locks ({error.strerror or error}): see that no second run writes there")
         return False
-    holder = _Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    holder = _LockHolder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, msgspec.json.encode(holder), 0)
     # The process becomes the program, and keeps the lock as long as this stays open.
@@ -109,7 +109,7 @@ def _in_use(folder: Path, program: str, said: bytes) -> HomeInUse:
 
 def _shown(said: bytes) -> str:
     try:
-        holder = msgspec.json.decode(said, type=_Holder)
+        holder = msgspec.json.decode(said, type=_LockHolder)
     except msgspec.DecodeError:
         return "the lock does not say by whom"
     return f"process {holder.pid} on {holder.host}, since {holder.since}"

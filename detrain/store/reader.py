@@ -24,7 +24,7 @@ from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store.array_packs import unpacked
 from detrain.store.snapshot import Meta, Snapshot
-from detrain.store.trailer import Extent, Listed, Trailer, digest_of_rest, read_trailer
+from detrain.store.trailer import Extent, ListedArray, Trailer, digest_of_rest, read_trailer
 
 _CHUNK_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 32 << 20
@@ -56,7 +56,7 @@ def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
     """
     with _descriptor(path) as descriptor:
         with _errors_of(path):
-            file = _File(descriptor, new)
+            file = _OpenCheckpoint(descriptor, new)
             file.check_rest()
             tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
             values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
@@ -66,7 +66,7 @@ def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
                 if name in arrays:
                     raise CheckpointDamaged(f"has the array {name!r} twice")
                 arrays[name] = array
-            snapshot = Snapshot(file.meta(), _Tensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
+            snapshot = Snapshot(file.meta(), _StoredTensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
         yield snapshot
 
 
@@ -80,7 +80,7 @@ def verify(path: Path) -> str:
         return file.trailer.manifest_digest
 
 
-class _File:
+class _OpenCheckpoint:
     """An open checkpoint whose trailer and manifest are whole."""
 
     def __init__(self, descriptor: int, new: New = np.empty) -> None:
@@ -94,7 +94,7 @@ class _File:
             raise CheckpointDamaged("is damaged: its manifest does not lie in it")
         data = self._read_at(self._manifest.offset, self._manifest.size_bytes)
         _check("the manifest", digest_bytes(data), self.trailer.manifest_digest)
-        entries = msgspec.json.decode(data, type=list[Listed])
+        entries = msgspec.json.decode(data, type=list[ListedArray])
         self.listed = {listed.name: listed for listed in entries}
         if len(entries) != len(offsets) or len(self.listed) != len(entries) or not {"meta", _GRAPH} <= self.listed.keys():
             raise CheckpointDamaged("has other arrays than a checkpoint has")
@@ -167,10 +167,10 @@ class _File:
             done += count
 
 
-class _Tensors(Mapping[str, Array]):
+class _StoredTensors(Mapping[str, Array]):
     """The tensors of an open checkpoint, by their full names; each is read when it is asked for."""
 
-    def __init__(self, path: Path, file: _File, names: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str]) -> None:
         self._path, self._file, self._names = path, file, names
 
     def __getitem__(self, key: str) -> Array:
@@ -197,16 +197,16 @@ class _Tensors(Mapping[str, Array]):
 
 
 class _Items(ItemsView[str, Array]):
-    _mapping: _Tensors
+    _mapping: _StoredTensors
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         return self._mapping.ahead()
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_File]:
+def _opened(path: Path) -> Iterator[_OpenCheckpoint]:
     with _descriptor(path) as descriptor, _errors_of(path):
-        yield _File(descriptor)
+        yield _OpenCheckpoint(descriptor)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ ReadAt = Callable[[int, int], bytes]
 """Returns so many bytes from an offset on."""
 
 
-class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
+class ListedArray(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the manifest says of one array. `key` is the full name of a tensor."""
 
     name: str

@@ -26,7 +26,7 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
-from detrain.tracer.observer import Observer
+from detrain.tracer.observer import UpdateObserver
 
 _RESTARTED: Final = "DETRAIN_RESTARTED"
 _MANY: Final = 20
@@ -43,7 +43,7 @@ class Confirmation:
         self._has_checkpoint = has_checkpoint
         self._began_at = 0.0
         self._structure = config.structure or Structure((), "")
-        self._stray: Observer | None = None
+        self._stray: UpdateObserver | None = None
         self._stray_updates = 0
         self.is_restart = os.environ.pop(_RESTARTED, "") != ""
         """Whether this process has been started again, with probes where the one before it saw updates."""
@@ -58,7 +58,7 @@ class Confirmation:
         self._may_start_again = False
         if not self._config.info or not self._structure.nests:
             return
-        observer = Observer(lambda _observer: None)
+        observer = UpdateObserver(lambda _observer: None)
         observer.on_update(0)
         observer.stop()
         nests = tuple(
@@ -72,7 +72,7 @@ class Confirmation:
     def outside(self, what: int) -> None:
         """Weights are updated outside of all loops with probes."""
         if self._stray is None:
-            self._stray, self._began_at = Observer(self._look), now()
+            self._stray, self._began_at = UpdateObserver(self._look), now()
         self._stray.on_update(what)
         self._stray_updates += 1
         if self._stray_updates == _MANY and not self._stray.loops:
@@ -82,7 +82,7 @@ class Confirmation:
                 "(`detrain info` says where probes are)"
             )
 
-    def _look(self, observer: Observer) -> None:
+    def _look(self, observer: UpdateObserver) -> None:
         probed = {(loop.file, loop.line) for nest in self._structure.nests for loop in (nest.batch_loop, nest.epoch_loop) if loop}
         if not observer.knows_batch_loop or observer.loops & probed:
             return

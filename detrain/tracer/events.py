@@ -25,10 +25,10 @@ times matter, until other loops are armed: if not, a watcher may keep them to it
 OnEntry = Callable[[LoopKey], None]
 """Called with a watched loop each time it is entered."""
 
-Loops = Mapping[int, range]
+LoopLines = Mapping[int, range]
 """Line of the header, and lines of the body, of loops in one code object."""
 
-Running = tuple[FrameType, str, Loops]
+WatchedFrame = tuple[FrameType, str, LoopLines]
 """A frame, its source file, and the loops that it is in."""
 
 _NAME: Final = "detrain"
@@ -48,7 +48,7 @@ class LoopWatcher(Protocol):
     def is_lasting(self) -> bool:
         """Whether loops need be armed only once, inside of the same ones: else at each update."""
 
-    def arm(self, running: Sequence[Running]) -> None:
+    def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch loops, at least until one of them has turned."""
 
     def stop(self) -> None:
@@ -73,7 +73,7 @@ class MonitoringWatcher:
         self._monitoring.use_tool_id(self._tool, _NAME)
         self._monitoring.register_callback(self._tool, self._monitoring.events.LINE, self._reached)
 
-    def arm(self, running: Sequence[Running]) -> None:
+    def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch headers from now on, those too that were not to be told again."""
         if self._tool is None:
             return
@@ -111,7 +111,7 @@ class SettraceWatcher:
         self._turned: dict[FrameType, int] = {}
         self._is_on = self._is_stopped = False
 
-    def arm(self, running: Sequence[Running]) -> None:
+    def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch headers until one has been reached and its body entered."""
         # A debugger is at work: leave it alone.
         if self._is_stopped or (not self._is_on and sys.gettrace() is not None):
@@ -182,7 +182,7 @@ class MarkWatcher:
             self._on_entry(self._marks[number])
         return iterable
 
-    def arm(self, running: Sequence[Running]) -> None:
+    def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch these loops from now on."""
         numbers = [self._numbers.get((file, line), -1) for _frame, file, loops in running for line in loops]
         for number in numbers:

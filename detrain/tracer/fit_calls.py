@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.base.structure import Fit
+from detrain.base.structure import FitCall
 from detrain.instrument.fit_calls import described
 from detrain.instrument.loop_positions import position, read_source, real_path
 from detrain.python.inspect.frames import names_of
@@ -24,12 +24,12 @@ _LOADERS: Final = {
 """Keras's adapters of data, by the names of their classes."""
 
 
-def seen_fit(user: FrameType, frame: FrameType) -> Fit:
+def seen_fit(user: FrameType, frame: FrameType) -> FitCall:
     """Return the call of `fit` in the user's frame; `frame` is that of `fit` itself, in its loops."""
     file, place = real_path(user.f_code.co_filename), position(user)
     source = read_source(file)
     calls: list[ast.Call] = [] if source is None else source.calls_at(place)
-    fit = described(file, calls[0]) if calls else Fit(file, place.line, "fit")
+    fit = described(file, calls[0]) if calls else FitCall(file, place.line, "fit")
     names: dict[str, Any] = names_of(frame)
     steps = names.get("epoch_iterator")
     adapter = type(getattr(steps, "data_adapter", None)).__name__

@@ -17,13 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from detrain.base.framework_names import runs_training
-from detrain.base.structure import AnyLoop, Fit, Loop, Nest, Structure
+from detrain.base.structure import AnyLoop, FitCall, Loop, Nest, Structure
 from detrain.instrument.find_loops import epoch_loop_among, observed_nest
-from detrain.instrument.loop_positions import Position, body_lines, position, read_source, real_path
+from detrain.instrument.loop_positions import SourcePosition, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
 from detrain.python.inspect.frames import is_user_file
 from detrain.tracer.dataset_sizes import sizes_in
-from detrain.tracer.events import Loops, MarkWatcher, loop_watcher
+from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
 from detrain.tracer.fit_calls import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 
@@ -31,7 +31,7 @@ _NEWS_EACH: Final = 16
 """Updates between two looks at what is known, where none of them brings anything new."""
 
 _ABOVE: Final = 2
-"""Frames from `Observer._see` to the one that noted an update."""
+"""Frames from `UpdateObserver._see` to the one that noted an update."""
 _Mark = tuple[int, CodeType, int]
 """How far up a frame is from the one that noted an update, its code, and the instruction it is at."""
 
@@ -44,7 +44,7 @@ _LAUNCH: Final = os.path.join("detrain", "runtime", "session", "launch.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Findings:
     """What a run has shown."""
 
     structure: Structure
@@ -62,12 +62,12 @@ class _Level:
     """Where the frame is, counted from the innermost of the user's."""
     file: str
     loops: tuple[AnyLoop, ...]
-    bodies: Loops
-    place: Position
+    bodies: LoopLines
+    place: SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
-class _Stack:
+class _LoopStack:
     """The user's frames at an update, as far as they are in loops; outermost first."""
 
     nest: tuple[LoopKey, ...]
@@ -75,12 +75,12 @@ class _Stack:
 
 
 @dataclass(slots=True)
-class _Place:
+class _UpdaterPlace:
     """Where an updater was called from last."""
 
     marks: list[_Mark]
     """How to tell that it is called from there again."""
-    stack: _Stack
+    stack: _LoopStack
     is_repeating: bool = False
     """Whether another update from there says nothing new, until a loop is entered or turns: then they are only
     counted."""
@@ -88,10 +88,10 @@ class _Place:
     """Those counted here and not yet in the inference."""
 
 
-class Observer:
+class UpdateObserver:
     """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after updates."""
 
-    def __init__(self, on_news: Callable[[Observer], None], marks: Sequence[LoopKey] = ()) -> None:
+    def __init__(self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = ()) -> None:
         """`marks`: the loops that carry marks, by number."""
         self._on_news = on_news
         self._inference = Inference()
@@ -105,11 +105,11 @@ class Observer:
         """Whose a code object is, by its address."""
         self._codes: list[CodeType] = []
         """Kept alive, so that no other takes its address."""
-        self._stacks: dict[tuple[tuple[int, int], ...], _Stack] = {}
-        self._latest: dict[int, _Place] = {}
+        self._stacks: dict[tuple[tuple[int, int], ...], _LoopStack] = {}
+        self._latest: dict[int, _UpdaterPlace] = {}
         """Where each updater was called from last."""
-        self._places: dict[LoopKey, tuple[AnyLoop, Position]] = {}
-        self._fits: dict[tuple[CodeType, int], Fit] = {}
+        self._places: dict[LoopKey, tuple[AnyLoop, SourcePosition]] = {}
+        self._fits: dict[tuple[CodeType, int], FitCall] = {}
         self._outside = 0
         self._began = self._ended = 0.0
         self.sizes: dict[str, int] = {}
@@ -170,7 +170,7 @@ class Observer:
         key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
         known = self._stacks.get(key)
         stack = self._stacks[key] = known or _stack(frames)
-        self._latest[what] = _Place(marks, stack)
+        self._latest[what] = _UpdaterPlace(marks, stack)
         if not stack.nest:
             self._outside += 1
         elif self._is_settled and known:
@@ -196,7 +196,7 @@ class Observer:
         self._codes.append(code)
         return kind
 
-    def _learn(self, stack: _Stack, frames: list[FrameType], what: int) -> None:
+    def _learn(self, stack: _LoopStack, frames: list[FrameType], what: int) -> None:
         """Take an update inside loops that are not yet known for sure, and have those watched."""
         is_new = self._inference.update(stack.nest, what)
         if is_new:
@@ -240,7 +240,7 @@ class Observer:
         self._is_watching = False
         self._watcher.stop()
 
-    def outcome(self, static: Structure, *, has_ended: bool) -> Outcome:
+    def outcome(self, static: Structure, *, has_ended: bool) -> Findings:
         """Return what was seen.
 
         Loops that static analysis proposes and that were not reached are kept if the run was cut short.
@@ -261,7 +261,7 @@ class Observer:
         seen_by = f"{self._inference.updates} updates in {took:.1f} s, by {self._watcher.name}" if nests else "in fit"
         source = f"a traced run ({seen_by})"
         structure = Structure(tuple(nests), source, tuple(fits) if self._fits else ())
-        return Outcome(structure, self.is_sure, self._inference.updates + self._outside, took)
+        return Findings(structure, self.is_sure, self._inference.updates + self._outside, took)
 
     def _was_passed(self, nest: Nest, static: Structure) -> bool:
         """Return whether the run has been through a loop that static analysis proposes, or knows it better."""
@@ -335,11 +335,11 @@ def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:
     return next((call for call in calls if id(call) in inside), None)
 
 
-def _stack(frames: list[FrameType]) -> _Stack:
+def _stack(frames: list[FrameType]) -> _LoopStack:
     """Return the loops that frames are in; the innermost frame comes first."""
     levels = tuple(_level(frame, index) for index, frame in enumerate(frames))[::-1]
     nest = nested((level.file, loop.lineno) for level in levels for loop in level.loops)
-    return _Stack(nest, tuple(level for level in levels if level.loops))
+    return _LoopStack(nest, tuple(level for level in levels if level.loops))
 
 
 def _level(frame: FrameType, index: int) -> _Level:

@@ -15,7 +15,7 @@ from detrain.base.errors import NoStructure
 from detrain.base.structure import Nest, Structure, read_info, write_info
 from detrain.instrument.fit_calls import summary
 from detrain.tracer.dataset_sizes import changed_sizes
-from detrain.tracer.observer import Observer, Outcome
+from detrain.tracer.observer import Findings, UpdateObserver
 
 
 class TracedRun:
@@ -25,9 +25,9 @@ class TracedRun:
         self._config = config
         self._trace = trace
         self._is_over = False
-        self.observer = Observer(self._news, trace.marks)
+        self.observer = UpdateObserver(self._news, trace.marks)
 
-    def _news(self, observer: Observer) -> None:
+    def _news(self, observer: UpdateObserver) -> None:
         """After an update: end the run if it has shown what it is run for."""
         wanted = self._trace.epochs
         is_fit = observer.has_only_fit and not self._trace.static.nests
@@ -87,7 +87,7 @@ def _root(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
 
 
-def _nothing(shown: str, outcome: Outcome) -> NoStructure:
+def _nothing(shown: str, outcome: Findings) -> NoStructure:
     if outcome.updates:
         return NoStructure(
             f"{shown!r} updated weights {outcome.updates} times, never inside a loop of its own",
@@ -99,7 +99,7 @@ def _nothing(shown: str, outcome: Outcome) -> NoStructure:
     )
 
 
-def _say(structure: Structure, outcome: Outcome, path: Path) -> None:
+def _say(structure: Structure, outcome: Findings, path: Path) -> None:
     if not structure.nests:
         places = ", ".join(fit.place for fit in structure.fits[:3])
         messages.say(f"trains through fit ({places}), no loop of its own; written to {path} (`detrain show {path}`)")

@@ -16,7 +16,7 @@ from detrain.faults.experiment import Experiment, written
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
 from detrain.store.catalogue import parse_name
-from detrain.verify.run_comparison import Comparison, Run
+from detrain.verify.run_comparison import ComparedRun, Comparison
 
 
 class Bisection(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Bisection(msgspec.Struct, frozen=True):
     replica: int = 0
 
 
-def bisect(one: Run, other: Run, found: Comparison, subject: Subject) -> Bisection:
+def bisect(one: ComparedRun, other: ComparedRun, found: Comparison, subject: Subject) -> Bisection:
     """Run both again from their last equal checkpoint, each in its own environment.
 
     Raises FaultInvalid if one fails.
@@ -62,7 +62,7 @@ def described(found: Bisection) -> list[str]:
     return [f"bisect      {since}; they part in step {found.step}, at {found.op}{replica}: all that it depends on is equal"]
 
 
-def _between(one: Run, found: Comparison) -> tuple[Entry | None, Address | None]:
+def _between(one: ComparedRun, found: Comparison) -> tuple[Entry | None, Address | None]:
     """Return the last checkpoint at an epoch's start before the first difference, and where the first differs."""
     start: Entry | None = None
     for key, differences in found.checkpoints.items():
@@ -76,7 +76,7 @@ def _between(one: Run, found: Comparison) -> tuple[Entry | None, Address | None]
     return start, None
 
 
-def _again(run: Run, start: Address | None, plan: Experiment, subject: Subject) -> TrialResult:
+def _again(run: ComparedRun, start: Address | None, plan: Experiment, subject: Subject) -> TrialResult:
     """Run the program from a checkpoint of a run (which sets its environment), or from its start."""
     entries: Sequence[Entry] = [entry for path in run.checkpoints.values() if (entry := parse_name(Path(path))) is not None]
     with subject.scratch() as home:

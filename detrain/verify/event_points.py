@@ -18,7 +18,7 @@ from detrain.python.outside.event_files import MARK
 
 _STEP, _SUMMARY, _VALUE = 2, 5, 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-Point = tuple[int, bytes]
+EventPoint = tuple[int, bytes]
 """The step, and the value with its tag."""
 
 
@@ -33,13 +33,13 @@ def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
     A process that goes on runs the code before its loop again, which writes what the first one wrote there: what a
     later file begins with, as the first one does, is left out.
     """
-    by_folder: dict[str, list[list[Point]]] = {}
+    by_folder: dict[str, list[list[EventPoint]]] = {}
     for name in sorted(files, key=_in_time):
         by_folder.setdefault(str(PurePosixPath(name).parent), []).append(list(points_in(files[name])))
     return {f"{folder}/*{MARK}* (points)": _digest(_merged(each)) for folder, each in by_folder.items()}
 
 
-def points_in(data: bytes) -> Iterator[Point]:
+def points_in(data: bytes) -> Iterator[EventPoint]:
     """Yield the points of an event file, up to where it is cut off."""
     for event in _records(data):
         fields = list(_fields(event))
@@ -55,7 +55,7 @@ def _in_time(name: str) -> tuple[str, list[int | str]]:
     return str(path.parent), [int(part) if part.isdecimal() else part for part in path.name.partition(MARK)[2].split(".")][:1]
 
 
-def _merged(files: list[list[Point]]) -> Iterable[Point]:
+def _merged(files: list[list[EventPoint]]) -> Iterable[EventPoint]:
     first = files[0]
     yield from first
     for later in files[1:]:
@@ -63,7 +63,7 @@ def _merged(files: list[list[Point]]) -> Iterable[Point]:
         yield from later[min(len(first), len(later)) if same is None else same :]
 
 
-def _digest(points: Iterable[Point]) -> str:
+def _digest(points: Iterable[EventPoint]) -> str:
     counted = sorted(Counter(points).items())
     return digest_bytes(b"".join(struct.pack("<qqq", step, len(value), count) + value for (step, value), count in counted))
 

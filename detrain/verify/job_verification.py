@@ -21,7 +21,7 @@ from detrain.launcher.program import Program
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store.job_home import rank_folder
 from detrain.verify.kill_places import places_to_kill
-from detrain.verify.run_comparison import Run
+from detrain.verify.run_comparison import ComparedRun
 from detrain.verify.runs import written
 from detrain.verify.verification import KEEP, Verification, outside_of_run, read_notes
 from detrain.verify.verified_run import VerifiedRun
@@ -54,7 +54,7 @@ def verify_job(
         whole = _run("whole", place, everything, found.name, world, [], {})
         outside = outside_of_run(whole[0].home)
         again = _run("again", place, everything, found.name, world, [], outside)
-        batches = list(Run.at(whole[0].journal).batches) if whole[0].journal.is_file() else []
+        batches = list(ComparedRun.at(whole[0].journal).batches) if whole[0].journal.is_file() else []
         if whole[0].status or not batches:
             why = f"ended with status {whole[0].status}" if whole[0].status else "did no batch in a loop with probes"
             raise DetrainError(f"the job {program!r} {why}: there is nothing to compare", "see `detrain launch` of it")

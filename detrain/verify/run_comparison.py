@@ -24,7 +24,7 @@ _END: Final = " (end)"
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """What one run has left: the digest of each batch, and checkpoints by cursor."""
 
     place: Path
@@ -32,7 +32,7 @@ class Run:
     checkpoints: dict[str, Path]
 
     @classmethod
-    def at(cls, place: Path) -> Run:
+    def at(cls, place: Path) -> ComparedRun:
         """Return the run of a journal, or the newest of a checkpoint home, or a checkpoint alone. Raises StoreError."""
         entry = parse_name(place)
         if entry is not None and place.is_file():
@@ -82,7 +82,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.first_batch is None and not any(self.checkpoints.values())
 
 
-def compare_runs(one: Run, other: Run) -> Comparison:
+def compare_runs(one: ComparedRun, other: ComparedRun) -> Comparison:
     """Return the comparison of two runs."""
     common = sorted(one.batches.keys() & other.batches.keys())
     first = next((str(Cursor(*address)) for address in common if one.batches[address] != other.batches[address]), None)

@@ -113,7 +113,7 @@ def _compare_arrays(one: Mapping[str, Array], other: Mapping[str, Array], what: 
 
 def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
     graphs = [unpack(snapshot.python) for snapshot in (one, other)]
-    walk = _Walk(one, other, graphs[0].nodes, graphs[1].nodes)
+    walk = _PairWalk(one, other, graphs[0].nodes, graphs[1].nodes)
     roots = [graph.roots for graph in graphs]
     spent = [_spent(graph) for graph in graphs]
     for key in [*roots[0], *(key for key in roots[1] if key not in roots[0])]:
@@ -137,7 +137,7 @@ def _spent(graph: Graph) -> set[str]:
     return set() if item is None else {name for name in graph.nodes[item[0]].items if isinstance(name, str)}
 
 
-class _Walk:
+class _PairWalk:
     """Walks two graphs of Python objects at once. Numbers of nodes say nothing; which places share one does."""
 
     def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Node], other_nodes: list[Node]) -> None:

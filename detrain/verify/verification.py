@@ -23,7 +23,7 @@ from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Catalogue, read_meta
 from detrain.verify.kill_places import places_to_kill
-from detrain.verify.run_comparison import Run
+from detrain.verify.run_comparison import ComparedRun
 from detrain.verify.runs import written
 from detrain.verify.verified_run import VerifiedRun
 from detrain.verify.work_folder import WorkFolder
@@ -102,7 +102,7 @@ def verify_program(
         whole = run_through_kills("whole", place, everything, {}, {})
         outside = outside_of_run(whole.home)
         again = run_through_kills("again", place, everything, {}, outside)
-        batches = list(Run.at(whole.journal).batches) if whole.journal.is_file() else []
+        batches = list(ComparedRun.at(whole.journal).batches) if whole.journal.is_file() else []
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")

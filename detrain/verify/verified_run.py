@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from detrain.verify.run_comparison import Comparison, Run, compare_runs
+from detrain.verify.run_comparison import ComparedRun, Comparison, compare_runs
 from detrain.verify.runs import first_difference, timed_fields
 
 
@@ -78,7 +78,7 @@ class VerifiedRun:
 
     def compare(self, other: VerifiedRun) -> None:
         """Compare with another run. A variable that only one of them has was not in use any more."""
-        self.comparison = compare_runs(Run.at(other.journal), Run.at(self.journal))
+        self.comparison = compare_runs(ComparedRun.at(other.journal), ComparedRun.at(self.journal))
         self.variables += self.comparison.tensors
         for of, digests in other.states.items():
             mine = self.states.get(of, {})

@@ -27,7 +27,7 @@ from detrain.faults.experiment import Experiment
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.python.codec.in_process import encode_value, restore_value
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
 
@@ -105,7 +105,7 @@ class Moment:
         adapters.add(subject.adapter)
         assert subject.adapter.rollback is not None
         assert subject.adapter.random is not None
-        self._hooks = ProgramHooks(adapters, Files(), Pulls(lambda: (0, 0, 0), str, lambda _old, _new: None, None))  # type: ignore[arg-type, return-value]
+        self._hooks = ProgramHooks(adapters, Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _old, _new: None, None))  # type: ignore[arg-type, return-value]
         self._rollback, self._streams = subject.adapter.rollback, subject.adapter.random.streams()
         self._objects = encode_value(subject.objects(), self._hooks)
         self._held = self._rollback.hold(on_host=on_host)

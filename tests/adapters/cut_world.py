@@ -14,7 +14,7 @@ import numpy as np
 from detrain.adapters.group import Adapters
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
 
@@ -59,7 +59,7 @@ class World:
     def __init__(self, adapter: Any) -> None:
         self._adapters = Adapters()
         self._adapters.add(adapter)
-        self.files, self.pulls = Files(), Pulls(lambda: (0, 0, 0), str, lambda _old, _new: None, None)  # type: ignore[arg-type, return-value]
+        self.files, self.pulls = Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _old, _new: None, None)  # type: ignore[arg-type, return-value]
 
     def hooks(self) -> ProgramHooks:
         """As a session makes them for each walk."""

@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from detrain.adapters.torch.devices import copies  # noqa: E402
-from detrain.adapters.torch.devices.placement import Devices  # noqa: E402
+from detrain.adapters.torch.devices.placement import TorchDevices  # noqa: E402
 from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
 from detrain.python.inspect.graph import FORMAT  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
@@ -163,7 +163,7 @@ def test_copies_take_no_more_than_the_program_leaves_free(card: Card) -> None:
     with held.later():
         kinds = [type(held.hold(card.storage(number))) for number in range(4)]
 
-    assert kinds == [copies.Held, copies.Held, np.ndarray, np.ndarray]
+    assert kinds == [copies.HeldBytes, copies.HeldBytes, np.ndarray, np.ndarray]
 
 
 def test_a_peak_that_the_program_has_set_back_counts(card: Card) -> None:
@@ -246,11 +246,11 @@ def test_what_was_on_a_card_goes_to_the_cpu_where_that_is_wanted(capfd: pytest.C
 
 def test_only_where_it_is_wanted_is_anything_mapped() -> None:
     graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": [], "roots": {"a": "cuda"}})
-    assert Devices().mapped(graph) is graph
+    assert TorchDevices().mapped(graph) is graph
 
 
 def test_devices_that_are_not_here_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = Devices()
+    devices = TorchDevices()
     for name in ("cpu", "meta", "cuda:1", "cuda:0"):
         devices.note(name)
     assert devices.seen() == ["cuda:0", "cuda:1"]

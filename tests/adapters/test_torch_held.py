@@ -12,18 +12,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.devices.placement import Devices  # noqa: E402
-from detrain.adapters.torch.tensors import Tensors  # noqa: E402
+from detrain.adapters.torch.devices.placement import TorchDevices  # noqa: E402
+from detrain.adapters.torch.tensors import TorchTensors  # noqa: E402
 
 SIZE = 50_000
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def tensors() -> Iterator[Tensors]:
+def tensors() -> Iterator[TorchTensors]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Tensors(Devices())
+    yield TorchTensors(TorchDevices())
     torch.set_num_threads(threads)
 
 
@@ -94,7 +94,7 @@ def _scripted(t: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_what_is_held_stays_whoever_writes(tensors: Tensors, name: str) -> None:
+def test_what_is_held_stays_whoever_writes(tensors: TorchTensors, name: str) -> None:
     tensor = numbers()
     held = tensors.read(tensor.untyped_storage(), holds=True)
     before = held.copy()
@@ -117,7 +117,7 @@ def test_what_is_held_stays_whoever_writes(tensors: Tensors, name: str) -> None:
         lambda t: torch.from_dlpack(torch.utils.dlpack.to_dlpack(t)).numpy(),
     ],
 )
-def test_what_is_held_stays_where_an_array_was_there_before(tensors: Tensors, alias: Callable[[Any], Any]) -> None:
+def test_what_is_held_stays_where_an_array_was_there_before(tensors: TorchTensors, alias: Callable[[Any], Any]) -> None:
     tensor = numbers()
     array = alias(tensor)
     held = tensors.read(tensor.untyped_storage(), holds=True)
@@ -136,7 +136,7 @@ MEMORY_OF_OTHERS = [
 
 
 @pytest.mark.parametrize("make", MEMORY_OF_OTHERS)
-def test_what_is_held_of_memory_that_is_not_pytorchs_stays(tensors: Tensors, make: Callable[[], Any]) -> None:
+def test_what_is_held_of_memory_that_is_not_pytorchs_stays(tensors: TorchTensors, make: Callable[[], Any]) -> None:
     tensor = make()
     held = tensors.read(tensor.untyped_storage(), holds=True)
     before = held.copy()
@@ -157,7 +157,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_is_held_of_a_training_stays_over_its_steps(tensors: Tensors, name: str) -> None:
+def test_what_is_held_of_a_training_stays_over_its_steps(tensors: TorchTensors, name: str) -> None:
     """Weights, gradients and moments, held at each step; the training is the one that nobody held."""
 
     def trained(*, holds: bool) -> tuple[Any, list[tuple[Any, bytes]]]:
@@ -191,7 +191,7 @@ def test_what_is_held_of_a_training_stays_over_its_steps(tensors: Tensors, name:
     assert len(found) > 20
 
 
-def test_a_tensor_that_no_optimizer_has_may_grow_after_it_was_held(tensors: Tensors) -> None:
+def test_a_tensor_that_no_optimizer_has_may_grow_after_it_was_held(tensors: TorchTensors) -> None:
     """PyTorch 2.13 fails where a storage that is copied on write is made larger."""
     tensor = torch.arange(float(SIZE))
     held = tensors.read(tensor.untyped_storage(), holds=True)
@@ -201,7 +201,7 @@ def test_a_tensor_that_no_optimizer_has_may_grow_after_it_was_held(tensors: Tens
     assert held.tobytes() == before
 
 
-def test_holding_does_not_move_what_the_program_sees(tensors: Tensors) -> None:
+def test_holding_does_not_move_what_the_program_sees(tensors: TorchTensors) -> None:
     tensor = numbers().requires_grad_()
     version, address = tensor._version, torch._C._data_address(tensor)
     held = tensors.read(tensor.untyped_storage(), holds=True)
@@ -211,7 +211,7 @@ def test_holding_does_not_move_what_the_program_sees(tensors: Tensors) -> None:
         held[0] = 1
 
 
-def test_what_is_held_lives_on_without_its_tensor(tensors: Tensors) -> None:
+def test_what_is_held_lives_on_without_its_tensor(tensors: TorchTensors) -> None:
     tensor = numbers()
     held = tensors.read(tensor.untyped_storage(), holds=True)
     before = held.tobytes()
@@ -222,7 +222,7 @@ def test_what_is_held_lives_on_without_its_tensor(tensors: Tensors) -> None:
     assert len(filler) == 5
 
 
-def test_what_is_put_back_goes_into_the_memory_that_is_held_no_more_than_read(tensors: Tensors) -> None:
+def test_what_is_put_back_goes_into_the_memory_that_is_held_no_more_than_read(tensors: TorchTensors) -> None:
     tensor = numbers()
     storage = tensor.untyped_storage()
     held = tensors.read(storage, holds=True)

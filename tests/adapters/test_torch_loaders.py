@@ -25,7 +25,7 @@ from torch.utils.data import (
     dataloader,
 )
 
-from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.data.samplers import reason_to_load
 from detrain.adapters.torch.data.worker import StampedInit, _Outlived
 from detrain.base.errors import Diverged
@@ -33,7 +33,7 @@ from detrain.python.process.sigterm import Termination
 
 MOMENT = [0]
 NOTED: list[Any] = []
-LOADERS = Loaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append, is_again=False))  # type: ignore[arg-type]
+LOADERS = TorchLoaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append, is_again=False))  # type: ignore[arg-type]
 """It watches the loaders of the whole process, from here on."""
 
 

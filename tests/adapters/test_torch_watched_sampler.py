@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Sampler
 
-from detrain.adapters.torch.data.watched_sampler import Watch, leads_to
+from detrain.adapters.torch.data.watched_sampler import SamplerWatch, leads_to
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 STEP = [0]
@@ -125,9 +125,9 @@ def read(generators: list[torch.Generator]) -> list[bytes]:
     return [PythonStream().pack(), NumpyStream().pack(), *streams]
 
 
-def watch_of(sampler: Any, between: Callable[[Any], object], count: int = 12) -> Watch:
+def watch_of(sampler: Any, between: Callable[[Any], object], count: int = 12) -> SamplerWatch:
     """Draw from a sampler, with a loop's bodies between."""
-    watch, source = Watch(sampler), iter(sampler)
+    watch, source = SamplerWatch(sampler), iter(sampler)
     generators = [sampler.generator] if hasattr(sampler, "generator") else []
     for number in range(min(count, 5 if type(sampler) is OnceByTorch else count)):
         watch.draw(source, lambda: read(generators), is_first=number == 0)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch.devices.placement import Devices
+from detrain.adapters.torch.devices.placement import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.hooks import GlobalHooks
-from detrain.adapters.torch.leaves import Leaves
-from detrain.adapters.torch.tensors import Tensors
+from detrain.adapters.torch.leaves import TorchLeaves
+from detrain.adapters.torch.tensors import TorchTensors
 from tests.adapters import cut_world
 from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed
 from tests.adapters.torch_describe import describe
@@ -40,10 +40,10 @@ class World(cut_world.World):
 
     def __init__(self) -> None:
         nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
-        self.devices = Devices()
-        leaves: Any = Leaves(NoLoaders(), SpreadTensors(FullySharded()), self.devices)  # type: ignore[arg-type]
+        self.devices = TorchDevices()
+        leaves: Any = TorchLeaves(NoLoaders(), SpreadTensors(FullySharded()), self.devices)  # type: ignore[arg-type]
         super().__init__(
-            SimpleNamespace(name="torch", leaves=leaves, shared=Tensors(self.devices), devices=self.devices, **nothing)
+            SimpleNamespace(name="torch", leaves=leaves, shared=TorchTensors(self.devices), devices=self.devices, **nothing)
         )
         self.counts = GlobalHooks()
 

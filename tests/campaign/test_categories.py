@@ -16,8 +16,6 @@ from detrain.campaign.judging.categories import (
     are_only_warnings,
     category_of,
     known_error,
-    nvbitfi_number,
-    time_limit,
 )
 
 GIVEN = st.builds(
@@ -101,11 +99,6 @@ def test_kinds_are_those_of_sassifis_table(category: int, kind: str) -> None:
     assert Category(category).label
 
 
-def test_nvbitfi_counts_one_more_from_xid_43_on() -> None:
-    assert [nvbitfi_number(Category(number)) for number in (1, 14, 15, 16, 17, 18)] == [1, 14, 16, 17, 18, 19]
-    assert nvbitfi_number(Category.DEVICE_OUTPUT, is_xid_43=True) == 15
-
-
 @pytest.mark.parametrize(
     ("text", "known"),
     [
@@ -125,8 +118,3 @@ def test_warnings_alone_are_told_from_other_messages() -> None:
     assert are_only_warnings(["a"], ["a", warning, "  z = x * y"])
     assert not are_only_warnings(["a"], ["a", warning, "Traceback"])
     assert not are_only_warnings(["a"], ["a"])
-
-
-@given(st.floats(0, 1e4))
-def test_a_time_limit_is_ten_times_the_golden_runs(golden: float) -> None:
-    assert time_limit(golden) == max(10, 10 * golden)

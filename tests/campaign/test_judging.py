@@ -16,7 +16,7 @@ from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.lines import Masks
 from detrain.campaign.trial_log import TrialResult
 from detrain.runtime.observers.experiment_run import StepLine
-from detrain.runtime.observers.said import BEHIND, Said, Written, write_variables
+from detrain.runtime.observers.said import BEHIND, Said, WrittenFile, write_variables
 
 WORDS = st.sampled_from(["epoch", "loss", "0.25", "17", "nan", "saved", "/tmp/a1", "in", "done", "1e-3", "min"])
 LINES = st.lists(st.lists(WORDS, min_size=1, max_size=5).map(" ".join), max_size=6)
@@ -75,7 +75,7 @@ def test_lines_that_the_user_names_are_left_out() -> None:
     assert Masks(ignored=(r"^cache", "hits$")).compared("cache 3\nloss 1\n4 hits") == ["loss 1"]
 
 
-def run(end: str, steps: int, *said: Said, files: tuple[Written, ...] | None = None) -> TrialResult:
+def run(end: str, steps: int, *said: Said, files: tuple[WrittenFile, ...] | None = None) -> TrialResult:
     lines = tuple(StepLine(0, at // 3, at % 3, {}, f"state {at}") for at in range(steps))
     return TrialResult(0, lines, end, said=said, files=files)
 
@@ -149,7 +149,7 @@ def test_what_a_step_says_in_which_its_trial_was_ended_is_not_judged(changed: di
 
 
 def with_files(**digests: str) -> TrialResult:
-    files = tuple(Written(path, digest) for path, digest in digests.items())
+    files = tuple(WrittenFile(path, digest) for path, digest in digests.items())
     return replace(GOLDEN, files=files)
 
 
@@ -176,9 +176,9 @@ def test_files_whose_names_differ_from_run_to_run_are_none_of_the_faults() -> No
 
 
 def test_a_file_that_was_written_before_the_fault_is_not_missed() -> None:
-    golden = replace(GOLDEN, files=(Written("early", "1", (0, 0, 1)), Written("late", "2", (0, 1, 1))))
+    golden = replace(GOLDEN, files=(WrittenFile("early", "1", (0, 0, 1)), WrittenFile("late", "2", (0, 1, 1))))
     judge = Judge(golden, golden)
-    late = replace(GOLDEN, files=(Written("late", "2", (0, 1, 1)),))
+    late = replace(GOLDEN, files=(WrittenFile("late", "2", (0, 1, 1)),))
     assert judge.seen((0, 1, 0), late, golden).files == "equal"
     assert judge.seen((0, 0, 0), late, golden).files == "differs"
 

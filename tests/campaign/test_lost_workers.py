@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import CampaignStopped
-from detrain.campaign.engine.api import Ended, Lease, Work
+from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 from detrain.campaign.engine.driver import Driver
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from tests.campaign.test_stop_at import PLAN, campaign
@@ -30,14 +30,14 @@ class Deadly:
         """Hold it."""
         self._held.append(lease)
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Have its worker die."""
         lease = self._held.pop()
         ledger = Ledger(self._folder / "ledger" / "slot-0.sqlite", PLAN.digest)
         if self._in_trials:
             ledger.note_running(lease.numbers[0])
         ledger.close()
-        yield Ended(lease, "slot-0", -9)
+        yield WorkerEnded(lease, "slot-0", -9)
 
     def stop(self) -> None:
         """There is nothing to stop."""

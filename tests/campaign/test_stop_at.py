@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from detrain.campaign.engine.api import Ended, Lease, Work
+from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 from detrain.campaign.engine.driver import Driver, Progress, StopAt
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
@@ -43,14 +43,14 @@ class Made:
         self._held.append(lease)
         self.most.append(max(lease.numbers))
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Do the last."""
         lease = self._held.pop()
         ledger = Ledger(self._folder / "ledger" / f"slot-{len(self._held)}.sqlite", PLAN.digest)
         for number in lease.numbers:
             ledger.add(self._rows[number])
         ledger.close()
-        yield Ended(lease, f"slot-{len(self._held)}", 0)
+        yield WorkerEnded(lease, f"slot-{len(self._held)}", 0)
 
     def stop(self) -> None:
         """There is nothing to stop."""

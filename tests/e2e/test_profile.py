@@ -13,7 +13,7 @@ import pytest
 from detrain.campaign.batch_of_trials import run_together
 from detrain.campaign.subject import Subject
 from detrain.faults.experiment import Experiment
-from detrain.faults.population.frame import Choice
+from detrain.faults.population.frame import Selection
 from detrain.faults.population.groups import SASSIFI_MODELS, Group
 from detrain.faults.population.plan import sampled_plan
 from detrain.faults.population.profile import read_profile
@@ -59,7 +59,7 @@ def test_a_profile_counts_what_the_layers_compute_and_its_trials_fire(tmp_path: 
     monkeypatch.chdir(tmp_path)
     subject = Subject(Program.find("train.py", is_module=False), (), Path("ckpt"))
     golden = subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
-    for choice in (Choice(models=SASSIFI_MODELS), Choice(modes=("IOA",), models=("FLIP:1", "ADJ:2"), groups=("GPR",))):
+    for choice in (Selection(models=SASSIFI_MODELS), Selection(modes=("IOA",), models=("FLIP:1", "ADJ:2"), groups=("GPR",))):
         plan = sampled_plan(profile, choice, 16, after=1)
         trials = {number: plan.trial(number) for number in range(plan.count)}
         # What stays in one process today: a step that is neither an epoch's first nor its last.

@@ -15,8 +15,8 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import BITS
@@ -25,13 +25,13 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import select
 from detrain.python.process.random_streams import Streams
 
-PLACED: dict[str, Injector] = {}
+PLACED: dict[str, InjectionPoint] = {}
 SUMS = ("int8", "uint8")
 """Of these there are no products on a CPU."""
 MODELS = ("RD", "N16_RD_CORRECT", "STUCK1:5", "SET:3", "INPUT", "WT")
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The fault of the case, if it is for this site."""
     return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
@@ -78,11 +78,11 @@ def main() -> None:
                     injection = draw_injection(site, model, 0, trial_rng(3, 0))
                 except FaultInvalid:  # a bool has one bit
                     continue
-                injector: Injector | EagerInjector
+                injector: InjectionPoint | EagerInjector
                 if how == "eager":
                     injector = sites.eager.injector = EagerInjector([injection])
                 else:
-                    injector = PLACED[site.name.partition("/")[2]] = Injector([injection])
+                    injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([injection])
                 injector.select(injection)
                 step, case = step_of(dtype, how), f"{dtype} {how} {name}"
                 for label in ("unarmed", "faulty", "after"):

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
@@ -27,10 +27,10 @@ from detrain.python.process.random_streams import Streams
 
 TRIED = 2
 """Sites of each group."""
-PLACED: dict[str, list[Injector]] = {}
+PLACED: dict[str, list[InjectionPoint]] = {}
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The fault for this site, whatever the number of its function."""
     return [*PLACED.get(name.partition("/")[2], [])]
 
@@ -79,7 +79,7 @@ def control(_name: str) -> Any:
 def hits(function: Any) -> Any:
     """Return what says how often a fault is put into a step."""
 
-    def hit(injector: Injector) -> int:
+    def hit(injector: InjectionPoint) -> int:
         injector.arm(0)
         with contextlib.suppress(tf.errors.OpError):
             function()
@@ -105,13 +105,13 @@ def main() -> None:
         if site.is_alive and site.executions:
             for group in groups_of(site.op, site.operands["output"].dtype, use_of(site)):
                 of_group.setdefault(group, []).append(site)
-    chosen: dict[Group, list[Injector]] = {}
+    chosen: dict[Group, list[InjectionPoint]] = {}
     for group, found in of_group.items():
         # A fault in a shape or an index may end the step before it is noted: of floats first.
         found.sort(key=lambda site: "float" not in site.operands["output"].dtype)
         for site in found[:: max(len(found) // TRIED, 1)][:TRIED]:
             injection = draw_injection(site, model_named("FLIP:1"), 0, trial_rng(int(group), 0))
-            chosen.setdefault(group, []).append(Injector([injection]))
+            chosen.setdefault(group, []).append(InjectionPoint([injection]))
             PLACED.setdefault(site.name.partition("/")[2], []).append(chosen[group][-1])
     function = made()
     function()

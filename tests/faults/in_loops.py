@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.python.process.random_streams import Streams
 
 STEPS = 4
-PLACED: dict[str, list[Injector]] = {}
+PLACED: dict[str, list[InjectionPoint]] = {}
 """Faults by their site, without the number of the function: they are put into another one than the one that was
 listed."""
 
@@ -37,7 +37,7 @@ def plain(name: str) -> str:
     return f"{owner.partition('.')[0]}{colon}{part}/{rest}"
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The faults for this op."""
     return [*PLACED.get(plain(name), [])]
 
@@ -117,7 +117,7 @@ def in_data(sites: Sites, x: Any, w: Any, results: dict[str, Any]) -> list[dict[
     cases = []
     for site in [found for found in sites.sites() if found.is_alive and found.is_contraction]:
         injection = draw_injection(site, model_named("SET:2@output"), 0, trial_rng(0, 0))
-        injector = Injector([injection])
+        injector = InjectionPoint([injection])
         PLACED[plain(site.name)] = [injector]
         injector.select(injection)
         injector.arm(1)
@@ -148,7 +148,7 @@ def main() -> None:
         for site in [found for found in sites.sites() if found.is_alive and (found.is_contraction or "Tanh" in found.op)]:
             for operand in site.operands:
                 injection = draw_injection(site, model_named(f"SET:2@{operand}"), 0, trial_rng(len(placed), 0))
-                placed.append((site, injection, Injector([injection])))
+                placed.append((site, injection, InjectionPoint([injection])))
                 PLACED.setdefault(plain(site.name), []).append(placed[-1][2])
                 placed[-1][2].select(injection)
         step = step_of(how)

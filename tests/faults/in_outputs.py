@@ -15,19 +15,19 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import op_and_output, select
 from detrain.python.process.random_streams import Streams
 
-PLACED: dict[str, Injector] = {}
+PLACED: dict[str, InjectionPoint] = {}
 """The fault of the case by its site, without the name of the function."""
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The fault of the case, if it is for this site."""
     return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
@@ -101,11 +101,11 @@ def main() -> None:
         found = sites.sites()
         site = select(found, pattern)[0]
         injection = draw_injection(site, model_named(model), 0, trial_rng(7, 0))
-        injector: Injector | EagerInjector
+        injector: InjectionPoint | EagerInjector
         if how == "eager":
             injector = sites.eager.injector = EagerInjector([injection])
         else:
-            injector = PLACED[site.name.partition("/")[2]] = Injector([injection])
+            injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([injection])
         injector.select(injection)
         step = made()
         for label in ("unarmed", "faulty", "after"):

@@ -16,14 +16,14 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.python.process.random_streams import Streams
 
-PLACED: dict[str, list[Injector]] = {}
+PLACED: dict[str, list[InjectionPoint]] = {}
 X, W = (5, 3), (3, 40)
 PRODUCTS = {
     "plain": (X, W, tf.matmul),
@@ -38,7 +38,7 @@ PRODUCTS = {
 MODELS = ("SET:2@input", "SET:2@weight", "SET:2", "INPUT_16", "WT_16")
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The faults for this op."""
     return [*PLACED.get(name.partition("/")[2], [])]
 
@@ -76,7 +76,7 @@ def main() -> None:
         for site in [found for found in sites.sites() if found.is_contraction]:
             for name in MODELS if site.op != "Einsum" else MODELS[:3]:
                 injection = draw_injection(site, model_named(name), 0, trial_rng(len(placed), 0))
-                placed.append((site, injection, name, (EagerInjector if how == "eager" else Injector)([injection])))
+                placed.append((site, injection, name, (EagerInjector if how == "eager" else InjectionPoint)([injection])))
                 placed[-1][3].select(injection)
                 if how == "graph":
                     PLACED.setdefault(site.name.partition("/")[2], []).append(placed[-1][3])

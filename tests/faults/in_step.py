@@ -17,19 +17,19 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site, select
 from detrain.python.process.random_streams import Streams
 
-PLACED: dict[str, Injector] = {}
+PLACED: dict[str, InjectionPoint] = {}
 """The fault of the case by its site, without the name of the function: each case has a function of its own."""
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The fault of the case, if it is for this op."""
     return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
@@ -91,11 +91,11 @@ def main() -> None:
         injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
         drawn = [draw_injection(site, kind, 0, trial_rng(int(seed), number)) for number in range(1, 6)]
         others = [other for other in drawn if other.place == injection.place]  # of one point: the longest sets its size
-        injector: Injector | EagerInjector
+        injector: InjectionPoint | EagerInjector
         if how == "eager":
             injector = sites.eager.injector = EagerInjector([*others, injection])
         else:
-            injector = PLACED[site.name.partition("/")[2]] = Injector([*others, injection])
+            injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([*others, injection])
         injector.select(injection)
         step = step_of(op, stride, how)
         unarmed = stepped(sites, step, tensors)

@@ -15,8 +15,8 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
@@ -24,7 +24,7 @@ from detrain.faults.population.groups import Group, own_group, use_of
 from detrain.python.process.random_streams import Streams
 
 GROUPS = (Group.CC, Group.STORE_OP, Group.LD_OP)
-PLACED: dict[str, list[Injector]] = {}
+PLACED: dict[str, list[InjectionPoint]] = {}
 X, ROWS = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32), np.array([1, 4, 1], np.int32)
 INITIAL = {
     "w": np.arange(1, 7, dtype=np.float32).reshape(2, 3) / 7,
@@ -34,7 +34,7 @@ INITIAL = {
 }
 
 
-def points(name: str, _replica: int) -> list[Point]:
+def points(name: str, _replica: int) -> list[Replacer]:
     """The fault for this site, whatever the number of its function."""
     return [*PLACED.get(name.partition("/")[2], [])]
 
@@ -91,8 +91,12 @@ def main() -> None:
         for site, operand in [(each, operand) for each in kept for operand in each.operands]:
             model = model_named("FLIP:1" if site.operands[operand].dtype == "bool" else f"SET:2@{operand}")
             injection = draw_injection(site, model, 0, trial_rng(len(cases), 0))
-            function, unarmed, injector = made(), bare, EagerInjector([injection]) if how == "eager" else Injector([injection])
-            if isinstance(injector, Injector):
+            function, unarmed, injector = (
+                made(),
+                bare,
+                EagerInjector([injection]) if how == "eager" else InjectionPoint([injection]),
+            )
+            if isinstance(injector, InjectionPoint):
                 PLACED[site.name.partition("/")[2]] = [injector]
                 unarmed = program.run(function)
             for name, variable in program.variables.items():

@@ -1,4 +1,4 @@
-"""Prints what `Series` says of steps, as JSON. Run by test_series.py in a process of its own: it changes TensorFlow."""
+"""Prints what `StepMetrics` says of steps, as JSON. Run by test_series.py in its own process: it changes TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import tensorflow as tf
 from detrain.adapters.api import Settings
 from detrain.adapters.tensorflow.adapter import TensorFlow
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
-from detrain.adapters.tensorflow.faults.step_metrics import Series
+from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
 from detrain.faults.experiment import Experiment
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.experiment_run import ExperimentRun
 
 TensorFlow(Settings(0, 1), Streams())
 experiment = ExperimentRun([Experiment(log=os.devnull)], dict, lambda: None)
-series = Series(Sites(lambda _name, _replica: [], counts=False), experiment)
+series = StepMetrics(Sites(lambda _name, _replica: [], counts=False), experiment)
 series.on_keras()
 weight = tf.Variable(2.0)
 

@@ -20,11 +20,12 @@ from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
-from detrain.faults.plan import Operand, apply, trial_rng
+from detrain.faults.plan import Operand, trial_rng
 from detrain.faults.sites import OperandShape, Site, Stage, select
 from detrain.faults.statistics.wilson import wilson
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
+from tests.faults.applied import applied
 
 OWN = ("FLIP:2", "BIT:3,7", "STUCK0:1", "STUCK1:5", "SET:3", "FLIP@weight", "SET:2@input")
 
@@ -108,7 +109,7 @@ def test_what_goes_into_the_step_is_the_plan(name: str, dtype_name: str, seed: i
 
     fault = injection(site("net/fc", dtype=dtype_name), plan, model.operand, 0)
 
-    assert np.array_equal(done(fault, bits), apply(plan, bits))
+    assert np.array_equal(done(fault, bits), applied(plan, bits))
 
 
 def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:

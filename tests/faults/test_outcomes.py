@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.campaign.outcomes import read_thresholds
+from detrain.campaign.outcomes import UNKNOWN, read_thresholds
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.faults.plan import trial_rng
 
@@ -21,6 +22,8 @@ STEPS, EPOCH, FAULT = 400, 49, 100
 GUESSING = 0.1
 STEP = np.arange(STEPS)
 DAMAGED = [0.1, 0.1, 0.15, 0.2, 0.3]  # what accuracies of broken networks are like
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference/faults.md"
 
 
 def learned(accuracy: np.ndarray, seed: int = 1, noise: float = 0.02) -> Series:
@@ -257,3 +260,16 @@ def test_a_threshold_that_is_none_is_refused(options: list[str], words: str) -> 
 
 def test_thresholds_are_set_by_name() -> None:
     assert read_thresholds(["sharp_loss=.4", "slow_steps=7"]) == Thresholds(sharp_loss=0.4, slow_steps=7)
+
+
+def test_the_reference_has_the_outcomes_by_how_bad_they_are() -> None:
+    listed = REFERENCE.read_text().partition("A trial is of the first of these that fits:")[2].partition("Steps that only")[0]
+    names = [name for line in re.findall(r"^- \*\*(.+?)\*\*", listed, re.MULTILINE) for name in line.split(", ")]
+
+    assert names == [each.value for each in sorted(Outcome, key=lambda each: -each.severity)]
+    assert len({each.severity for each in Outcome}) == len({each.color for each in Outcome}) == len(Outcome)
+
+
+def test_a_text_that_names_no_class_is_none() -> None:
+    assert Outcome.named("hang") is Outcome.HANG
+    assert Outcome.named(UNKNOWN) is None

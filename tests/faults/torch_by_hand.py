@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
-from detrain.adapters.torch.faults.instruments import Instruments
+from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import BITS, Experiment, Injection
@@ -38,7 +38,7 @@ class Trial:
         self.plans = [Experiment(log="", is_profile=True)]
 
     def attach(self, instruments: Any) -> None:
-        self.instruments: Instruments = instruments
+        self.instruments: TorchInstruments = instruments
 
     def ends_with(self, _loss: Callable[[], float]) -> bool:
         return False

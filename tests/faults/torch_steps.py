@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
 from detrain.adapters.torch.faults import injector
-from detrain.adapters.torch.faults.instruments import Instruments
+from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
@@ -44,7 +44,7 @@ class Trial:
         self.plans = [Experiment(log="", is_profile=True)]
 
     def attach(self, instruments: Any) -> None:
-        self.instruments: Instruments = instruments
+        self.instruments: TorchInstruments = instruments
 
     def ends_with(self, _loss: Callable[[], float]) -> bool:
         return False
@@ -550,7 +550,7 @@ def nothing_else_is_changed() -> None:
 
 def digests_of_a_step() -> None:
     """Equal in equal steps; the first that differs is that of the op that was hit."""
-    other = Instruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None))
+    other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None))
     torch.manual_seed(8)
     model, rows = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.guard.norms import Norms  # noqa: E402
+from detrain.adapters.torch.guard.norms import TorchNorms  # noqa: E402
 from detrain.adapters.torch.guard.watched_tensors import Holders, find_watched  # noqa: E402
 
 ADAMS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_norms_are_numpys_for_each_dtype_and_layout() -> None:
     model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     model.register_buffer("count", torch.tensor(3))
 
-    norms = Norms()
+    norms = TorchNorms()
     watched, found = norms.norms()
 
     told = {each.key: norm for each, norm in zip(watched, found, strict=True) if each.key.startswith("model.")}
@@ -79,7 +79,7 @@ def test_what_is_put_in_the_place_of_others_is_looked_at() -> None:
     optimizer = torch.optim.SGD([weight], 0.1, momentum=0.9)
     weight.grad = torch.ones(4)
     optimizer.step()
-    norms = Norms()
+    norms = TorchNorms()
     norms.norms()
     state = optimizer.state_dict()
     state["state"][0]["momentum_buffer"] = torch.full((4,), torch.nan)
@@ -91,7 +91,7 @@ def test_what_is_put_in_the_place_of_others_is_looked_at() -> None:
 
 
 def test_gradients_are_looked_at_where_an_optimizer_is_given_them() -> None:
-    norms = Norms()
+    norms = TorchNorms()
     norms.watch_gradients()
     weights = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2))]
     optimizer = torch.optim.SGD(weights, 0.1)

@@ -15,7 +15,7 @@ from detrain.base.config import OUTLIVING, JitPlan, Ranks, ended_by_nccl
 from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
 from detrain.cli import launch
 from detrain.cli.launch import _split
-from detrain.launcher.agreement import Agreement, Decision, Offer
+from detrain.launcher.agreement import Agreement, CommonStart, Offer
 from detrain.launcher.ranks import _chosen
 
 
@@ -47,8 +47,8 @@ def start(folder: Path, goods: Sequence[Sequence[str]], only: Sequence[int] | No
 def test_all_take_the_newest_that_all_have(tmp_path: Path) -> None:
     found = start(tmp_path, [["c", "b", "a"], ["b", "a"], ["c", "b"]])
 
-    assert all(isinstance(each, Decision) and each.name == "b" for each in found)
-    assert len({each.job for each in found if isinstance(each, Decision)}) == 1
+    assert all(isinstance(each, CommonStart) and each.name == "b" for each in found)
+    assert len({each.job for each in found if isinstance(each, CommonStart)}) == 1
 
 
 def test_what_an_earlier_start_has_left_is_nobodys_answer(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_what_an_earlier_start_has_left_is_nobodys_answer(tmp_path: Path) -> Non
 
     second = start(tmp_path, [["b", "a"], ["b", "a"]])
 
-    assert [each.name for each in second if isinstance(each, Decision)] == ["b", "b"]
-    assert isinstance(first[0], Decision)
-    assert isinstance(second[0], Decision)
+    assert [each.name for each in second if isinstance(each, CommonStart)] == ["b", "b"]
+    assert isinstance(first[0], CommonStart)
+    assert isinstance(second[0], CommonStart)
     assert first[0].job != second[0].job
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from detrain.base.cursor import Address
+from detrain.faults.exchange.kernels import Kernels
+from detrain.faults.exchange.listed import ListedPlan
+from detrain.faults.exchange.lists import parse_name, plan_of_lines, read_list
 from detrain.faults.population.profile import Profile, profile_of
 from detrain.faults.sites import OperandShape, Role, Site, Stage, memory_site
 
@@ -63,3 +68,9 @@ def profile() -> Profile:
     whole = [step for step in STEPS if step[2] < 3]
     short = [step for step in STEPS if step[2] == 3]
     return profile_of("toy", (), [((0, 0, 0), sites(8), whole), ((0, 0, 3), sites(3), short)])
+
+
+def plan_of_list(path: Path, kernels: Kernels, after: int | None = None) -> ListedPlan:
+    """Return the list in a file as a plan, against the profile."""
+    name = parse_name(path)
+    return plan_of_lines(name, read_list(path), kernels, profile().digest, group=name.group, after=after, path=path)

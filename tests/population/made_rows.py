@@ -6,7 +6,7 @@ import numpy as np
 
 from detrain.campaign.judging.categories import Category
 from detrain.faults.bits import DTYPES
-from detrain.faults.population.frame import Choice
+from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
 from detrain.faults.population.trial_row import TrialRow
 from tests.population import made
@@ -14,7 +14,7 @@ from tests.population import made
 
 def plan(count: int, seed: int = 3, models: tuple[str, ...] = ("FLIP:1", "RANDOM", "ZERO")) -> SampledPlan:
     """Return the plan of the rows."""
-    return sampled_plan(made.profile(), Choice(seed=seed, models=models), count, after=20)
+    return sampled_plan(made.profile(), Selection(seed=seed, models=models), count, after=20)
 
 
 def harm(group: int, highest_bit: int) -> float:

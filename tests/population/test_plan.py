@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from detrain.base.errors import DetrainError, FaultInvalid, UsageError
-from detrain.faults.population.frame import Choice, Rule, frame_of
+from detrain.faults.population.frame import Rule, Selection, frame_of
 from detrain.faults.population.groups import Group
 from detrain.faults.population.plan import SampledPlan, in_turn, sampled_plan
 from detrain.faults.population.profile import profile_of, work_of
@@ -37,7 +37,7 @@ def element_counts(rule: Rule) -> dict[tuple[str, int], float]:
 
 @pytest.mark.parametrize("rule", ["elements", "bytes", "work", "site"])
 def test_a_site_has_the_share_that_the_rule_says(rule: Rule) -> None:
-    frame = frame_of(PROFILE, Choice(rule=rule, models=("FLIP:1", "ZERO", "ADJ:2")))
+    frame = frame_of(PROFILE, Selection(rule=rule, models=("FLIP:1", "ZERO", "ADJ:2")))
 
     found: collections.Counter[tuple[str, int]] = collections.Counter()
     for cell in frame.cells:
@@ -51,7 +51,7 @@ def test_a_site_has_the_share_that_the_rule_says(rule: Rule) -> None:
 
 
 def test_what_no_trial_is_made_of_has_its_exact_share() -> None:
-    frame = frame_of(PROFILE, Choice(modes=("IOA",), groups=("GPR",)))
+    frame = frame_of(PROFILE, Selection(modes=("IOA",), groups=("GPR",)))
 
     rows, short = 8, 3
     dead = 9 * rows * 100 + 3 * short * 100
@@ -79,7 +79,7 @@ def drawn_frequencies(plan: SampledPlan) -> dict[tuple[str, int], float]:
 
 @pytest.mark.parametrize("shares", [None, "even"])
 def test_trials_by_their_weights_are_the_population(shares: str | None) -> None:
-    choice = Choice(seed=4)
+    choice = Selection(seed=4)
     names = frame_of(PROFILE, choice).strata
     plan = sampled_plan(PROFILE, choice, 4000, shares=dict.fromkeys(names, 1.0) if shares else None)
     wanted = element_counts("elements")
@@ -92,7 +92,7 @@ def test_trials_by_their_weights_are_the_population(shares: str | None) -> None:
 
 
 def test_elements_runs_and_bits_are_drawn_uniformly() -> None:
-    plan = sampled_plan(PROFILE, Choice(seed=1, groups=("LDS",)), 3000)
+    plan = sampled_plan(PROFILE, Selection(seed=1, groups=("LDS",)), 3000)
     trials = [plan.trial(number) for number in range(plan.count)]
     of_whole = [(facts, experiment) for facts, experiment in trials if experiment.at[2] < 3]
 
@@ -104,17 +104,19 @@ def test_elements_runs_and_bits_are_drawn_uniformly() -> None:
 
 
 def test_a_trial_is_a_pure_function_of_profile_seed_and_number() -> None:
-    short, long = (sampled_plan(made.profile(), Choice(seed=7), count) for count in (60, 61))
-    other = sampled_plan(PROFILE, Choice(seed=8), 60)
+    short, long = (sampled_plan(made.profile(), Selection(seed=7), count) for count in (60, 61))
+    other = sampled_plan(PROFILE, Selection(seed=8), 60)
 
-    assert [short.trial(number) for number in range(60)] == [sampled_plan(PROFILE, Choice(seed=7), 60).trial(n) for n in range(60)]
+    assert [short.trial(number) for number in range(60)] == [
+        sampled_plan(PROFILE, Selection(seed=7), 60).trial(n) for n in range(60)
+    ]
     assert other.digest != short.digest
     assert [other.trial(number)[1] for number in range(60)] != [short.trial(number)[1] for number in range(60)]
     assert long.count == 61
 
 
 def test_a_longer_plan_of_one_allocation_begins_with_the_shorter_one() -> None:
-    short = sampled_plan(PROFILE, Choice(seed=7), 200)
+    short = sampled_plan(PROFILE, Selection(seed=7), 200)
     long = SampledPlan(PROFILE, short.choice, 900, short.allocation)
 
     assert long.digest == short.digest
@@ -134,7 +136,7 @@ def test_each_prefix_has_each_stratums_share(weights: list[float], count: int) -
 
 
 def test_a_small_stratum_gets_trials_enough() -> None:
-    plan = sampled_plan(PROFILE, Choice(), 300)
+    plan = sampled_plan(PROFILE, Selection(), 300)
     counts = collections.Counter(plan.trial(number)[0].stratum for number in range(300))
 
     assert set(counts) == set(plan.strata)
@@ -146,26 +148,26 @@ def test_a_small_stratum_gets_trials_enough() -> None:
 @pytest.mark.parametrize(
     ("choice", "error", "message"),
     [
-        (Choice(groups=("FPU",)), UsageError, "no group 'FPU'"),
-        (Choice(groups=("DFMA",)), FaultInvalid, "no live output of DFMA"),
-        (Choice(groups=("PR",), models=("ZERO",)), FaultInvalid, "goes with PR.*\n.*FLIP:1"),
-        (Choice(modes=("IOA",), models=("RANDOM",), groups=("GPR",)), FaultInvalid, "mode IOA"),
-        (Choice(modes=("IOA",), models=("RANDOM",)), FaultInvalid, "nothing can be drawn"),
-        (Choice(modes=("RF",), models=("ZERO",)), FaultInvalid, "goes with memory in mode RF\n.*FLIP:1, ADJ:2"),
-        (Choice(modes=("RF",), stage="stream"), FaultInvalid, "no live output of memory"),
-        (Choice(modes=("RD",)), UsageError, "modes RD"),  # type: ignore[arg-type]
-        (Choice(site="nothing*"), FaultInvalid, "nothing can be drawn"),
-        (Choice(models=("N64_WT_GLB",), groups=("SETP",)), FaultInvalid, "nothing can be drawn"),
-        (Choice(models=("FLOP",)), FaultInvalid, "no fault model 'FLOP'"),
+        (Selection(groups=("FPU",)), UsageError, "no group 'FPU'"),
+        (Selection(groups=("DFMA",)), FaultInvalid, "no live output of DFMA"),
+        (Selection(groups=("PR",), models=("ZERO",)), FaultInvalid, "goes with PR.*\n.*FLIP:1"),
+        (Selection(modes=("IOA",), models=("RANDOM",), groups=("GPR",)), FaultInvalid, "mode IOA"),
+        (Selection(modes=("IOA",), models=("RANDOM",)), FaultInvalid, "nothing can be drawn"),
+        (Selection(modes=("RF",), models=("ZERO",)), FaultInvalid, "goes with memory in mode RF\n.*FLIP:1, ADJ:2"),
+        (Selection(modes=("RF",), stage="stream"), FaultInvalid, "no live output of memory"),
+        (Selection(modes=("RD",)), UsageError, "modes RD"),  # type: ignore[arg-type]
+        (Selection(site="nothing*"), FaultInvalid, "nothing can be drawn"),
+        (Selection(models=("N64_WT_GLB",), groups=("SETP",)), FaultInvalid, "nothing can be drawn"),
+        (Selection(models=("FLOP",)), FaultInvalid, "no fault model 'FLOP'"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(choice: Choice, error: type[DetrainError], message: str) -> None:
+def test_what_cannot_be_drawn_is_refused(choice: Selection, error: type[DetrainError], message: str) -> None:
     with pytest.raises(error, match=message):
         sampled_plan(PROFILE, choice, 10)
 
 
 def test_memory_is_drawn_by_its_bytes_in_each_step() -> None:
-    plan = sampled_plan(PROFILE, Choice(modes=("RF",), models=("FLIP:1", "ADJ:2"), rule="bytes", seed=6), 2000)
+    plan = sampled_plan(PROFILE, Selection(modes=("RF",), models=("FLIP:1", "ADJ:2"), rule="bytes", seed=6), 2000)
     trials = [plan.trial(number) for number in range(2000)]
 
     assert plan.strata == pytest.approx({"weight × memory": 120 / 128, "slot × memory": 8 / 128})
@@ -178,24 +180,24 @@ def test_memory_is_drawn_by_its_bytes_in_each_step() -> None:
 
 
 def test_modes_together_are_of_no_one_population() -> None:
-    assert frame_of(PROFILE, Choice(modes=("IOV", "RF"))).overlaps
-    assert frame_of(PROFILE, Choice(groups=("GPR", "FFMA"))).overlaps
-    assert not frame_of(PROFILE, Choice(groups=("LDS", "FFMA"))).overlaps
-    assert not frame_of(PROFILE, Choice(groups=("GPR",))).overlaps
+    assert frame_of(PROFILE, Selection(modes=("IOV", "RF"))).overlaps
+    assert frame_of(PROFILE, Selection(groups=("GPR", "FFMA"))).overlaps
+    assert not frame_of(PROFILE, Selection(groups=("LDS", "FFMA"))).overlaps
+    assert not frame_of(PROFILE, Selection(groups=("GPR",))).overlaps
 
 
 def test_another_pilots_strata_are_refused() -> None:
     with pytest.raises(FaultInvalid, match="strata are others"):
-        sampled_plan(PROFILE, Choice(), 10, shares={"forward × FFMA": 1.0})
+        sampled_plan(PROFILE, Selection(), 10, shares={"forward × FFMA": 1.0})
 
 
 def test_a_number_outside_of_the_plan_is_refused() -> None:
     with pytest.raises(FaultInvalid, match="no trial 10 in a plan of 10"):
-        sampled_plan(PROFILE, Choice(), 10).trial(10)
+        sampled_plan(PROFILE, Selection(), 10).trial(10)
 
 
 def test_groups_that_no_model_goes_with_are_left_out_and_counted_where_none_was_asked_for() -> None:
-    frame = frame_of(PROFILE, Choice(models=("ADJ:2",)))
+    frame = frame_of(PROFILE, Selection(models=("ADJ:2",)))
 
     bools = 9 * 8 + 3 * 3
     live = sum(each.in_all for each in PROFILE.outputs)
@@ -205,7 +207,7 @@ def test_groups_that_no_model_goes_with_are_left_out_and_counted_where_none_was_
 
 def test_a_site_that_is_too_small_for_a_model_is_left_out_and_counted() -> None:
     profile = profile_of("toy", (), [((0, 0, 0), [made.site("add", (40,)), made.site("exp", (10,))], made.STEPS)])
-    frame = frame_of(profile, Choice(models=("N16_RD",)))
+    frame = frame_of(profile, Selection(models=("N16_RD",)))
 
     assert [cell.output.site.op for cell in frame.cells] == ["add"]
     assert frame.left.unfit == pytest.approx(10 / 50)

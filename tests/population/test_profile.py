@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.planning.profiling import representatives
-from detrain.faults.population.frame import Choice, frame_of
+from detrain.faults.population.frame import Selection, frame_of
 from detrain.faults.population.groups import Group
 from detrain.faults.population.profile import (
     MemoryTotal,
@@ -62,7 +62,7 @@ def test_memory_that_a_step_writes_over_is_no_trial_and_is_counted() -> None:
         memory_site("unknown", "weight", (2,), "float32"),
     ]
     profile = profile_of("toy", (), [((0, 0, 0), [*plain, *held], made.STEPS)])
-    left = frame_of(profile, Choice(modes=("RF",), strata=())).left
+    left = frame_of(profile, Selection(modes=("RF",), strata=())).left
 
     assert [each.site.layer for each in profile.overwritten] == ["last"]
     assert {each.site.layer for each in profile.memory} == {"part", "idle", "unknown"}

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from detrain.faults.population.frame import Choice
+from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import sampled_plan
 from detrain.faults.population.stopping import last_look, shares_by_pilot
 from detrain.faults.population.trial_row import TrialRow
@@ -95,7 +95,7 @@ def held(campaigns: int, trials: int) -> int:
     """Return in how many campaigns the interval has the share that enumeration gives."""
     truth, count = enumerated(), 0
     for seed in range(campaigns):
-        plan = sampled_plan(PROFILE, Choice(seed=seed), trials)
+        plan = sampled_plan(PROFILE, Selection(seed=seed), trials)
         events, strata = [], []
         for number in range(trials):
             facts, experiment = plan.trial(number)

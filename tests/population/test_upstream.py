@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.exchange.lists import parse_name, plan_of_list, read_list
+from detrain.faults.exchange.lists import parse_name, read_list
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.exchange.tree import export_tree
 from detrain.faults.population.groups import SASSIFI_MODELS, Group, NvbitfiGroup
@@ -116,4 +116,4 @@ def test_upstreams_scripts_read_the_tree_and_their_lists_are_taken(tool: str, tm
     path = next((tmp_path / "logs").rglob(f"modeinst_value-igid{int(group)}.bfm0.*.txt"))
     # Its random numbers go up to the total itself, which is in no kernel: such a line has no name.
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if line[0] != " "))
-    assert plan_of_list(path, kernels, PROFILE.digest).count > 20
+    assert made.plan_of_list(path, kernels).count > 20

@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from detrain.adapters.lazy_building import Building, Unit
+from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.base.errors import Diverged
 from detrain.python.process.random_streams import Streams
 
 
-def _first_run(*, draws: bool) -> tuple[list[Unit], float]:
+def _first_run(*, draws: bool) -> tuple[list[BuiltUnit], float]:
     building, drawn = Building(Streams()), 0.0
     with building.unit("Dense", lambda: None):
         drawn = random.random() if draws else 0.0
     return building.units(), drawn
 
 
-def _resumed(units: list[Unit], *, has_company: bool) -> Building:
+def _resumed(units: list[BuiltUnit], *, has_company: bool) -> Building:
     building = Building(Streams())
     building.has_company = lambda: has_company
     building.begin_restore(units)

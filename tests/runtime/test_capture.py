@@ -13,7 +13,7 @@ from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
 from detrain.python.inspect.graph import FORMAT
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.capture import Capture
 
@@ -24,7 +24,7 @@ def here() -> FrameType:
 
 def baselines() -> list[Baseline]:
     """Return those of two epochs; their frame is one that nobody looks into, as pytest does where it asserts."""
-    capture = Capture(Adapters(), Files(), Pulls(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
+    capture = Capture(Adapters(), Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
     data, found = np.ones(13_000), []
     at_phase = capture.baseline(here())
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_a_batch_that_the_epoch_before_left_is_not_there(monkeypatch: pytest.Mon
 
 def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what a library holds under it is filled."""
-    capture = Capture(Adapters(), Files(), Pulls(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
+    capture = Capture(Adapters(), Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
     library = ModuleType("some_lib")
     library.kept = [1]  # type: ignore[attr-defined]
     library.run = print  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from detrain.faults.sites import Site
 from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
-from detrain.runtime.observers.trials_in_process import Campaign
+from detrain.runtime.observers.trials_in_process import TrialsInProcess
 
 INJECTION = Injection(
     site="step/forward/fc/MatMul",
@@ -272,10 +272,10 @@ def test_a_trial_ends_with_an_exception_that_the_program_does_not_catch(tmp_path
     assert read_log(tmp_path / "log").status == ends
 
 
-def begun(folder: Path, at: Address, **options: Any) -> Campaign:
+def begun(folder: Path, at: Address, **options: Any) -> TrialsInProcess:
     """Return a campaign's only trial in the body of step 0:2."""
     plan = Experiment(log=str(folder / "log"), injection=INJECTION, at=at, **{"ends_with_loop": True, **options})
-    campaign = Campaign([plan], dict, lambda: None)
+    campaign = TrialsInProcess([plan], dict, lambda: None)
     instruments = Instruments()
     campaign.attach(instruments)
     for step in [(0, 0, 0), (0, 0, 1), (0, 0, 2)]:

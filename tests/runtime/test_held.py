@@ -99,13 +99,13 @@ def _values(name: str, draw: Any, rows: int) -> Any:
 
 
 def test_a_value_that_waits_is_copied_because_its_variable_may_take_its_memory_over() -> None:
-    from detrain.adapters.tensorflow.variables import Variables
+    from detrain.adapters.tensorflow.variables import TensorFlowVariables
 
     waiting = np.zeros(1 << 19, np.float32)
     nothing = SimpleNamespace(arrays=dict)
     adapter: Any = SimpleNamespace(_pending={"late": waiting}, alive=dict, _tables=nothing)
 
-    found = Variables.tensors(adapter)
+    found = TensorFlowVariables.tensors(adapter)
 
     assert np.array_equal(found["late"], waiting)
     assert not np.shares_memory(found["late"], waiting)

@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.tracing.captured_python import Reads
+from detrain.adapters.tensorflow.tracing.captured_python import CapturedReads
 
 
 class Held:
@@ -20,14 +20,14 @@ def test_it_keeps_out_of_what_is_a_librarys(tmp_path: Path) -> None:
     log.addHandler(logging.FileHandler(tmp_path / "held.log"))
     held = Held(log)
 
-    found = Reads(Births()).reads(tf.function(lambda: held.log.level + held.scale), None)
+    found = CapturedReads(Births()).reads(tf.function(lambda: held.log.level + held.scale), None)
 
     assert [(way[-1], value) for way, value in found] == [(("attribute", "scale"), {"value": 2.0})]
 
 
 def test_values_are_in_place_for_as_long_as_it_is_traced_and_then_as_they_were() -> None:
     held = Held(logging.Logger("held"))
-    function, reads = tf.function(lambda: held.scale), Reads(Births())
+    function, reads = tf.function(lambda: held.scale), CapturedReads(Births())
     values = reads.reads(function, None)
     held.scale = 5.0
 

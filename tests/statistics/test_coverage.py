@@ -7,6 +7,7 @@ import pytest
 
 from detrain.faults.statistics.allocation import neyman
 from detrain.faults.statistics.estimates import Estimate, Sample
+from detrain.faults.statistics.intervals import share_interval
 from detrain.faults.statistics.looks import Looks
 from detrain.faults.statistics.wilson import wilson
 
@@ -79,7 +80,7 @@ def looks_hold(campaigns: int, share: float, seed: int) -> float:
 
     def holds(count: int, trials: int) -> bool:
         if (count, trials) not in known:
-            low, high = looks.interval(count, trials)
+            low, high = share_interval(count, trials, 1 - looks.error(trials), "beta")
             known[count, trials] = low <= share <= high
         return known[count, trials]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.faults.statistics.two_phase import LEAST, TwoPhase, chosen, estimate, estimate_weighted, run_on
+from detrain.faults.statistics.two_phase import LEAST, TwoPhaseShare, chosen, estimate_weighted, run_on
 
 CLASSES = {"equal": (0.6, 0.002), "near": (0.3, 0.05), "far": (0.1, 0.5)}
 """Share in the population, and share of the event in it."""
@@ -18,6 +18,15 @@ def campaign(rng: np.random.Generator, trials: int, further: int) -> tuple[dict[
     counts = dict(zip(CLASSES, rng.multinomial(trials, [share for share, _ in CLASSES.values()]).tolist(), strict=True))
     ran = run_on(counts, {name: event for name, (_, event) in CLASSES.items()}, further)
     return counts, {name: (int(rng.binomial(count, CLASSES[name][1])), count) for name, count in ran.items()}
+
+
+def estimate(classes: dict[str, int], second: dict[str, tuple[int, int]]) -> TwoPhaseShare | None:
+    """Of trials that all count the same; `second`: of each class, how many had the event, and how many were run on."""
+    counts = {name: (count, *second.get(name, (0, 0))) for name, count in classes.items()}
+    names = np.repeat(list(counts), [count for count, _, _ in counts.values()])
+    place = np.array([each for count, _, _ in counts.values() for each in range(count)], int)
+    happened, ran = (np.array([counts[name][of] for name in names], int) for of in (1, 2))
+    return estimate_weighted(names, np.ones(len(names)), place < ran, place < happened)
 
 
 def held(campaigns: int, seed: int) -> tuple[float, float, float]:
@@ -51,7 +60,7 @@ OFTEN = {"a": (0.7, 0.25, 0.05), "b": (0.4, 0.3, 0.3), "c": (0.1, 0.2, 0.7)}
 """Of each stratum, the shares of the classes."""
 
 
-def campaign_of_strata(rng: np.random.Generator, trials: int, further: int) -> TwoPhase | None:
+def campaign_of_strata(rng: np.random.Generator, trials: int, further: int) -> TwoPhaseShare | None:
     """A campaign whose classes tell of the event what strata do not; guesses are what the first phase could have."""
     of_trials = np.repeat(list(STRATA), [round(trials * share) for _, share in STRATA.values()])
     weights = np.array([STRATA[name][0] / STRATA[name][1] for name in of_trials])

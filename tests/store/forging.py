@@ -7,7 +7,7 @@ import msgspec
 import xxhash
 
 from detrain.base.digest import digest_bytes
-from detrain.store.trailer import Extent, Listed, digest_of_rest, read_trailer
+from detrain.store.trailer import Extent, ListedArray, digest_of_rest, read_trailer
 
 
 def forge(path, change=lambda entries, offsets: None, **changes):
@@ -30,7 +30,7 @@ def forge(path, change=lambda entries, offsets: None, **changes):
         body += manifest
     # No extents can be made of it; the reader will not come so far.
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        listed = [msgspec.convert(entry, Listed) for entry in entries]
+        listed = [msgspec.convert(entry, ListedArray) for entry in entries]
         extents = [Extent(at, each.size_bytes()) for at, each in zip(offsets, listed, strict=False)]
         rest = digest_of_rest(
             lambda offset, count: bytes(body[offset : offset + count]), [*extents, Extent(start, len(manifest))], len(body)

@@ -9,7 +9,7 @@ import numpy as np
 
 from detrain.base.cursor import Cursor
 from detrain.base.digest import Array
-from detrain.store import Catalogue, Meta, Snapshot, read
+from detrain.store import Catalogue, Choice, Meta, Snapshot, read
 from detrain.store.journal import Journal
 
 PROGRAM = "train"
@@ -65,13 +65,18 @@ class Run:
         self.catalogue.prune(PROGRAM, 1, self.keep)
 
 
+def newest(catalogue: Catalogue, program: str) -> Choice | None:
+    """Return the checkpoint that a run of a program goes on from, None if it starts anew."""
+    return next(catalogue.good(program), None)
+
+
 def resumed(folder: Path) -> tuple[Run, int] | None:
     """What `detrain run` does on a home: clean it, choose, see that journal and state belong together.
 
     Returns the epoch, too.
     """
     catalogue = Catalogue(folder)
-    choice = catalogue.newest(PROGRAM)
+    choice = newest(catalogue, PROGRAM)
     catalogue.remove_leftovers(PROGRAM)
     if choice is None:
         return None

@@ -20,7 +20,7 @@ from detrain.runtime.session.saves import Saves
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
 from detrain.store.journal import Journal
 from detrain.store.lock import hold
-from tests.store.homes import state
+from tests.store.homes import newest, state
 
 cursors = st.builds(
     Cursor, st.integers(0, 30), st.integers(0, 10**7), st.integers(0, 10**8), st.sampled_from(["epoch", "load", "batch", "end"])
@@ -120,7 +120,7 @@ def test_folders_and_links_to_nothing_are_no_checkpoints(catalogue):
     catalogue.path("train", 1, epoch(2)).mkdir()
     catalogue.path("train", 1, epoch(3)).symlink_to("nothing")
 
-    chosen = catalogue.newest("train")
+    chosen = newest(catalogue, "train")
 
     assert chosen is not None
     assert chosen.entry.cursor == epoch(1)
@@ -294,7 +294,7 @@ def test_damage_at_the_start_of_the_epoch_costs_that_epoch_and_no_more(catalogue
     assert held(catalogue) == [epoch(2), epoch(3), load(3, 3), load(3, 4), load(3, 5)]
     flip(catalogue.path("train", 1, epoch(3)))
 
-    choice = catalogue.newest("train")
+    choice = newest(catalogue, "train")
     assert choice.entry.cursor == epoch(2)
     catalogue.adopt(choice)
 
@@ -304,7 +304,7 @@ def test_damage_at_the_start_of_the_epoch_costs_that_epoch_and_no_more(catalogue
     for cursor in (load(2, 1), load(2, 2), epoch(3)):
         catalogue.save("train", 1, cursor, state(cursor))
         catalogue.prune("train", 1, 1)
-    assert catalogue.newest("train").entry.cursor == epoch(3)
+    assert newest(catalogue, "train").entry.cursor == epoch(3)
 
 
 def test_damage_at_the_end_of_an_earlier_phase_is_gone_around(catalogue):
@@ -314,7 +314,7 @@ def test_damage_at_the_end_of_an_earlier_phase_is_gone_around(catalogue):
     assert held(catalogue) == [epoch(2), end(3), epoch(3, 1), epoch(4, 1)]
     flip(catalogue.path("train", 1, end(3)))
 
-    choice = catalogue.newest("train")
+    choice = newest(catalogue, "train")
 
     assert [entry.cursor for entry in choice.stations] == [epoch(2), epoch(4, 1)]
     assert choice.damaged == (catalogue.path("train", 1, end(3)),)
@@ -332,14 +332,14 @@ def test_a_phase_that_was_left_inside_of_an_epoch_is_finished_from_where_its_sta
     path = catalogue.path("train", 1, epoch(2))
     path.unlink() if is_gone else flip(path)
 
-    assert [entry.cursor for entry in catalogue.newest("train").stations] == [epoch(1), epoch(2, 1)]
+    assert [entry.cursor for entry in newest(catalogue, "train").stations] == [epoch(1), epoch(2, 1)]
 
 
 def test_an_epoch_of_a_later_phase_without_its_start_is_not_gone_on_from(catalogue):
     for cursor in (end(3), epoch(1, 1), load(2, 5, 1)):
         catalogue.save("train", 1, cursor, state(cursor))
 
-    assert catalogue.newest("train").entry.cursor == epoch(1, 1)
+    assert newest(catalogue, "train").entry.cursor == epoch(1, 1)
 
 
 def test_the_message_tells_what_is_damaged_from_what_rests_on_it(catalogue):
@@ -348,7 +348,7 @@ def test_the_message_tells_what_is_damaged_from_what_rests_on_it(catalogue):
     flip(catalogue.path("train", 1, epoch(1)))
 
     with pytest.raises(CheckpointDamaged, match=r"none of the 3 checkpoints .* 1 is damaged, and 2 rest on it"):
-        catalogue.newest("train")
+        newest(catalogue, "train")
 
 
 def test_pruning_with_nothing_to_keep_leaves_nothing(catalogue):
@@ -417,8 +417,8 @@ def test_a_home_whose_checkpoints_are_gone_is_no_new_one(catalogue):
         entry.path.unlink()
 
     with pytest.raises(CheckpointDamaged, match="its manifest lists 'train-r1-p0-e00002"):
-        catalogue.newest("train")
-    assert catalogue.newest("other") is None
+        newest(catalogue, "train")
+    assert newest(catalogue, "other") is None
 
 
 def test_checkpoints_inside_of_an_epoch_whose_start_is_gone_are_refused(catalogue):
@@ -427,7 +427,7 @@ def test_checkpoints_inside_of_an_epoch_whose_start_is_gone_are_refused(catalogu
     catalogue.path("train", 1, epoch(1)).unlink()
 
     with pytest.raises(CheckpointDamaged, match="inside of an epoch, and that of its start is gone"):
-        catalogue.newest("train")
+        newest(catalogue, "train")
 
 
 def test_verify_names_the_newest_checkpoint_if_it_is_gone(catalogue):
@@ -469,7 +469,7 @@ def test_a_damaged_journal_costs_the_checkpoints_that_rest_on_the_damage(catalog
     assert output.count("BAD") == 2
     assert f"damaged: whole up to byte {lengths[1]}; the checkpoint rests on {lengths[2]} bytes of it" in output
 
-    choice = catalogue.newest("train")
+    choice = newest(catalogue, "train")
     assert choice.entry.cursor == epoch(2)
     catalogue.adopt(choice)
     assert held(catalogue) == [epoch(1), epoch(2)]
@@ -481,7 +481,7 @@ def test_a_journal_that_is_gone_is_said_to_be_gone(catalogue):
     catalogue.journal("train", 1).unlink()
 
     with pytest.raises(CheckpointDamaged, match="is gone; the checkpoint rests on"):
-        catalogue.newest("train")
+        newest(catalogue, "train")
 
 
 def test_a_folder_or_device_without_checkpoints_is_not_verified(tmp_path):

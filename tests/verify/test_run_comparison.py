@@ -11,7 +11,7 @@ import pytest
 from detrain.base.errors import StoreError
 from detrain.store import Catalogue
 from detrain.store.journal import Journal
-from detrain.verify.run_comparison import Comparison, Run, compare_runs, described
+from detrain.verify.run_comparison import ComparedRun, Comparison, compare_runs, described
 from detrain.verify.state_diff import Difference, compare_arrays
 from tests.store.homes import PROGRAM, epoch, state
 
@@ -38,7 +38,7 @@ def home(folder: Path, digests: list[int], kernel: float = 0.0) -> Path:
 def test_equal_runs_are_equal_and_their_common_batches_are_counted(tmp_path: Path) -> None:
     one, other = home(tmp_path / "one", [1, 2, 3, 4]), home(tmp_path / "other", [1, 2, 3, 4, 5, 6])
 
-    found = compare_runs(Run.at(one), Run.at(other))
+    found = compare_runs(ComparedRun.at(one), ComparedRun.at(other))
 
     assert found.is_equal
     assert (found.batches, list(found.checkpoints)) == (4, ["1:0", "2:0"])
@@ -47,7 +47,7 @@ def test_equal_runs_are_equal_and_their_common_batches_are_counted(tmp_path: Pat
 def test_the_first_batch_and_the_tensor_that_differ_are_named(tmp_path: Path) -> None:
     one, other = home(tmp_path / "one", [1, 2, 3, 4]), home(tmp_path / "other", [1, 2, 7, 8], kernel=1.0)
 
-    found = compare_runs(Run.at(one), Run.at(other))
+    found = compare_runs(ComparedRun.at(one), ComparedRun.at(other))
 
     assert (found.first_batch, found.is_equal) == ("1:0", False)
     assert [each.name for each in found.checkpoints["1:0"]] == ["dense/kernel"]
@@ -71,7 +71,7 @@ def test_a_checkpoint_alone_and_the_journal_are_runs_too(tmp_path: Path) -> None
     folder = home(tmp_path / "one", [1, 2])
     [entry] = Catalogue(folder).entries()
 
-    alone, journal = Run.at(entry.path), Run.at(Catalogue(folder).journal(PROGRAM, 1))
+    alone, journal = ComparedRun.at(entry.path), ComparedRun.at(Catalogue(folder).journal(PROGRAM, 1))
 
     assert (alone.batches, list(alone.checkpoints)) == ({}, ["1:0"])
     assert (len(journal.batches), journal.checkpoints) == (2, alone.checkpoints)
@@ -79,9 +79,9 @@ def test_a_checkpoint_alone_and_the_journal_are_runs_too(tmp_path: Path) -> None
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds checkpoints of 0 programs"):
-        Run.at(tmp_path)
+        ComparedRun.at(tmp_path)
     with pytest.raises(StoreError, match="no run at"):
-        Run.at(tmp_path / "gone")
+        ComparedRun.at(tmp_path / "gone")
 
 
 def test_a_value_that_is_no_number_in_one_run_only_has_no_distance() -> None:

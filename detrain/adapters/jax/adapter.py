@@ -19,10 +19,10 @@ from jax._src import distributed
 from detrain.adapters.api import Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax.eager_control import EagerControl
-from detrain.adapters.jax.leaves import NAME, Leaves
-from detrain.adapters.jax.rules import Rules
+from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
-from detrain.adapters.jax.updates import Updates
+from detrain.adapters.jax.updates import JaxUpdates
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -57,11 +57,11 @@ class Jax:
                 "install jax>=0.10,<0.11 (the extra `detrain[jax]`)",
             )
         self._settings = settings
-        self.rules = Rules()
-        self._updates = Updates(settings.on_update)
+        self.rules = JaxRules()
+        self._updates = JaxUpdates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
         self._control = EagerControl(self._fail, trace_digest)
-        self.leaves = Leaves(self._updates, self._fail)
+        self.leaves = JaxLeaves(self._updates, self._fail)
         if settings.probes is not None:
             jax.pmap = self._refusing(jax.pmap)
         for module in _OPTIMIZERS:

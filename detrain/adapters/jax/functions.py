@@ -28,7 +28,7 @@ def _modules() -> list[tuple[str, ModuleType]]:
     return sorted((name, module) for name, module in found if isinstance(module, ModuleType))
 
 
-class Functions:
+class FunctionNames:
     """The names of such functions: those of all modules, once one is asked for that its own name does not lead to."""
 
     def __init__(self) -> None:

@@ -20,8 +20,8 @@ from jax._src.random.prng import PRNGKeyArray
 from jax.sharding import SingleDeviceSharding
 
 from detrain.adapters.jax import functions, jitted, settings
-from detrain.adapters.jax.functions import Functions
-from detrain.adapters.jax.updates import GRADIENT_KIND, Updates
+from detrain.adapters.jax.functions import FunctionNames
+from detrain.adapters.jax.updates import GRADIENT_KIND, JaxUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 from detrain.python.inspect.graph import Item
@@ -41,13 +41,13 @@ _TRACES: Final = "flax.nnx.tracers:TraceState"
 _TREES: Final = type(jax.tree.structure(0))
 
 
-class Leaves:
+class JaxLeaves:
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = ArrayImpl
 
-    def __init__(self, updates: Updates, fail: Callable[[Exception], object]) -> None:
-        self._updates, self._fail, self._functions = updates, fail, Functions()
+    def __init__(self, updates: JaxUpdates, fail: Callable[[Exception], object]) -> None:
+        self._updates, self._fail, self._functions = updates, fail, FunctionNames()
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of an array or of keys; else None."""

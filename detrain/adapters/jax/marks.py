@@ -23,12 +23,12 @@ class Marked:
         return id(self)
 
 
-class _Stack(threading.local):
+class _MarkStack(threading.local):
     def __init__(self) -> None:
         self.calls: list[Marked] = []
 
 
-_stack: Final = _Stack()
+_stack: Final = _MarkStack()
 
 
 def calls() -> list[Marked]:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 
-class Rules:
+class JaxRules:
     """See `detrain.adapters.api.ObjectRules`."""
 
     on_functions: frozenset[str] = frozenset()

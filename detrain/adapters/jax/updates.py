@@ -30,7 +30,7 @@ trace it once and keep that."""
 GRADIENT_KIND: Final = "jax.gradient"
 
 
-class Updates:
+class JaxUpdates:
     """Tells of each update, with a number of what makes it."""
 
     def __init__(self, on_update: Callable[[int], None]) -> None:
@@ -127,7 +127,7 @@ class Updates:
         @functools.wraps(original)
         def loop(*args: Any, **kwargs: Any) -> Any:
             body: Any = args[place] if len(args) > place else kwargs.get("f", kwargs.get("body_fun"))
-            call = _Loop(body)
+            call = _JaxLoop(body)
             going_on = calls()
             going_on.append(call)
             try:
@@ -163,7 +163,7 @@ class Updates:
         return getattr(jax, name)(fun, *args, **options)  # type: ignore[no-any-return]
 
 
-class _Loop(Marked):
+class _JaxLoop(Marked):
     """A loop of JAX's own that is going on."""
 
     def __init__(self, body: object) -> None:

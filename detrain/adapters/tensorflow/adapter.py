@@ -23,32 +23,32 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import data_flow_ops
 
 from detrain.adapters.api import Settings
-from detrain.adapters.lazy_building import Building, Unit
+from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.file_contents import watch_contents
 from detrain.adapters.tensorflow.data.file_questions import watch_files
-from detrain.adapters.tensorflow.faults.instruments import Instruments
+from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.guard.held_state import Moments
-from detrain.adapters.tensorflow.guard.norms import Norms
-from detrain.adapters.tensorflow.keras.fit import FIT, Fit, is_of_fit
+from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
+from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument, is_of_fit
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.keras_import import Keras, Watchers, watch_class
-from detrain.adapters.tensorflow.leaves import Leaves
-from detrain.adapters.tensorflow.loaders import Loaders
+from detrain.adapters.tensorflow.leaves import TensorFlowLeaves
+from detrain.adapters.tensorflow.loaders import TensorFlowLoaders
 from detrain.adapters.tensorflow.op_order import fix_order
 from detrain.adapters.tensorflow.random.random_counters import RandomCounters
-from detrain.adapters.tensorflow.random.streams import RandomStreams
+from detrain.adapters.tensorflow.random.streams import TensorFlowStreams
 from detrain.adapters.tensorflow.refusals import refuse_unseen
-from detrain.adapters.tensorflow.rollback import Rollback
-from detrain.adapters.tensorflow.rules import Rules
+from detrain.adapters.tensorflow.rollback import TensorFlowRollback
+from detrain.adapters.tensorflow.rules import TensorFlowRules
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.timestamp import fix_clock
 from detrain.adapters.tensorflow.tracebacks import hide_own_frames
 from detrain.adapters.tensorflow.tracing.builder import Builder
-from detrain.adapters.tensorflow.updates import Updates
-from detrain.adapters.tensorflow.variables import Variables
+from detrain.adapters.tensorflow.updates import TensorFlowUpdates
+from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
 from detrain.base.config import Mode
 from detrain.base.digest import Array
@@ -99,10 +99,10 @@ class TensorFlow:
             building.refuse = settings.probes.fail
         births.is_building = lambda: building.is_inside
         births.moment = settings.moment
-        self._fit = Fit(settings.probes)
-        self.variables = Variables(births, building, lambda: self._builder)
-        self.rules = Rules(births)
-        self.random = RandomStreams()
+        self._fit = FitInstrument(settings.probes)
+        self.variables = TensorFlowVariables(births, building, lambda: self._builder)
+        self.rules = TensorFlowRules(births)
+        self.random = TensorFlowStreams()
         _fix_settings(settings)
         self.variables.watch()
         for cls in (tf.train.ExponentialMovingAverage, tf.train.Checkpoint, StrategyBase):
@@ -117,14 +117,14 @@ class TensorFlow:
         moments = Moments(births, building, self.variables.alive, self._draws.eager, datasets)
         self.variables.on_change.append(moments.on_change)
         datasets.watch(moments.iterators, moments.pulls, settings.elements, getattr(settings.probes, "fail", None))
-        self.loaders = Loaders(datasets, self._fit)
-        updates = Updates(
+        self.loaders = TensorFlowLoaders(datasets, self._fit)
+        updates = TensorFlowUpdates(
             settings.on_update, settings.on_assign, moments.inside.note_written, lambda: self.variables.alive().values()
         )
-        self.norms = Norms(births, moments)
+        self.norms = TensorFlowNorms(births, moments)
         self._instruments = None
         if settings.experiment is not None:
-            self._instruments = Instruments(settings.experiment, Memory(self.variables, births))
+            self._instruments = TensorFlowInstruments(settings.experiment, Memory(self.variables, births))
             settings.experiment.attach(self._instruments)
             moments.is_compared = True
         self._keras = Keras(
@@ -142,8 +142,8 @@ class TensorFlow:
                 probes=settings.probes,
             )
         )
-        self.leaves = Leaves(births, self._builder, datasets, self._keras)
-        self.rollback = Rollback(moments, datasets, self._fit, births, building, self._keras.kept_masks)
+        self.leaves = TensorFlowLeaves(births, self._builder, datasets, self._keras)
+        self.rollback = TensorFlowRollback(moments, datasets, self._fit, births, building, self._keras.kept_masks)
 
     @property
     def weights(self) -> KerasWeights | None:
@@ -185,7 +185,7 @@ class TensorFlow:
         positions.
         """
         was = json.loads(state, object_hook=_as_it_was)
-        units = msgspec.convert(was["built"], list[Unit])
+        units = msgspec.convert(was["built"], list[BuiltUnit])
         traced_by = self._traced_by()
         if not traced_by or was.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]

@@ -12,21 +12,21 @@ from typing import Any
 
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.faults.instruments import Instruments
+from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.guard.held_state import Moments
-from detrain.adapters.tensorflow.guard.norms import Norms
+from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 from detrain.adapters.tensorflow.keras import config_objects
-from detrain.adapters.tensorflow.keras.fit import Fit
+from detrain.adapters.tensorflow.keras.fit import FitInstrument
 from detrain.adapters.tensorflow.keras.loop_changes import watch_frozen, watch_sets
-from detrain.adapters.tensorflow.keras.loop_models import Made
+from detrain.adapters.tensorflow.keras.loop_models import LoopModels
 from detrain.adapters.tensorflow.keras.state import Keras2State, KerasState
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.refusals import refuse_fit
-from detrain.adapters.tensorflow.rules import Rules
+from detrain.adapters.tensorflow.rules import TensorFlowRules
 from detrain.adapters.tensorflow.tracebacks import hide_in
 from detrain.adapters.tensorflow.tracing.builder import Builder
-from detrain.adapters.tensorflow.updates import Updates
-from detrain.adapters.tensorflow.variables import Variables
+from detrain.adapters.tensorflow.updates import TensorFlowUpdates
+from detrain.adapters.tensorflow.variables import TensorFlowVariables
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Watchers:
     births: Births
     building: Building
     builder: Builder
-    variables: Variables
+    variables: TensorFlowVariables
     moments: Moments
-    norms: Norms
-    updates: Updates
-    rules: Rules
-    fit: Fit
-    instruments: Instruments | None
+    norms: TensorFlowNorms
+    updates: TensorFlowUpdates
+    rules: TensorFlowRules
+    fit: FitInstrument
+    instruments: TensorFlowInstruments | None
     probes: Any
     """See `detrain.adapters.api.Settings.probes`."""
 
@@ -54,7 +54,7 @@ class Keras:
         self._to = watchers
         self._state: KerasState | None = None
         self._state_2: Keras2State | None = None
-        self._made: Made | None = None
+        self._made: LoopModels | None = None
         self.weights: KerasWeights | None = None
 
     @property
@@ -126,7 +126,7 @@ class Keras:
         for cls in (keras.optimizers.Optimizer, keras.metrics.Metric, keras.random.SeedGenerator):
             watch_class(births, cls)
         self._state = to.builder.keras_states["keras"] = KerasState(births, to.builder.keras_variables)
-        self._made = Made(births, to.variables.rename, to.building.take_as_built, to.variables.find, self._owners)
+        self._made = LoopModels(births, to.variables.rename, to.building.take_as_built, to.variables.find, self._owners)
         without_variables = config_objects.classes_of(keras)
         config_objects.watch_births(births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)

@@ -25,7 +25,7 @@ from detrain.python.inspect.graph import Item
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
 
 
-class Leaves:
+class TensorFlowLeaves:
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = EagerTensor

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.iterator_positions import NoPosition
-from detrain.adapters.tensorflow.keras.fit import FIT, Fit
+from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 
 
-class Loaders:
+class TensorFlowLoaders:
     """See `detrain.adapters.api.LoaderPositions`."""
 
-    def __init__(self, datasets: Datasets, fit: Fit) -> None:
+    def __init__(self, datasets: Datasets, fit: FitInstrument) -> None:
         self._datasets, self._fit = datasets, fit
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:

@@ -113,7 +113,7 @@ class _Sums:
         if not sums:
             return
         readers = [self._readers(leaves) for _, leaves in sums]
-        reached = _Reached(
+        reached = _PathsFromOps(
             [*(root.name for root, _ in sums), *(op.name for found in readers for each in found.values() for op in each or ())]
         )
         for op in ops:
@@ -171,7 +171,7 @@ class _Sums:
                 return None if tensor.op.type in _HELD else found
             own, tensor = {tensor.op.name}, source
 
-    def _buffer(self, root: Any, before: int, readers: list[Any] | None, reached: _Reached) -> _Buffer:
+    def _buffer(self, root: Any, before: int, readers: list[Any] | None, reached: _PathsFromOps) -> _Buffer:
         if readers is None or any(reached.leads(root.name, op.name) for op in readers):
             return _Buffer.HELD
         # What is inside of a call may run on behind what the call returns.
@@ -215,7 +215,7 @@ class _Accesses:
         accesses = [op for op in ops if op.control_inputs and _accesses(op)]
         edges = [(op, before) for op in accesses for before in op.control_inputs if _accesses(before)]
         starts = [before.name for _, before in edges]
-        true, apparent = _Reached(starts), _Reached(starts, is_mixed=True)
+        true, apparent = _PathsFromOps(starts), _PathsFromOps(starts, is_mixed=True)
         for op in ops:
             true.add(op)
             apparent.add(op)
@@ -240,7 +240,7 @@ class _Accesses:
         op._add_control_inputs([*others, *between])
 
 
-class _Reached:
+class _PathsFromOps:
     """From which of some ops paths lead to each tensor: also from any input of a mixing op to any of its outputs, or
     not.
     """

@@ -8,18 +8,18 @@ from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.guard.held_state import Moments
-from detrain.adapters.tensorflow.keras.fit import Fit
+from detrain.adapters.tensorflow.keras.fit import FitInstrument
 from detrain.base.digest import Array
 
 
-class Rollback:
+class TensorFlowRollback:
     """See `detrain.adapters.api.Rollback`. `kept_masks` returns the masks of dropout that recurrent layers keep."""
 
     def __init__(
         self,
         moments: Moments,
         datasets: Datasets,
-        fit: Fit,
+        fit: FitInstrument,
         births: Births,
         building: Building,
         kept_masks: Callable[[], list[str]],

@@ -8,7 +8,7 @@ from tensorflow.python.trackable import data_structures
 from detrain.adapters.stable_names import Births
 
 
-class Rules:
+class TensorFlowRules:
     """See `detrain.adapters.api.ObjectRules`. Keras adds its types when it is imported."""
 
     on_functions = frozenset({"ag_dnc_wrapper__"})

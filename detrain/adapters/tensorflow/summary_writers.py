@@ -21,7 +21,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import summary_ops_v2
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.values.json_values import Descriptions, NoDataError, NotThereError
+from detrain.adapters.tensorflow.values.json_values import NoDataError, NotThereError, ValueDescriptions
 from detrain.python.outside import event_files
 
 _STATE: Final = summary_ops_v2._summary_state
@@ -36,7 +36,7 @@ class Summaries:
     """Reads this state as a trace begins, and puts it in place for the same trace in a resumed process."""
 
     def __init__(self, births: Births) -> None:
-        self._descriptions = Descriptions(births)
+        self._descriptions = ValueDescriptions(births)
         self._folders: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
         self._noted: dict[str, Any] = {}
         self._watch_writers()

@@ -28,7 +28,7 @@ _FEW: Final = 8
 are taken to look at something (a saliency map, a check of gradients) before any training."""
 
 
-class Updates:
+class TensorFlowUpdates:
     """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from
     another.
 

@@ -27,7 +27,7 @@ from detrain.base.digest import Array
 from detrain.base.errors import Diverged
 
 
-class Variables:
+class TensorFlowVariables:
     """See `detrain.adapters.api.VariableRegistry`.
 
     `on_change` are called when a variable is made or gone, `on_made` when one is made; `on_waiting` with the

@@ -20,21 +20,21 @@ from detrain.adapters.api import Settings
 from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
-from detrain.adapters.torch.data.loaders import Loaders
-from detrain.adapters.torch.devices.placement import Devices
+from detrain.adapters.torch.data.loaders import TorchLoaders
+from detrain.adapters.torch.devices.placement import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
-from detrain.adapters.torch.faults.instruments import Instruments
-from detrain.adapters.torch.guard.norms import Norms
-from detrain.adapters.torch.guard.rollback import Rollback
+from detrain.adapters.torch.faults.instruments import TorchInstruments
+from detrain.adapters.torch.guard.norms import TorchNorms
+from detrain.adapters.torch.guard.rollback import TorchRollback
 from detrain.adapters.torch.hooks import GlobalHooks
-from detrain.adapters.torch.leaves import Leaves
+from detrain.adapters.torch.leaves import TorchLeaves
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.adapters.torch.saved_files import SavedFiles
-from detrain.adapters.torch.streams import RandomStreams, watch_seeds
-from detrain.adapters.torch.tensors import Tensors
-from detrain.adapters.torch.updates import Updates
+from detrain.adapters.torch.streams import TorchStreams, watch_seeds
+from detrain.adapters.torch.tensors import TorchTensors
+from detrain.adapters.torch.updates import TorchUpdates
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -61,27 +61,27 @@ class Torch:
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
         watch_seeds()
-        self.devices = Devices()
-        self.shared = Tensors(self.devices)
+        self.devices = TorchDevices()
+        self.shared = TorchTensors(self.devices)
         self.names = NamedObjects()
-        self.random = RandomStreams()
+        self.random = TorchStreams()
         fail = getattr(settings.probes, "fail", None)
-        self.loaders = Loaders(settings.moment, settings.elements, fail)
+        self.loaders = TorchLoaders(settings.moment, settings.elements, fail)
         if fail is not None:
             lost_graph.fail_by(fail)
         self._fully_sharded = FullySharded()
-        self._updates = Updates(settings.on_update, self._fully_sharded.kept_of)
+        self._updates = TorchUpdates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded
         self._spread = SpreadTensors(self._fully_sharded)
-        self.leaves = Leaves(self.loaders, self._spread, self.devices)
+        self.leaves = TorchLeaves(self.loaders, self._spread, self.devices)
         self._hooks = GlobalHooks()
         self._compiled = History(getattr(settings.probes, "fail", None))
-        self.rollback = Rollback(self.loaders, self._hooks)
-        self.norms = Norms()
+        self.rollback = TorchRollback(self.loaders, self._hooks)
+        self.norms = TorchNorms()
         self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded, fail)
         self.replicas = self._processes.buckets
         if settings.experiment is not None:
-            settings.experiment.attach(Instruments(settings.experiment))
+            settings.experiment.attach(TorchInstruments(settings.experiment))
         self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None
 
     def on_import(self, module: str) -> None:

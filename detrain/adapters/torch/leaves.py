@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
-from detrain.adapters.torch.data.loaders import KINDS, Loaders
-from detrain.adapters.torch.devices.placement import Devices
+from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
+from detrain.adapters.torch.devices.placement import TorchDevices
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
@@ -55,12 +55,12 @@ _COMPRESSED: Final = {
 }
 
 
-class Leaves:
+class TorchLeaves:
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = None
 
-    def __init__(self, loaders: Loaders, spread: SpreadTensors, devices: Devices) -> None:
+    def __init__(self, loaders: TorchLoaders, spread: SpreadTensors, devices: TorchDevices) -> None:
         self._loaders, self._spread, self._devices = loaders, spread, devices
 
     def to_array(self, value: object) -> Array | None:

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
-from detrain.faults.sites import Kind
+from detrain.faults.sites import MemoryKind
 from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.user_modules import user_modules
@@ -79,9 +79,9 @@ class NamedObjects:
                         found |= {f"{name}{path}{part}": array for part, array in _arrays(tensor)}
         return found
 
-    def variables(self) -> dict[str, tuple[Kind, Any]]:
+    def variables(self) -> dict[str, tuple[MemoryKind, Any]]:
         """Return what `tensors` has the values of, each by its name, with what kind of memory it is."""
-        found: dict[str, tuple[Kind, Any]] = {}
+        found: dict[str, tuple[MemoryKind, Any]] = {}
         seen: set[int] = set()
         for reference, name in list(self._names.values()):
             holder = reference()
@@ -171,7 +171,7 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _tensors(own_attributes(value), "")
 
 
-def _kind(holder: Any, path: str) -> Kind:
+def _kind(holder: Any, path: str) -> MemoryKind:
     """Return what kind of memory a tensor is that `_held_by` has found on a way."""
     if isinstance(holder, Optimizer):
         return "weight" if path[1:].isdigit() else "slot"

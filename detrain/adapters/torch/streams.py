@@ -18,7 +18,7 @@ from detrain.python.process.random_streams import Stream
 _SIZE: Final = struct.Struct("<I")
 
 
-class RandomStreams:
+class TorchStreams:
     """See `detrain.adapters.api.RandomStreams`."""
 
     def streams(self) -> dict[str, Stream]:

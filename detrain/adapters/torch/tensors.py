@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from detrain.adapters.torch import lost_graph
-from detrain.adapters.torch.devices.placement import Devices
+from detrain.adapters.torch.devices.placement import TorchDevices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.python.inspect.graph import Item
@@ -36,10 +36,10 @@ _MOST_FUNCTIONS: Final = 100
 _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor, torch.nn.Parameter)}
 
 
-class Tensors:
+class TorchTensors:
     """See `detrain.adapters.api.SharedTensors`."""
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: TorchDevices) -> None:
         self._devices = devices
         watch()
         _folder()
@@ -331,9 +331,3 @@ def _may_go_backward(function: Any) -> bool:
         seen.update(new)
         left += new
     return True
-
-
-def _bytes(storage: Any) -> Array:
-    """Return the bytes of a storage in the host's memory, without a copy."""
-    found: Array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return found

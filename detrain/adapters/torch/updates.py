@@ -21,7 +21,7 @@ _BY_HAND: Final = 1
 """The number of what updates without an optimizer."""
 
 
-class Updates:
+class TorchUpdates:
     """Tells of each update, with a number of what makes it.
 
     PyTorch calls the hook for all optimizers, also for derived classes, steps in hooks of `backward`, and compiled

@@ -41,7 +41,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Ended:
+class WorkerEnded:
     """A worker has ended, with its lease done or not: what is in its ledger says how far it has come."""
 
     lease: Lease
@@ -75,7 +75,7 @@ class Engine(Protocol):
     def submit(self, lease: Lease) -> None:
         """Start a worker on a lease: there is a free slot."""
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Wait a little, and yield the workers that have ended."""
 
     def stop(self) -> None:

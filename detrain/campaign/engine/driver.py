@@ -15,7 +15,7 @@ from detrain.base import messages
 from detrain.base.errors import CampaignStopped, HomeInUse, StoreError, last_printed
 from detrain.campaign import full_disk
 from detrain.campaign.batch_of_trials import left_running
-from detrain.campaign.engine.api import Ended, Engine, Lease
+from detrain.campaign.engine.api import Engine, Lease, WorkerEnded
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row, told_row
@@ -193,7 +193,7 @@ class Driver:
         self._leases += 1
         return Lease(f"{os.getpid()}-{self._leases}", numbers)
 
-    def _take(self, ended: Ended) -> list[int]:
+    def _take(self, ended: WorkerEnded) -> list[int]:
         """A worker has ended: return what is left of its lease."""
         known = self._ledgers.known()
         rest = [number for number in ended.lease.numbers if number not in known]
@@ -212,7 +212,7 @@ class Driver:
             )
         return self._without_crashes(rest)
 
-    def _note_loss(self, ended: Ended) -> bool:
+    def _note_loss(self, ended: WorkerEnded) -> bool:
         """Say that a worker was lost; return whether the trial in which it was is known, and noted."""
         number = self._running(ended)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
@@ -226,7 +226,7 @@ class Driver:
         of_worker.close()
         return True
 
-    def _running(self, ended: Ended) -> int | None:
+    def _running(self, ended: WorkerEnded) -> int | None:
         """Return the trial in which a worker has died: by its mark, or, where it had no time for one, by what the
         program's process has left.
         """

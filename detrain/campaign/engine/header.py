@@ -22,14 +22,14 @@ from detrain.campaign.subject import DEFAULT_LIMIT_S, Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import environment_difference
-from detrain.faults.exchange.listed import Listed
+from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.experiment import Experiment
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.outcome_classes import Outcome, Thresholds
-from detrain.faults.population.frame import Choice
+from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
 from detrain.faults.population.profile import Profile, read_profile, write_profile
 from detrain.faults.population.stopping import shares_by_pilot
@@ -55,7 +55,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     """What trials are drawn from a profile by."""
 
-    choice: Choice
+    choice: Selection
     profile: str = ""
     """Digest of the profile."""
     allocation: tuple[tuple[str, float], ...] = ()
@@ -67,7 +67,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     name: ListName
     tool: Literal["sassifi", "nvbitfi"]
-    lines: tuple[Listed, ...]
+    lines: tuple[ListLine, ...]
 
 
 class TwoPhase(msgspec.Struct, frozen=True, kw_only=True):

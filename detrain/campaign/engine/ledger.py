@@ -209,10 +209,6 @@ class Ledgers:
             found[outcome] = found.get(outcome, 0) + count
         return found
 
-    def seconds(self) -> float:
-        """Return the time that trials have taken, together."""
-        return sum(row[0] or 0.0 for row in self._each("SELECT SUM(seconds) FROM trial"))
-
     def digest(self) -> str:
         """Return the digest (xxh3-128, hex) of what all rows say, and of what did not fire, without times and hosts."""
         state = xxhash.xxh3_128()

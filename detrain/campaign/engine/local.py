@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from detrain.base.child_processes import dying_with_this
-from detrain.campaign.engine.api import Ended, Lease, Work
+from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 
 _POLL_S: Final = 0.05
 _SAID: Final = 12
@@ -40,7 +40,7 @@ class Local:
         )
         self._running[slot] = lease, process, stderr
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Wait a little, and yield the workers that have ended."""
         time.sleep(_POLL_S)
         for slot, (lease, process, stderr) in list(self._running.items()):
@@ -49,7 +49,7 @@ class Local:
                 stderr.close()
                 del self._running[slot]
                 said = self._work.log(lease).read_text(errors="replace").splitlines()[-_SAID:]
-                yield Ended(lease, _shard(slot), status, "\n".join(said))
+                yield WorkerEnded(lease, _shard(slot), status, "\n".join(said))
 
     def stop(self) -> None:
         """End all workers; what they start ends with them."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from detrain.base.child_processes import dying_with_this
 from detrain.base.errors import CampaignStopped, UsageError
-from detrain.campaign.engine.api import Ended, Lease, Work
+from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 
 _WAIT_S = 0.2
 _SAID = 12
@@ -22,7 +22,7 @@ _GONE_S = 20.0
 _KEPT = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH", "CUBLAS_WORKSPACE_CONFIG")
 
 
-class Holder:
+class WorkerHolder:
     """Holds one worker at a time."""
 
     def run(self, command: list[str], folder: str, settings: dict[str, str]) -> tuple[int, str]:
@@ -79,7 +79,7 @@ class RayCluster:
             future = actor.run.remote(self._work.command(lease, shard), os.getcwd(), settings)
         self._running[future] = lease, shard, actor
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Wait a little, and yield the workers that have ended."""
         self._require_there(_GONE_S)
         with self._told():
@@ -90,12 +90,12 @@ class RayCluster:
                 status, said = self._ray.get(future)
             except self._ray.exceptions.RayActorError as error:  # its machine, or the actor, was killed
                 self._require_there(0.0)
-                yield Ended(lease, shard, -9, str(error))
+                yield WorkerEnded(lease, shard, -9, str(error))
                 continue
             except self._ray.exceptions.RayError as error:
                 raise self._gone(error) from error
             self._idle.append((shard, actor))
-            yield Ended(lease, shard, status, said)
+            yield WorkerEnded(lease, shard, status, said)
 
     def stop(self) -> None:
         """End all workers, and leave the cluster."""
@@ -107,11 +107,11 @@ class RayCluster:
     def _actor(self) -> tuple[str, Any]:
         """Return a new actor, and the name of its ledger: another driver's are others."""
         self._made += 1
-        kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Holder)
+        kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(WorkerHolder)
         return f"ray-{socket.gethostname()}-{os.getpid()}-{self._made}", kind.remote()
 
-    def _told(self) -> _Told:
-        return _Told(self)
+    def _told(self) -> _ClusterGone:
+        return _ClusterGone(self)
 
     def _require_there(self, longest_s: float) -> None:
         """Raise CampaignStopped if the cluster's control service has not been there for so long.
@@ -135,7 +135,7 @@ class RayCluster:
         )
 
 
-class _Told:
+class _ClusterGone:
     """Says that the cluster is gone where a call of Ray's fails."""
 
     def __init__(self, cluster: RayCluster) -> None:

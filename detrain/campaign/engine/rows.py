@@ -29,11 +29,9 @@ from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 
-CRASH: Final = "crash"
 _GUARD_LOOKED: Final = -1
 _NO_GUARD: Final = -2
 _NOT_JUDGED: Final = "not judged"
-_TOLD: Final = frozenset(each.value for each in Outcome)
 
 
 @dataclass
@@ -66,7 +64,7 @@ class Rows:
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
         outcome = outcome_of(golden, done, plan.at, self.thresholds)
         seen = self.judge.seen(plan.at, done, golden)
-        has_ill_outcome = not row.is_equal and outcome in _TOLD and outcome != Outcome.MASKED.value
+        has_ill_outcome = not row.is_equal and Outcome.named(outcome) not in (None, Outcome.MASKED)
         category, why = category_of(
             Given(
                 is_timeout=done.status == HANG,
@@ -139,7 +137,11 @@ def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
     """Return the row of a trial whose worker has died in it, twice: nobody knows more of it."""
     row = _row(facts, plan, {}, TrialResult(-9, (), ""), has_guard=has_guard)
     return msgspec.structs.replace(
-        row, outcome=CRASH, category=int(Category.EXIT_STATUS), end="crash: its worker died twice", error="its worker died twice"
+        row,
+        outcome=Outcome.CRASH.value,
+        category=int(Category.EXIT_STATUS),
+        end="crash: its worker died twice",
+        error="its worker died twice",
     )
 
 

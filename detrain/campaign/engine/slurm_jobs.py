@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.base.errors import CampaignStopped, UsageError
-from detrain.campaign.engine.api import Ended, Lease, Work
+from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 
 _POLL_S: Final = 1.0
 _SAID: Final = 12
@@ -65,7 +65,7 @@ class SlurmJobs:
         hold = Hold(self._work.command(lease, shard), os.getcwd(), str(self._work.log(lease)), settings)
         self._running[lease.identity] = lease, shard, self._executor.submit(hold)
 
-    def events(self) -> Iterator[Ended]:
+    def events(self) -> Iterator[WorkerEnded]:
         """Wait a little, and yield the workers that have ended."""
         time.sleep(_POLL_S)
         for identity, (lease, shard, job) in list(self._running.items()):
@@ -76,7 +76,7 @@ class SlurmJobs:
             status = -1 if error is not None else int(job.result())
             log = self._work.log(lease)
             said = log.read_text(errors="replace").splitlines()[-_SAID:] if log.is_file() else []
-            yield Ended(lease, shard, status, "\n".join(said) or str(error or ""))
+            yield WorkerEnded(lease, shard, status, "\n".join(said) or str(error or ""))
 
     def stop(self) -> None:
         """Cancel all jobs."""

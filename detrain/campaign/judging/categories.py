@@ -75,22 +75,6 @@ _LABELS: Final = {
     Category.SDC_CHECK: "SDC: the check fails",
     Category.UNJUDGED: "could not be judged",
 }
-XID_43: Final = 15
-"""NVBitFI's category of a device that reports Xid 43; its numbers above are ours and one."""
-LEAST_LIMIT_S: Final = 10.0
-_TIMES: Final = 10.0
-
-
-def time_limit(golden_s: float) -> float:
-    """Return the time, in seconds, after which a trial hangs: ten times the golden run's for the same steps, with its
-    instruments in place, and ten seconds at least.
-    """
-    return max(LEAST_LIMIT_S, _TIMES * golden_s)
-
-
-def nvbitfi_number(category: Category, *, is_xid_43: bool = False) -> int:
-    """Return NVBitFI's number of a category."""
-    return XID_43 if is_xid_43 else int(category) + (category >= Category.SDC_STDOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from detrain.base.cursor import Address
 from detrain.campaign.judging.categories import are_only_warnings, is_warning
 from detrain.campaign.judging.lines import Masks
 from detrain.campaign.trial_log import TrialResult
-from detrain.runtime.observers.said import BEHIND, Said, Written
+from detrain.runtime.observers.said import BEHIND, Said, WrittenFile
 
 Judgement = Literal["equal", "differs", "not judged"]
 _PROGRAM: Final = "program"
@@ -29,7 +29,7 @@ _Place = tuple[int, int, int, bool]
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrialComparison:
     """What of a trial was compared with the golden run, and with what result."""
 
     stdout: Judgement
@@ -51,7 +51,7 @@ class Judge:
     ignored: Sequence[str] = ()
     """Patterns of lines that the user wants left out."""
 
-    def seen(self, at: Address, done: TrialResult, golden: TrialResult) -> Seen:
+    def seen(self, at: Address, done: TrialResult, golden: TrialResult) -> TrialComparison:
         """Return what a trial whose fault was at a cursor gave, beside the run that it is compared with."""
         first, last = (*at, True), _last(done) if done.end != _CUT else _before_last(done)
         is_whole = done.end == _PROGRAM
@@ -62,7 +62,7 @@ class Judge:
         # Of a step in which the trial was ended, what the program would have said behind that is not there.
         is_cut = not done.is_whole or done.crash != "" or done.end == _CUT
         usual: Judgement = "not judged" if is_cut else "equal"
-        return Seen(
+        return TrialComparison(
             stdout="differs" if known != found else usual,
             stderr="differs" if has_other_errors else usual,
             has_only_warnings=has_other_errors and are_only_warnings(known_errors, found_errors),
@@ -120,11 +120,11 @@ def _judged(differs: object) -> Judgement:
     return "differs" if differs else "equal"
 
 
-def _by_path(files: Iterable[Written] | None) -> dict[str, Written]:
+def _by_path(files: Iterable[WrittenFile] | None) -> dict[str, WrittenFile]:
     return {file.path: file for file in files or ()}
 
 
-def _other(one: Written | None, other: Written | None) -> bool:
+def _other(one: WrittenFile | None, other: WrittenFile | None) -> bool:
     return one is None or other is None or one.digest != other.digest
 
 

@@ -16,7 +16,7 @@ from detrain.faults.sites import STAGES
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
     from detrain.faults.outcome_classes import Thresholds
-    from detrain.faults.population.frame import Choice
+    from detrain.faults.population.frame import Selection
 
 
 _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
@@ -219,13 +219,13 @@ def _two_phase(first: int | None, second: int | None, after: int | None, check: 
     return TwoPhase(first=first, trials=second, horizon=after)
 
 
-def _choice(wanted: dict[str, object]) -> Choice:
+def _choice(wanted: dict[str, object]) -> Selection:
     import msgspec
 
-    from detrain.faults.population.frame import PARTS, Choice
+    from detrain.faults.population.frame import PARTS, Selection
 
     try:
-        return msgspec.convert(wanted, type=Choice)
+        return msgspec.convert(wanted, type=Selection)
     except msgspec.ValidationError as error:
         raise UsageError(f"--strata {wanted['strata']}: {error}", f"give some of {', '.join(PARTS)}") from error
 

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from detrain.base.structure import Fit
+    from detrain.base.structure import FitCall
 
 _UNBROKEN: Final = 100_000
 """Columns of what is no terminal: names in it are searched for, and copied."""
@@ -23,7 +23,7 @@ def console() -> Console:
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)
 
 
-def show_fit(fit: Fit, number: int, count: int) -> None:
+def show_fit(fit: FitCall, number: int, count: int) -> None:
     """Print a call of `fit`: where, for how long, its arguments, and how a run comes back into it."""
     from detrain.instrument.fit_calls import summary, way_back
 

@@ -24,7 +24,7 @@ WARP: Final = 32
 _FLIP, _PAIR, _RANDOM, _ZERO = range(4)
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListLine(msgspec.Struct, frozen=True):
     """One line of a list."""
 
     kernel: str
@@ -45,7 +45,7 @@ class ListedPlan:
     """SASSIFI's bit-flip model, 0 to 7."""
     mode: Mode
     instructions: tuple[Instruction, ...]
-    lines: tuple[Listed, ...]
+    lines: tuple[ListLine, ...]
     after: int | None = None
     least: int = 0
 

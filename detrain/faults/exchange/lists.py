@@ -12,7 +12,7 @@ import msgspec
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named
 from detrain.faults.exchange.kernels import Kernels, escaped
-from detrain.faults.exchange.listed import Listed, ListedPlan, seed_of
+from detrain.faults.exchange.listed import ListedPlan, ListLine, seed_of
 from detrain.faults.experiment import Injection
 from detrain.faults.population.address import ADDRESS_MODELS, masks
 from detrain.faults.population.facts import Mode
@@ -59,7 +59,7 @@ def parse_name(path: Path) -> ListName:
     return ListName(MODES[found["mode"]], int(found["group"]), int(found["model"]), int(found["count"]))
 
 
-def read_list(path: Path) -> list[Listed]:
+def read_list(path: Path) -> list[ListLine]:
     """Return the lines of a list. Raises FaultInvalid with the line that is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -72,7 +72,7 @@ def read_list(path: Path) -> list[Listed]:
             continue
         try:
             kernel, count, instruction, operand, bit = words
-            found.append(Listed(kernel, int(count), int(instruction), float(operand), float(bit)))
+            found.append(ListLine(kernel, int(count), int(instruction), float(operand), float(bit)))
         except ValueError:
             raise FaultInvalid(
                 f"{path}:{number}: {line!r} is no injection",
@@ -81,21 +81,9 @@ def read_list(path: Path) -> list[Listed]:
     return found
 
 
-def plan_of_list(
-    path: Path, kernels: Kernels, profile_digest: str, *, group: int | None = None, after: int | None = None, least: int = 0
-) -> ListedPlan:
-    """Return a list as a plan, against a profile. `group`: SASSIFI's for the rows, where the list is of NVBitFI's.
-
-    Raises FaultInvalid, with the line, where it does not fit.
-    """
-    name = parse_name(path)
-    of = name.group if group is None else group
-    return plan_of_lines(name, read_list(path), kernels, profile_digest, group=of, after=after, least=least, path=path)
-
-
 def plan_of_lines(
     name: ListName,
-    lines: Sequence[Listed],
+    lines: Sequence[ListLine],
     kernels: Kernels,
     profile_digest: str,
     *,
@@ -134,7 +122,7 @@ def plan_of_lines(
     return plan
 
 
-def write_list(path: Path, lines: Iterable[Listed]) -> None:
+def write_list(path: Path, lines: Iterable[ListLine]) -> None:
     """Write a list, as upstream's `generate_injection_list.py` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{one.kernel} {one.count} {one.number} {one.operand_seed!r} {one.bit_seed!r} \n" for one in lines)
@@ -145,7 +133,7 @@ InjectionOf = Callable[[TrialRow], Injection | None]
 """What a trial does, by its plan; None where that is not known."""
 
 
-def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[Listed]:
+def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[ListLine]:
     """Return the lines of a list by which trials are done again: of one model, in a group that they are all in.
 
     Of a wrong address the row does not say where the value lands: `injection_of` does. Raises FaultInvalid without it.
@@ -160,7 +148,7 @@ def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of:
                 raise FaultInvalid(f"where the value of trial {row.number} lands is not known", "give the plan of the campaign")
             element, seed = _address_of(drawn, row.model)
         kernel, count, number = kernels.number(row.site, at, group, occurrence=row.occurrence, replica=row.replica, element=element)
-        found.append(Listed(kernel, count, number, 0.5, seed))
+        found.append(ListLine(kernel, count, number, 0.5, seed))
     return found
 
 
@@ -210,35 +198,3 @@ def results_text(
         ]
         lines.append(":".join(said) + "\n")
     return "".join(lines)
-
-
-class Result(msgspec.Struct, frozen=True):
-    """One line of results."""
-
-    line: Listed
-    site: str
-    """The program counter; of our own files, the site in the letters of `escaped`."""
-    opcode: str
-    thread: int
-    bit: int
-    seconds: float
-    category: int
-    golden: str
-    injected: str
-
-
-def read_results(path: Path, separator: str) -> list[Result]:
-    """Return the results of a file. Raises FaultInvalid with the line that is none."""
-    found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            where, site, opcode, thread, bit, seconds, category, _, golden, injected = text.split(":")
-            kernel, count, instruction, operand, seed = where.split(separator)[-5:]
-            line = Listed(kernel, int(count), int(instruction), float(operand), float(seed))
-            before, after = golden.removeprefix("value_before"), injected.removeprefix("value_after")
-            found.append(Result(line, site, opcode, int(thread), int(bit), float(seconds), int(category), before, after))
-        except ValueError as error:
-            raise FaultInvalid(
-                f"{path}:{number}: {text!r} is no result: {error}", "give a file of results of upstream's form"
-            ) from error
-    return found

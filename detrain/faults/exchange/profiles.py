@@ -7,10 +7,8 @@ stands for its group. What ops there are, our own profile says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
-from detrain.base.errors import FaultInvalid
 from detrain.faults.exchange.kernels import Kernels, Launch
 from detrain.faults.population.groups import Group, NvbitfiGroup, nvbitfi_groups, use_of
 from detrain.faults.population.profile import Output, Profile
@@ -125,36 +123,3 @@ def nvbitfi_profile(profile: Profile) -> Iterator[str]:
         columns += [f"{group.name.lower()}: {kernels.total(launch, int(group))}" for group in NvbitfiGroup]
         head = f"index: {launch.count}; kernel_name: {launch.kernel}; ctas: 1; instrs: {sum(opcodes.values())}"
         yield f"NVBit-igprofile; {head}; {', '.join(columns)}, \n"
-
-
-def read_counts(path: Path) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return the instructions of each group by kernel and launch, of a file of either tool.
-
-    Raises FaultInvalid with the line that is none.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    is_nvbitfi = bool(lines) and lines[0].startswith("NVBit-igprofile")
-    found = {}
-    for number, line in enumerate(lines, 1):
-        if not is_nvbitfi and number == 1:
-            continue
-        try:
-            kernel, count, totals = _nvbitfi_line(line) if is_nvbitfi else _sassifi_line(line)
-        except (ValueError, IndexError) as error:
-            raise FaultInvalid(f"{path}:{number}: no launch of a kernel: {error}", "give a profile of upstream's form") from error
-        found[kernel, count] = totals
-    return found
-
-
-def _sassifi_line(line: str) -> tuple[str, int, tuple[int, ...]]:
-    kernel, count, *numbers = line.split(":")
-    if len(numbers) != len(Group) + 1 + len(SASSIFI_OPCODES):
-        raise ValueError(f"{len(numbers)} numbers, expected {len(Group) + 1 + len(SASSIFI_OPCODES)}")
-    return kernel, int(count), tuple(map(int, numbers[: len(Group)]))
-
-
-def _nvbitfi_line(line: str) -> tuple[str, int, tuple[int, ...]]:
-    _, index, name, _, _, columns = line.split(";")
-    numbers = [int(column.split(":")[1]) for column in columns.split(",") if column.strip()]
-    kernel = name.partition("kernel_name:")[2].strip()
-    return kernel, int(index.split(":")[1]), tuple(numbers[-len(NvbitfiGroup) :])

@@ -23,7 +23,8 @@ from detrain.faults.population.trial_row import TrialRow
 
 Tool = Literal["sassifi", "nvbitfi"]
 _SUITE: Final = "detrain"
-_MASKED, _TIMEOUT, _STATUS, _STDOUT, _OUTPUT = 3, 4, 5, 15, 16
+_STDOUT: Final = 15
+"""From this category on NVBitFI counts one more."""
 _README: Final = """\
 Files for the scripts of {tool}, made by detrain of {count} trials.
 
@@ -102,8 +103,7 @@ def _number(row: TrialRow, tool: Tool) -> int:
     """Return a tool's category of a trial."""
     number = row.category
     if not number:
-        by_outcome = {Outcome.MASKED.value: _MASKED, Outcome.HANG.value: _TIMEOUT, Outcome.CRASH.value: _STATUS}
-        number = by_outcome.get(row.outcome, _OUTPUT)
+        number = (Outcome.named(row.outcome) or Outcome.OTHER).category
     return number + (tool == "nvbitfi" and number >= _STDOUT)
 
 

@@ -32,7 +32,7 @@ RULES: Final[tuple[str, ...]] = get_args(Rule)
 PARTS: Final[tuple[str, ...]] = get_args(StratumPart)
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What of a profile is drawn from, and how."""
 
     seed: int = 0
@@ -91,7 +91,7 @@ class Frame:
         return np.asarray(np.bincount(owners, shares, len(self.strata)), np.float64)
 
 
-def frame_of(profile: Profile, choice: Choice) -> Frame:
+def frame_of(profile: Profile, choice: Selection) -> Frame:
     """Return what a choice draws from.
 
     Raises UsageError for a group, mode, model or stratum that is none, FaultInvalid where nothing is left of a group or
@@ -177,17 +177,17 @@ class _Fits:
         return self._known[key]
 
 
-def _chosen(profile: Profile, group: Group | None, choice: Choice) -> list[Output]:
+def _chosen(profile: Profile, group: Group | None, choice: Selection) -> list[Output]:
     if group is None:
         return _of_memory(profile.memory, choice)
     return [each for each in profile.outputs if _is_chosen(each, group, choice)]
 
 
-def _of_memory(outputs: Iterable[Output], choice: Choice) -> list[Output]:
+def _of_memory(outputs: Iterable[Output], choice: Selection) -> list[Output]:
     return [each for each in outputs if each.site.fits(choice.site) and choice.stage in ("", each.site.op)]
 
 
-def _is_chosen(output: Output, group: Group | None, choice: Choice) -> bool:
+def _is_chosen(output: Output, group: Group | None, choice: Selection) -> bool:
     own_alone = not choice.groups
     is_of_group = output.group is group if own_alone else group in output.groups
     return is_of_group and output.site.fits(choice.site) and choice.stage in ("", output.site.stage)
@@ -233,7 +233,7 @@ def _stratum(parts: Sequence[StratumPart], output: Output, mode: Mode, group: Gr
     return " × ".join(said[part] for part in parts) or "all"
 
 
-def _groups(choice: Choice) -> list[Group]:
+def _groups(choice: Selection) -> list[Group]:
     def read() -> Iterator[Group]:
         for text in choice.groups:
             try:
@@ -244,7 +244,7 @@ def _groups(choice: Choice) -> list[Group]:
     return list(dict.fromkeys(read())) or list(OWN)
 
 
-def _models(choice: Choice) -> list[FaultModel]:
+def _models(choice: Selection) -> list[FaultModel]:
     _require(bool(choice.models), "no fault model", "give one or more, FLIP:1 for example")
     return [model_named(name) for name in dict.fromkeys(choice.models)]
 

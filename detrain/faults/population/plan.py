@@ -23,7 +23,7 @@ from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.address import draw_address
 from detrain.faults.population.facts import Facts, Told
-from detrain.faults.population.frame import Cell, Choice, Frame, frame_of
+from detrain.faults.population.frame import Cell, Frame, Selection, frame_of
 from detrain.faults.population.profile import Profile
 
 VERSION: Final = 1
@@ -38,7 +38,7 @@ class SampledPlan:
     """A campaign's trials, drawn from a profile."""
 
     profile: Profile
-    choice: Choice
+    choice: Selection
     count: int
     allocation: tuple[tuple[str, float], ...]
     """By stratum, the share of the trials; together 1."""
@@ -156,7 +156,7 @@ def facts_of(number: int, cell: Cell, injection: Injection, experiment: Experime
 
 def sampled_plan(
     profile: Profile,
-    choice: Choice,
+    choice: Selection,
     count: int,
     *,
     after: int | None = None,

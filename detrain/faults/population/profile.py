@@ -261,7 +261,7 @@ def memory_totals(profile: Profile) -> list[MemoryTotal]:
     return [MemoryTotal(kind, len(names[kind]), *(each / profile.steps for each in size[kind])) for kind in sorted(names)]
 
 
-class _File(msgspec.Struct, frozen=True):
+class _ProfileFile(msgspec.Struct, frozen=True):
     version: int
     digest: str
     profile: Profile
@@ -270,7 +270,7 @@ class _File(msgspec.Struct, frozen=True):
 def write_profile(path: Path, profile: Profile) -> None:
     """Write a profile as JSON, with its version and digest."""
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(msgspec.json.encode(_File(VERSION, profile.digest, profile)) + b"\n")
+    temporary.write_bytes(msgspec.json.encode(_ProfileFile(VERSION, profile.digest, profile)) + b"\n")
     temporary.replace(path)
 
 
@@ -281,7 +281,7 @@ def read_profile(path: Path) -> Profile:
     """
     again = "make it anew with `detrain profile PROGRAM`"
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(path.read_bytes(), type=_ProfileFile)
     except (OSError, msgspec.DecodeError) as error:
         raise FaultInvalid(f"{str(path)!r} is no profile: {error}", again) from error
     if found.version != VERSION:

@@ -14,7 +14,7 @@ from detrain.faults.statistics.wilson import wilson
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ShareDifference:
     """How the share of an event differs: that of the first less that of the second."""
 
     difference: float
@@ -28,7 +28,7 @@ class Comparison:
     trials: int
 
 
-def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: float = CONFIDENCE) -> Comparison:
+def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: float = CONFIDENCE) -> ShareDifference:
     """Compare trials of the same numbers of one plan [trials]: McNemar's exact test, and Newcombe's interval.
 
     Newcombe 1998 (Statistics in Medicine 17, 2635), method 10: the Wilson limits of both shares, put together with
@@ -36,10 +36,10 @@ def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: floa
     """
     total = len(first)
     if not total:
-        return Comparison(0.0, (-1.0, 1.0), 1.0, 0, 0, 0, 0)
+        return ShareDifference(0.0, (-1.0, 1.0), 1.0, 0, 0, 0, 0)
     a, b, c, d = (int((first == one).__and__(second == other).sum()) for one in (True, False) for other in (True, False))
     test = library("statsmodels.stats.contingency_tables").mcnemar([[a, b], [c, d]], exact=True)
-    return Comparison((b - c) / total, newcombe(a, b, c, d, confidence), float(test.pvalue), a, b, c, total)
+    return ShareDifference((b - c) / total, newcombe(a, b, c, d, confidence), float(test.pvalue), a, b, c, total)
 
 
 def newcombe(a: int, b: int, c: int, d: int, confidence: float = CONFIDENCE) -> Interval:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from detrain.faults.statistics.intervals import CONFIDENCE, Interval, share_interval
+from detrain.faults.statistics.intervals import CONFIDENCE, Interval
 
 _HALVINGS: Final = 7
 _FIRST: Final = 30
@@ -38,13 +38,6 @@ class Looks:
         number = self.at.index(trials)
         before = self.at[number - 1] if number else 0
         return (1 - self.confidence) / self.cells * (trials - before) / self.trials
-
-    def interval(self, count: float, trials: int, effective: float | None = None) -> Interval:
-        """Return the interval at a look, after so many trials, `count` of them with the event (Clopper, Pearson).
-
-        Of a stratified sample: `effective` trials, and `count` the share of them.
-        """
-        return share_interval(count, trials if effective is None else effective, 1 - self.error(trials), "beta")
 
     def has_reached(self, interval: Interval, half_width: float) -> bool:
         """Return whether an interval is narrow enough to stop."""

@@ -22,7 +22,7 @@ LEAST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPhase:
+class TwoPhaseShare:
     """The share of an event."""
 
     share: float
@@ -66,27 +66,13 @@ def chosen(numbers: Sequence[int], count: int, seed: int) -> list[int]:
     return sorted(sorted(numbers, key=lambda number: (words[number], number))[:count])
 
 
-def estimate(classes: Mapping[str, int], second: Mapping[str, tuple[int, int]], confidence: float = CONFIDENCE) -> TwoPhase | None:
-    """Return the share of an event among trials that all count the same; see `estimate_weighted`.
-
-    `classes`: trials of the first phase; `second`: of each, how many of how many that were run on had the event.
-    """
-    counts = {name: (count, *second.get(name, (0, 0))) for name, count in classes.items()}
-    names = np.repeat(list(counts), [count for count, _, _ in counts.values()])
-    places = [np.arange(count) for count, _, _ in counts.values()]
-    ran = [place < run for place, (_, _, run) in zip(places, counts.values(), strict=True)]
-    event = [place < happened for place, (_, happened, _) in zip(places, counts.values(), strict=True)]
-    none = np.zeros(0, bool)
-    return estimate_weighted(names, np.ones(len(names)), np.concatenate([none, *ran]), np.concatenate([none, *event]), confidence)
-
-
 def estimate_weighted(
     classes: NDArray[Any],
     weights: NDArray[np.float64],
     ran: NDArray[np.bool_],
     event: NDArray[np.bool_],
     confidence: float = CONFIDENCE,
-) -> TwoPhase | None:
+) -> TwoPhaseShare | None:
     """Return the share of an event; None where a class has no trial that was run on.
 
     Arrays [trials of the first phase]: names of classes, weights, whether a trial was run on, whether it had the event
@@ -124,4 +110,4 @@ def estimate_weighted(
     runs = int(ran.sum())
     effective = share * (1 - share) / variance if 0 < share < 1 and variance > 0 else float(runs)
     low, high = share_interval(share * effective, effective, confidence, "beta")
-    return TwoPhase(share, low, high, len(classes), runs, effective)
+    return TwoPhaseShare(share, low, high, len(classes), runs, effective)

@@ -25,7 +25,7 @@ PULLED_SINCE: Final = ", and it was pulled since"
 _NUMBERS_ONLY: Final = (type(None), bool, int, float, str, bytes, list, dict, set, tuple)
 
 
-class Reads:
+class GeneratorReads:
     """The names that the program's generators read and its loop writes, and whether what they lead to has changed."""
 
     def __init__(self, digest: Callable[[object], str]) -> None:

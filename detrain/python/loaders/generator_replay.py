@@ -90,7 +90,7 @@ class _Pulled:
             self.runs.append([phase, epoch, batch, 1])
 
 
-class Pulls:
+class LoopGenerators:
     """The generators that were there when a loop was entered."""
 
     def __init__(

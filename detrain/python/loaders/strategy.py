@@ -222,7 +222,7 @@ def read_offered(value: object) -> tuple[int, object] | None:
 
 
 def set_state(value: object, which: int, state: object) -> bool:
-    """Set what `read_state` returned; return whether that could be done."""
+    """Set the state that `read_offered` returned; return whether that could be done."""
     setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
     if setter is None:
         return False

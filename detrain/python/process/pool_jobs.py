@@ -3,7 +3,7 @@
 A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far it is at a cut
 is chance; that it has ended is not. So before a state is taken or set, all jobs that the process knows are waited for,
 those that they hand over, and what is called when they are done; their results are data like any other
-(`stdlib_state`). A job that does not end, or that waits for the program itself (a server, a consumer of a queue), is
+(`stdlib_objects`). A job that does not end, or that waits for the program itself (a server, a consumer of a queue), is
 waited for once.
 """
 

@@ -95,7 +95,7 @@ def _read() -> dict[str, object]:
     return found | _environ()
 
 
-class _Variables:
+class _EnvironmentVariables:
     """The variables of the environment as they were read last: to read each anew takes more than to compare them."""
 
     raw: dict[object, object] | None = None
@@ -104,10 +104,10 @@ class _Variables:
 
 def _environ() -> dict[str, object]:
     raw: Any = os.environ._data  # type: ignore[attr-defined]
-    if _Variables.raw != raw:
-        _Variables.found = {_ENVIRON + name: value for name, value in os.environ.items()}
-        _Variables.raw = dict(raw)
-    return _Variables.found
+    if _EnvironmentVariables.raw != raw:
+        _EnvironmentVariables.found = {_ENVIRON + name: value for name, value in os.environ.items()}
+        _EnvironmentVariables.raw = dict(raw)
+    return _EnvironmentVariables.found
 
 
 def _umask() -> int:

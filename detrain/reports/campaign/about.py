@@ -128,8 +128,7 @@ def read_published(path: Path) -> tuple[Published, ...]:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PublishedFile)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{str(path)!r} has no published shares: {error}", todo) from error
-    known = {outcome.value for outcome in Outcome}
     for each in found.share:
-        if each.outcome not in known or not 0 <= each.share <= 1 or not each.source or not each.page:
+        if Outcome.named(each.outcome) is None or not 0 <= each.share <= 1 or not each.source or not each.page:
             raise UsageError(f"{str(path)!r}: {each.share} of {each.outcome!r}, from {each.source!r}, page {each.page!r}", todo)
     return tuple(found.share)

@@ -7,24 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from detrain.faults.outcome_classes import Outcome
 from detrain.faults.statistics.estimates import ENOUGH, Estimate
 from detrain.faults.statistics.latency import Latency
 from detrain.reports.campaign.summary import HeatMap
 
-COLORS: Final = {
-    "masked": "#bbcc88",
-    "immediate INF/NaN": "#882255",
-    "short-term INF/NaN": "#cc6677",
-    "crash": "#222222",
-    "hang": "#666666",
-    "sharp-slow degrade": "#993404",
-    "sharp degrade": "#cc6600",
-    "slow degrade": "#ddaa33",
-    "low test accuracy": "#4477aa",
-    "other": "#aa4499",
-}
-"""By outcome; told apart by colour-blind readers (after Paul Tol's muted scheme). Others are grey."""
-_OTHER: Final = "#aaaaaa"
+_GREY: Final = "#aaaaaa"
 BLUE: Final = "#33668f"
 _LINE: Final = "#c9ced6"
 
@@ -46,8 +34,9 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def color_of(outcome: str) -> str:
-    """Return the colour of an outcome."""
-    return COLORS.get(outcome, _OTHER)
+    """Return the colour of an outcome; grey for what no class is named by."""
+    found = Outcome.named(outcome)
+    return _GREY if found is None else found.color
 
 
 def shares_bar(shares: Mapping[str, float], width: int = 220, height: int = 14) -> str:

@@ -16,7 +16,7 @@ from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.groups import Group
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.faults.statistics.allocation import trials_for
-from detrain.faults.statistics.comparison import Comparison, paired
+from detrain.faults.statistics.comparison import ShareDifference, paired
 from detrain.faults.statistics.estimates import Estimate, Sample
 from detrain.faults.statistics.intervals import CONFIDENCE
 from detrain.faults.statistics.latency import Latency, latency
@@ -68,7 +68,7 @@ class HeatMap(msgspec.Struct, frozen=True):
     cells: list[list[Estimate | None]]
 
 
-class Guard(msgspec.Struct, frozen=True):
+class GuardSummary(msgspec.Struct, frozen=True):
     """What the guard saw."""
 
     by_outcome: dict[str, tuple[int, int, int, int]]
@@ -133,11 +133,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     heat_map: HeatMap
     deviations: Breakdown
     progress: Breakdown
-    guard: Guard | None
+    guard: GuardSummary | None
     avf: list[Avf]
     sizes: list[Size]
     examples: list[Example]
-    comparison: Comparison | None
+    comparison: ShareDifference | None
     comparison_with: str = ""
     seconds: float = 0.0
     early: int = 0
@@ -168,7 +168,7 @@ def summarize(
     columns = columns_of(rows)
     sample = Sample(columns["weight"], columns["stratum"].astype(str), about.strata or None)
     not_masked = ~is_masked(columns)
-    seen = _Seen(columns, sample, not_masked, confidence)
+    seen = _TrialSample(columns, sample, not_masked, confidence)
     pairs = zip(columns["group"].tolist(), columns["mode"].tolist(), strict=True)
     group_names = np.array([_MEMORY if mode == "RF" else _group_name(number) for number, mode in pairs], object)
     total_s = float(columns["seconds"].sum())
@@ -239,7 +239,7 @@ def _order_of_outcomes(outcomes: NDArray[Any]) -> list[str]:
     return [each for each in known if each in found] + sorted(found - set(known))
 
 
-class _Seen:
+class _TrialSample:
     """The trials, to be estimated in parts."""
 
     def __init__(self, columns: Columns, sample: Sample, not_masked: NDArray[np.bool_], confidence: float) -> None:
@@ -298,7 +298,7 @@ class _Seen:
         return HeatMap(rows, columns, [[cell(row, column) for column in columns] for row in rows])
 
 
-def _guard(columns: Columns, seen: _Seen) -> Guard:
+def _guard(columns: Columns, seen: _TrialSample) -> GuardSummary:
     after, steps = columns["alarm_after"], columns["steps"]
     looked = after != _NO_GUARD
     soon, is_seen = (after >= 0) & (after <= SOON), after >= 0
@@ -309,10 +309,10 @@ def _guard(columns: Columns, seen: _Seen) -> Guard:
         table[outcome] = (int(inside.sum()), at_once, ever - at_once, int(inside.sum()) - ever)
     harmful = looked & seen.not_masked
     waits = np.where(is_seen, np.maximum(after, 1), np.maximum(steps, 1))[harmful]
-    return Guard(table, seen.estimate(soon, harmful), latency(waits.astype(np.int64), is_seen[harmful], seen.confidence))
+    return GuardSummary(table, seen.estimate(soon, harmful), latency(waits.astype(np.int64), is_seen[harmful], seen.confidence))
 
 
-def _avf(columns: Columns, seen: _Seen, about: About) -> list[Avf]:
+def _avf(columns: Columns, seen: _TrialSample, about: About) -> list[Avf]:
     found = []
     for name, memory in about.memory.items():
         inside = (columns["mode"] == "RF") & (columns["stage"] == name)
@@ -347,7 +347,7 @@ def _examples(columns: Columns, about: About) -> list[Example]:
     return found
 
 
-def _compared(columns: Columns, not_masked: NDArray[np.bool_], rows: Sequence[TrialRow], confidence: float) -> Comparison:
+def _compared(columns: Columns, not_masked: NDArray[np.bool_], rows: Sequence[TrialRow], confidence: float) -> ShareDifference:
     theirs = columns_of(rows)
     _, mine, its = np.intersect1d(columns["number"], theirs["number"], assume_unique=True, return_indices=True)
     return paired(not_masked[mine], ~is_masked(theirs)[its], confidence)

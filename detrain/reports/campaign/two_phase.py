@@ -12,7 +12,7 @@ from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.facts import Facts
 from detrain.faults.population.second_phase import ENDED, classes_of
 from detrain.faults.population.trial_row import TrialRow
-from detrain.faults.statistics.two_phase import TwoPhase, estimate_weighted
+from detrain.faults.statistics.two_phase import TwoPhaseShare, estimate_weighted
 
 _FACTS = tuple(field.name for field in msgspec.structs.fields(Facts))
 
@@ -31,8 +31,8 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
     """Of these, so many have not been: then nothing is estimated."""
     classes: dict[str, tuple[int, int]]
     """By how far trials were from the golden run: how many, and how many of them are known to the horizon."""
-    masked: TwoPhase | None
-    outcomes: dict[str, TwoPhase]
+    masked: TwoPhaseShare | None
+    outcomes: dict[str, TwoPhaseShare]
     seconds: tuple[float, float]
     """Of the trials of each phase."""
 

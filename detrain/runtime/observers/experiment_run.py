@@ -28,9 +28,9 @@ from detrain.runtime.observers.said import (
     BEHIND,
     KEEPS_VARIABLES,
     VARIABLES_SUFFIX,
+    OutputStreams,
     Said,
-    Streams,
-    Written,
+    WrittenFile,
     digests_of,
     write_variables,
 )
@@ -73,7 +73,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     crash: str = ""
     """The class of the exception with which the program would have ended: its process goes on without it."""
     said: Said | None = None
-    files: list[Written] | None = None
+    files: list[WrittenFile] | None = None
     """At the program's end: all that it has written."""
     end: str = ""
     """Why the run ended where it did: the last line."""
@@ -97,7 +97,7 @@ class ExperimentRun:
         self._instruments: Instruments | None = None
         self._sides: list[Instruments] = []
         self._is_ending = self._has_begun = False
-        self._streams = Streams()
+        self._streams = OutputStreams()
         self._take_up(plans[0])
 
     def _take_up(self, plan: Experiment) -> None:

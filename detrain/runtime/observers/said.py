@@ -52,7 +52,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
         return *self.at, self.is_body
 
 
-class Written(msgspec.Struct, frozen=True, omit_defaults=True):
+class WrittenFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that the program has written, as it is in the end."""
 
     path: str
@@ -62,7 +62,7 @@ class Written(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body that has last opened it to write, where one has."""
 
 
-class Streams:
+class OutputStreams:
     """Stdout and stderr of this process."""
 
     def __init__(self) -> None:
@@ -106,9 +106,9 @@ def _can_be_read(number: int) -> bool:
         return False
 
 
-def digests_of(paths: Mapping[str, Address | None]) -> list[Written]:
+def digests_of(paths: Mapping[str, Address | None]) -> list[WrittenFile]:
     """Return files as they are now, by path, without those that are gone."""
-    return [Written(path, digest, last) for path, last in sorted(paths.items()) if (digest := _digest(path))]
+    return [WrittenFile(path, digest, last) for path, last in sorted(paths.items()) if (digest := _digest(path))]
 
 
 def _digest(path: str) -> str:

@@ -39,11 +39,11 @@ UNFIRED: Final = "not fired"
 """How a trial ends whose fault was not done: its site did not run, or has another shape in this step."""
 
 
-_State = tuple[str, object]
+_ProgramState = tuple[str, object]
 """The program's, as a digest, and what the series remembers."""
 
 
-class Campaign(ExperimentRun):
+class TrialsInProcess(ExperimentRun):
     """The trials of this process. What `ExperimentRun` does for one, this does for each."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
@@ -182,7 +182,7 @@ class Rewind:
 
     def __init__(
         self,
-        campaign: Campaign,
+        campaign: TrialsInProcess,
         window: Window,
         guard: Guard | None,
         baseline: Callable[[], Baseline],
@@ -192,7 +192,7 @@ class Rewind:
     ) -> None:
         self.guard: Final = guard
         self._whole = whole
-        self._reference: tuple[StepLine, _State] | None = None
+        self._reference: tuple[StepLine, _ProgramState] | None = None
         """The step without a fault that was done last, and the state behind it."""
         self._campaign, self._window, self._kept_in = campaign, window, kept_in
         self._baseline, self._set_baseline = baseline, set_baseline
@@ -299,7 +299,7 @@ class Rewind:
         elif campaign.may_be_equal and known is not None and known[0] == last and self._state_of(loop, frame) == known[1]:
             campaign.stop(EQUAL)
 
-    def _state_of(self, loop: RunningLoop, frame: FrameType) -> _State:
+    def _state_of(self, loop: RunningLoop, frame: FrameType) -> _ProgramState:
         files = self._window.moments[0].files
         state = self._whole.digest(frame, loop, self._baseline(), self._campaign.plan.at, files)
         return state, self._campaign.series_state()

@@ -69,7 +69,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class RankLost:
     """The connection to a rank has ended, or it has been seen stopped."""
 
     rank: int
@@ -120,7 +120,7 @@ class Finish:
     """The program has done all its work, on all ranks."""
 
 
-Event = Tick | Heard | Lost | Trouble | Voted | Saved | NotSaved | Sealed | Finish
+Event = Tick | Heard | RankLost | Trouble | Voted | Saved | NotSaved | Sealed | Finish
 
 # Actions.
 
@@ -167,7 +167,7 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndProcess:
     """End the process. `speaks`: this rank is the one that says so."""
 
     committed: str | None
@@ -175,7 +175,7 @@ class End:
     speaks: bool
 
 
-Action = Send | Drop | TakeVote | Write | Seal | End
+Action = Send | Drop | TakeVote | Write | Seal | EndProcess
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ class Machine:
                 self._tick()
             case Heard(rank, message):
                 self._hear(rank, message)
-            case Lost(rank, why, is_stopped):
+            case RankLost(rank, why, is_stopped):
                 self._lose([rank], why, is_fenced=is_stopped)
             case Trouble(why):
                 self._trouble(why)
@@ -434,7 +434,7 @@ class Machine:
 
     def _end(self, committed: str | None, text: str, *, speaks: bool) -> None:
         self.state = State.ENDED
-        self._out.append(End(committed, text, speaks))
+        self._out.append(EndProcess(committed, text, speaks))
 
 
 def neighbours(rank: int, world: int) -> frozenset[int]:

@@ -28,7 +28,7 @@ _NAME: Final = "manifest.json"
 _CHUNK_BYTES: Final = 1 << 22
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CommitManifest(msgspec.Struct, frozen=True):
     """What is committed."""
 
     format: int
@@ -51,11 +51,11 @@ class Manifest(msgspec.Struct, frozen=True):
         return self.point.done
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundCheckpoint(msgspec.Struct, frozen=True):
     """A complete just-in-time checkpoint. `folder`: that of its incarnation."""
 
     folder: Path
-    manifest: Manifest
+    manifest: CommitManifest
 
     @property
     def big(self) -> Path:
@@ -98,7 +98,7 @@ def write_part(
     return files
 
 
-def seal(folder: Path, manifest: Manifest | None) -> str | None:
+def seal(folder: Path, manifest: CommitManifest | None) -> str | None:
     """Commit, unless the incarnation has a manifest; return the round that is committed, perhaps another.
 
     Without a manifest: look for one. Raises OSError.
@@ -121,7 +121,7 @@ def seal(folder: Path, manifest: Manifest | None) -> str | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(data, type=Manifest).round
+        return msgspec.json.decode(data, type=CommitManifest).round
     except msgspec.DecodeError as error:
         raise OSError(errno.EIO, f"{path} cannot be read: {error}") from error
 
@@ -137,7 +137,7 @@ def _name_it(temporary: Path, path: Path) -> None:
         temporary.rename(path)  # a file system without links: the last one wins, and each is whole
 
 
-def find(home: Path, job: str, world: int) -> tuple[Found | None, list[str]]:
+def find(home: Path, job: str, world: int) -> tuple[FoundCheckpoint | None, list[str]]:
     """Return the newest complete checkpoint of a job, and what was passed over, a line each with the reason."""
     found, passed = [], []
     for folder in sorted(home.glob("jit-*")):
@@ -146,16 +146,16 @@ def find(home: Path, job: str, world: int) -> tuple[Found | None, list[str]]:
         except (OSError, ValueError) as error:
             passed.append(f"{folder.name} is passed over: {error}")
         else:
-            found.append(Found(folder, manifest))
+            found.append(FoundCheckpoint(folder, manifest))
     newest = max(found, key=lambda each: (each.manifest.done, each.manifest.point), default=None)
     return newest, passed
 
 
-def _checked(folder: Path, job: str, world: int) -> Manifest:
+def _checked(folder: Path, job: str, world: int) -> CommitManifest:
     path = folder / _NAME
     if not path.exists():
         raise ValueError("it has no manifest: its run ended before all was saved")
-    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)  # DecodeError is a ValueError
+    manifest = msgspec.json.decode(path.read_bytes(), type=CommitManifest)  # DecodeError is a ValueError
     if manifest.format != FORMAT:
         raise ValueError(f"it has format {manifest.format}; this detrain reads {FORMAT}")
     if manifest.world != world:

@@ -41,7 +41,7 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ConnectionEnded:
     """A connection has ended."""
 
     why: str
@@ -56,7 +56,7 @@ class Mesh:
         self._by_fd: dict[int, _Connection] = {}
         self._by_rank: dict[int, _Connection] = {}
         self._dropped: set[int] = set()
-        self._early: list[tuple[int, Message | Ended]] = []
+        self._early: list[tuple[int, Message | ConnectionEnded]] = []
         """For the next `poll`: what came while connections were made, and connections that could not be."""
         listener.setblocking(False)
         self._epoll = select.epoll()
@@ -73,12 +73,12 @@ class Mesh:
             with self._lock:
                 self._call(rank)
         deadline = time.monotonic() + timeout_s
-        early: list[tuple[int, Message | Ended]] = []
+        early: list[tuple[int, Message | ConnectionEnded]] = []
         while (missing := ranks - self._by_rank.keys()) or any(each.unsent for each in list(self._by_fd.values())):
             if time.monotonic() > deadline:
                 raise RanksApart(f"ranks {sorted(missing)} have not come to rank {self._me.rank} in time")
             items = self.poll(0.05)
-            if lost := [f"rank {rank} ({item.why})" for rank, item in items if isinstance(item, Ended) and rank in ranks]:
+            if lost := [f"rank {rank} ({item.why})" for rank, item in items if isinstance(item, ConnectionEnded) and rank in ranks]:
                 raise RanksApart(f"rank {self._me.rank} has lost {lost[0]} at the start")
             early += items
         self._early += early
@@ -93,7 +93,7 @@ class Mesh:
             if connection is not None:
                 self._put(connection, data)
 
-    def poll(self, timeout_s: float) -> list[tuple[int, Message | Ended]]:
+    def poll(self, timeout_s: float) -> list[tuple[int, Message | ConnectionEnded]]:
         """Return what has come from whom."""
         events = self._epoll.poll(timeout_s)
         with self._lock:
@@ -142,12 +142,12 @@ class Mesh:
             family, kind, _, _, address = socket.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)[0]
             made = socket.socket(family, kind)
         except OSError as error:
-            self._early.append((rank, Ended(f"no connection: {error.strerror or error}")))
+            self._early.append((rank, ConnectionEnded(f"no connection: {error.strerror or error}")))
             return None
         made.setblocking(False)
         if (code := made.connect_ex(address)) not in {0, errno.EINPROGRESS}:
             made.close()
-            self._early.append((rank, Ended(f"no connection: {errno.errorcode.get(code, code)}")))
+            self._early.append((rank, ConnectionEnded(f"no connection: {errno.errorcode.get(code, code)}")))
             return None
         connection = self._add(made, rank)
         hello = _HELLO.encode(_Hello(self.table.incarnation, self._me.rank))
@@ -190,7 +190,7 @@ class Mesh:
             connection.unsent += data[sent:]
             self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
 
-    def _serve(self, connection: _Connection, what: int, items: list[tuple[int, Message | Ended]]) -> None:
+    def _serve(self, connection: _Connection, what: int, items: list[tuple[int, Message | ConnectionEnded]]) -> None:
         why = None
         if what & select.EPOLLOUT and connection.unsent:
             try:
@@ -221,7 +221,7 @@ class Mesh:
             rank = connection.rank
             self._close(connection)
             if rank is not None:
-                items.append((rank, Ended(why)))
+                items.append((rank, ConnectionEnded(why)))
         return None
 
     def _identified(self, connection: _Connection) -> bool:

@@ -15,7 +15,7 @@ _LOCKED_S: Final = 0.5
 microseconds, unless it hangs there, in a signal handler of the program."""
 
 
-class Program:
+class ProgramThread:
     """The program's thread goes from cut to gate to step. Frozen, it goes as far as the next of these, and rests.
 
     Closed, it publishes nothing more: what a vote has said that there is, stays.

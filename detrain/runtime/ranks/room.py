@@ -19,11 +19,11 @@ from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.machine import Finish, Machine, Timing, Trouble, neighbours
 from detrain.runtime.ranks.mesh import join
 from detrain.runtime.ranks.processes import SigtermPipe, this_node, this_process
-from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.rendezvous import Peer, Store
 from detrain.runtime.ranks.slots import HeldSlots, OwnSlots, buddy_of
 from detrain.runtime.ranks.vote import Point
-from detrain.runtime.ranks.watcher import Leave, Place, Source, Watcher
+from detrain.runtime.ranks.watcher import Leave, RankFiles, Source, Watcher
 from detrain.runtime.ranks.wire import Ready, Small
 
 
@@ -51,10 +51,10 @@ class Setup:
     """Of the store."""
 
 
-_live: Final[weakref.WeakSet[Ranks]] = weakref.WeakSet()
+_live: Final[weakref.WeakSet[RankMember]] = weakref.WeakSet()
 
 
-class Ranks:
+class RankMember:
     """One rank among others, from `meet` to `finish`. All methods are for the program's own thread."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Ranks:
         held = HeldSlots(owners)
         self._gate.hold(held.entered())
         self._slots = OwnSlots(local, rank, mesh.table.incarnation)
-        self._program = Program(steps, cuts)
+        self._program = ProgramThread(steps, cuts)
         self.pace = Pace(setup.hang_floor_s)
         """Of the stretches that this rank's program goes through."""
         near = neighbours(rank, world)
@@ -84,7 +84,7 @@ class Ranks:
         is_main = threading.current_thread() is threading.main_thread()
         self._sigterm = SigtermPipe() if setup.hears_sigterm and is_main else None
         machine = Machine(rank, world, near, setup.timing)
-        place = Place(setup.home, local, setup.job)
+        place = RankFiles(setup.home, local, setup.job)
         self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self.pace, source, place, self._sigterm, leave)
         _live.add(self)
         self._watcher.start()
@@ -190,4 +190,4 @@ def _forget_all() -> None:
 
 os.register_at_fork(after_in_child=_forget_all)
 
-__all__ = ["Late", "Ranks", "RanksApart", "Setup"]
+__all__ = ["Late", "RankMember", "RanksApart", "Setup"]

@@ -56,10 +56,6 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     writers: tuple[tuple[Point, tuple[int, ...]], ...]
     """By point, for each rank, who writes its small state."""
 
-    def points(self) -> tuple[Point, ...]:
-        """The points at which every rank's small state is saved."""
-        return tuple(point for point, _ in self.writers)
-
     def all_writers(self) -> frozenset[int]:
         """Every rank that has something to write."""
         return frozenset({self.saver}.union(*(ranks for _, ranks in self.writers)))
@@ -98,12 +94,12 @@ def decide(votes: Mapping[int, Vote], world: int, unable: Iterable[int] = ()) ->
     return NoPoint("; ".join(reasons))
 
 
-_Holders = dict[Point, dict[int, set[int]]]
+_StateHolders = dict[Point, dict[int, set[int]]]
 """By point and owner, who can write the small state."""
 
 
-def _holders(votes: Mapping[int, Vote], able: frozenset[int]) -> _Holders:
-    holders: _Holders = {}
+def _holders(votes: Mapping[int, Vote], able: frozenset[int]) -> _StateHolders:
+    holders: _StateHolders = {}
     for rank in sorted(able):
         for owner, points in votes[rank].holds:
             for point in points:
@@ -120,7 +116,7 @@ def _saver(clean: Mapping[int, Vote], able: frozenset[int]) -> int | str:
     return min(candidates) if candidates else "no rank can write the state"
 
 
-def _point(holders: _Holders, done: int, world: int) -> tuple[Point, Point] | str:
+def _point(holders: _StateHolders, done: int, world: int) -> tuple[Point, Point] | str:
     """Return the newest point of a big state, and its base, or why there is none."""
     fitting = sorted((point for point in holders if point.done == done), key=lambda point: (point.kind == "c", point), reverse=True)
     for point in fitting:
@@ -133,7 +129,7 @@ def _point(holders: _Holders, done: int, world: int) -> tuple[Point, Point] | st
     return f"after {done} steps, the small states of {_some_ranks(missing)} are lost"
 
 
-def _base(holders: _Holders, entry: Point) -> Point | None:
+def _base(holders: _StateHolders, entry: Point) -> Point | None:
     return next((point for point in holders if point.kind == "c" and point.cut == entry.cut), None)
 
 

@@ -23,13 +23,13 @@ from detrain.runtime.ranks.gate import Gate
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.machine import (
     Drop,
-    End,
+    EndProcess,
     Event,
     Finish,
     Heard,
-    Lost,
     Machine,
     NotSaved,
+    RankLost,
     Saved,
     Seal,
     Sealed,
@@ -41,10 +41,10 @@ from detrain.runtime.ranks.machine import (
     Voted,
     Write,
 )
-from detrain.runtime.ranks.manifest import FORMAT, Manifest, folder_of, seal, write_part
-from detrain.runtime.ranks.mesh import Ended, Mesh
+from detrain.runtime.ranks.manifest import FORMAT, CommitManifest, folder_of, seal, write_part
+from detrain.runtime.ranks.mesh import ConnectionEnded, Mesh
 from detrain.runtime.ranks.processes import SigtermPipe
-from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.slots import HeldSlots, read_slots
 from detrain.runtime.ranks.vote import Decision, Point, Vote
 from detrain.runtime.ranks.wire import Ready, Small, View
@@ -111,7 +111,7 @@ def leave(ending: Ending) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankFiles:
     """Where a rank's files are, and of which job."""
 
     home: Path
@@ -130,10 +130,10 @@ class Watcher(threading.Thread):
         mesh: Mesh,
         gate: Gate,
         held: HeldSlots,
-        program: Program,
+        program: ProgramThread,
         pace: Pace,
         source: Source,
-        place: Place,
+        place: RankFiles,
         sigterm: SigtermPipe | None,
         leave: Leave,
     ) -> None:
@@ -186,8 +186,8 @@ class Watcher(threading.Thread):
                     self._gate.hold(self._held.entered())
                 case Ready(step, round_, number):
                     self._gate.hear(step, round_, number)
-                case Ended(why):
-                    self._step(Lost(rank, why))
+                case ConnectionEnded(why):
+                    self._step(RankLost(rank, why))
                 case _:
                     self._step(Heard(rank, item))
         with suppress(BlockingIOError):
@@ -210,7 +210,7 @@ class Watcher(threading.Thread):
             self._mesh.flush(1.0)
             self._is_over = True
 
-    def _do(self, action: Send | Drop | TakeVote | Write | Seal | End) -> None:
+    def _do(self, action: Send | Drop | TakeVote | Write | Seal | EndProcess) -> None:
         match action:
             case Send(to, message):
                 for rank in to:
@@ -226,14 +226,14 @@ class Watcher(threading.Thread):
                 self._work(lambda: self._write(view, decision))
             case Seal():
                 self._work(lambda: Sealed(action.view, seal(self._folder, self._manifest(action))))
-            case End():
+            case EndProcess():
                 self._end(action)
 
     def _look_around(self) -> None:
         for rank in self._machine.quiet(_LOOK_BEATS * self._machine.timing.beat_s):
             # One that is gone is told by the end of its connection, behind its last words: it may have finished.
             if rank in self._here and processes.rests(self._mesh.table.peers[rank].process) == "is stopped":
-                self._step(Lost(rank, "the process is stopped", is_stopped=True))
+                self._step(RankLost(rank, "the process is stopped", is_stopped=True))
         if self._machine.state is State.RUN and (late := self._pace.late(time.monotonic())):
             self._step(Trouble(late))
 
@@ -253,7 +253,7 @@ class Watcher(threading.Thread):
             if self._machine.state is State.FREEZE:
                 self._work(lambda: Voted(view, self._vote(None)))
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: EndProcess) -> None:
         self._mesh.flush(1.0)
         time.sleep(0.02)  # what has come and is not read would have the kernel take back what was sent
         manifest = None if end.committed is None else self._folder / "manifest.json"
@@ -298,12 +298,12 @@ class Watcher(threading.Thread):
             raise OSError(f"the small state of rank {rank} at {point.name} is gone")
         return states[point]
 
-    def _manifest(self, action: Seal) -> Manifest | None:
+    def _manifest(self, action: Seal) -> CommitManifest | None:
         if action.decision is None:
             return None
         point, base = action.decision.point, action.decision.base
         world, extra = self._machine.world, self._source.extra()
-        return Manifest(
+        return CommitManifest(
             FORMAT,
             self._place.job,
             self._incarnation.hex(),

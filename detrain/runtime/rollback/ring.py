@@ -43,7 +43,7 @@ class CannotGoBackError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class _StateAtCut:
     """The program at a cut: Python state, random streams, and where what holds nothing but a position is."""
 
     python: Live
@@ -59,7 +59,7 @@ class _Load:
 
     item: object
     content: Live
-    after: _State | None
+    after: _StateAtCut | None
     loaded: list[object]
     """What each framework says of it."""
     fetched: list[list[Array]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Moment:
     batches_done: int
     source: weakref.ref[Any]
     frame: int
-    state: _State
+    state: _StateAtCut
     held: list[object]
     files: Mapping[str, FileState]
     names: dict[str, set[str]]
@@ -270,7 +270,7 @@ class Ring:
                 return item
         raise CannotGoBackError("the batch cannot be fetched again")
 
-    def _put_back(self, state: _State, frame: FrameType, baseline: Baseline) -> None:
+    def _put_back(self, state: _StateAtCut, frame: FrameType, baseline: Baseline) -> None:
         missing = self._capture.restore_live(frame, state.python, baseline)
         if missing:
             raise CannotGoBackError("; ".join(missing[:4]))
@@ -278,16 +278,16 @@ class Ring:
 
     # What is there.
 
-    def _state(self, frame: FrameType, baseline: Baseline) -> _State:
+    def _state(self, frame: FrameType, baseline: Baseline) -> _StateAtCut:
         python = self._capture.encode_live(frame, baseline)
         places = [(value, path, _place(value)) for value, path in python.opaque]
-        return _State(python, self._streams.read(), places, dict(self._streams.drawn))
+        return _StateAtCut(python, self._streams.read(), places, dict(self._streams.drawn))
 
     def _note(self, obstacle: str) -> None:
         if obstacle not in self.obstacles:
             self.obstacles.append(obstacle)
 
-    def _note_moves(self, moment: Moment, now: _State | None) -> None:
+    def _note_moves(self, moment: Moment, now: _StateAtCut | None) -> None:
         """Note what the body has moved on: a position cannot be set back."""
         for reason in [reason for part in self._adapters.rollback for reason in part.irreversible()]:
             self._note(reason)
@@ -304,7 +304,7 @@ class Ring:
     def _is_here(moment: Moment, source: object, frame: FrameType) -> bool:
         return moment.source() is source and moment.frame == id(frame)
 
-    def _way_back(self, loop: Any, state: _State) -> Callable[[], Iterator[Any]] | None:
+    def _way_back(self, loop: Any, state: _StateAtCut) -> Callable[[], Iterator[Any]] | None:
         """Return what makes the iterator of a loop as it is now, or None: then its batches are kept."""
         remade: list[object] = []
         way = self._way_of(loop.iterator, remade)
@@ -378,7 +378,7 @@ def _identity(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | bytes | None) else id(value)
 
 
-def _is_same(one: _State, other: _State) -> bool:
+def _is_same(one: _StateAtCut, other: _StateAtCut) -> bool:
     """Return whether two states are equal; constant tensors by their values."""
     if one.streams != other.streams or one.python.graph != other.python.graph:
         return False

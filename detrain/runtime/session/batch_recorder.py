@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from types import FrameType
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from detrain.base.config import SELDOM, Config, Every
 from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
 from detrain.python.loaders.batch_digests import Batches
-from detrain.python.loaders.generator_replay import Elements, Pulls
+from detrain.python.loaders.generator_replay import Elements, LoopGenerators
 from detrain.python.process.random_streams import Stream, Streams
 from detrain.runtime.state.position import Position
 from detrain.store.journal import Journal
@@ -55,7 +54,7 @@ class BatchRecorder:
         """Whether one of them would have been needed: no state is taken before the epoch's end."""
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
         self.elements = Elements(streams, journal, self._note_element)
-        self.pulls = Pulls(
+        self.pulls = LoopGenerators(
             position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams, self.elements
         )
         self._at_batch: dict[str, bytes] | None = None
@@ -122,14 +121,6 @@ class BatchRecorder:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, (np.ndarray, *self._adapters.constant_types)) for part in parts):
             self._note_element(value)
-
-    def begin_yield(self, frame: FrameType) -> None:
-        """A generator of the program is asked for its next value."""
-        self.pulls.begin(frame)
-
-    def note_yield(self, frame: FrameType, value: object) -> None:
-        """A generator of the program is about to yield."""
-        self.pulls.note(frame, value)
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
         """Take the digest of what the body of the batch has loaded.

@@ -26,7 +26,7 @@ from detrain.runtime.ranks.machine import Timing
 from detrain.runtime.ranks.processes import free_bytes
 from detrain.runtime.ranks.rate import NEEDED, Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
-from detrain.runtime.ranks.room import Ranks, Setup
+from detrain.runtime.ranks.room import RankMember, Setup
 from detrain.runtime.state.split_snapshot import Split, split
 from detrain.store import Snapshot
 from detrain.store.job_home import EVERY, JUST_IN_TIME
@@ -78,7 +78,7 @@ class JustInTime:
             hears_sigterm=config.saves_on_sigterm,
             key=f"ranks-{config.ranks.job}",
         )
-        self._ranks = Ranks(setup, FolderStore(self._folder), self)
+        self._ranks = RankMember(setup, FolderStore(self._folder), self)
 
     def at_cut(self, done: int, take: Callable[[], Snapshot | None], *, is_first: bool) -> None:
         """A batch is about to be loaded, of the epoch the first or a later one, after so many that are done. If the

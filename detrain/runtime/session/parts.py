@@ -19,7 +19,7 @@ from detrain.python.process.random_streams import Streams
 from detrain.python.process.sigterm import Termination
 from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
-from detrain.runtime.observers.trials_in_process import Campaign, Rewind
+from detrain.runtime.observers.trials_in_process import Rewind, TrialsInProcess
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.rollback.recovery import Recovery
 from detrain.runtime.rollback.ring import Ring
@@ -80,7 +80,7 @@ class Parts:
             self.termination.watch()
         trial = VerifyPlan.of_environment()
         plans = of_environment()
-        kind = Campaign if len(plans) > 1 else ExperimentRun
+        kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
         self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors_now, self.saves.drain) if plans else None
         self.recorder = BatchRecorder(config, self.saves.journal, self.adapters, self.streams, position)
         self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
@@ -107,7 +107,7 @@ class Parts:
             self.adapters, self.streams, *beside, is_strict=config.is_strict, allowed=config.allowed_losses
         )
         self.recorder.batches.suspects = self.uncaptured.named
-        if isinstance(self.experiment, Campaign):
+        if isinstance(self.experiment, TrialsInProcess):
             window = Window(1, self.capture, self.adapters, self.streams, self.files)
             told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
             whole = WholeState(self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)

@@ -401,14 +401,14 @@ def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
 def note_yield(value: T) -> T:
     """Note that a generator of the program is about to yield a value; return the value."""
     if _session is not None:
-        _guarded(_session.recorder.note_yield, sys._getframe(1), value)
+        _guarded(_session.recorder.pulls.note, sys._getframe(1), value)
     return value
 
 
 def begin_yield(value: T | None = None) -> T | None:
     """Note that a generator of the program is asked for its next value; return what its first statement computes."""
     if _session is not None:
-        _guarded(_session.recorder.begin_yield, sys._getframe(1))
+        _guarded(_session.recorder.pulls.begin, sys._getframe(1))
     return value
 
 

@@ -8,15 +8,13 @@ from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.cursor import Cursor
 from detrain.python.outside.change_log import Changes
-from detrain.python.outside.clock_and_entropy import Outside
+from detrain.python.outside.clock_and_entropy import Outside, Readings
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.open_files import Files
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import pending_callbacks, pool_jobs
 from detrain.store import Catalogue, Meta
 from detrain.store.catalogue import cursor_of
-
-Readings = dict[str, list[str]]
 
 
 class World:

@@ -25,7 +25,7 @@ from detrain.python.inspect.names import is_frozen, is_user_class, own_attribute
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.loaders.strategy import RunningLoop, is_made_anew
 from detrain.python.outside.open_files import Files
 from detrain.python.process import pool_jobs
@@ -60,7 +60,7 @@ class Missing(NamedTuple):
 class Capture:
     """Encodes and restores the Python state of the user's program."""
 
-    def __init__(self, adapters: Adapters, files: Files, pulls: Pulls) -> None:
+    def __init__(self, adapters: Adapters, files: Files, pulls: LoopGenerators) -> None:
         self._adapters = adapters
         self._pulls = pulls
         self._files = files

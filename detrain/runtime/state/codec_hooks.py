@@ -17,7 +17,7 @@ from detrain.python.codec.api import Hooks, Item
 from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.loaders.strategy import read_offered, set_state
 from detrain.python.outside.open_files import Files
 
@@ -27,7 +27,7 @@ _UNREAD: Final = np.empty(0)
 class ProgramHooks(Hooks):
     """See `Hooks`. Made anew for each walk: which modules the program has is looked up once."""
 
-    def __init__(self, adapters: Adapters, files: Files, pulls: Pulls) -> None:
+    def __init__(self, adapters: Adapters, files: Files, pulls: LoopGenerators) -> None:
         self._adapters, self._files, self._pulls = adapters, files, pulls
         self._leaves, self._rules, self._loaders = adapters.leaves, adapters.rules, adapters.loaders
         self._constants, self._reads = adapters.constant_types, True

@@ -26,8 +26,8 @@ from detrain.python.inspect.object_graph import (
     is_harmless,
     place_of_loss,
 )
-from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, Reads
-from detrain.python.loaders.generator_replay import Pulls
+from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, GeneratorReads
+from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs
 from detrain.python.process.random_streams import Streams
@@ -55,7 +55,7 @@ class Uncaptured:
         adapters: Adapters,
         streams: Streams,
         contents: Contents,
-        pulls: Pulls,
+        pulls: LoopGenerators,
         moment: Callable[[], object],
         *,
         is_strict: bool,
@@ -63,7 +63,7 @@ class Uncaptured:
     ) -> None:
         """`moment` tells one place of the run from another; `allowed` are places of which the user goes on without."""
         self._pulls, self._moment = pulls, moment
-        self._reads = Reads(lambda value: digest_value(value, adapters.to_array))
+        self._reads = GeneratorReads(lambda value: digest_value(value, adapters.to_array))
         self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
         self._allowed = allowed
         self.named: Final[set[str]] = set()

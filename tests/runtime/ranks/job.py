@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from detrain.runtime.ranks.machine import Timing
-from detrain.runtime.ranks.manifest import Found, find
+from detrain.runtime.ranks.manifest import FoundCheckpoint, find
 from detrain.runtime.ranks.rendezvous import FolderStore
-from detrain.runtime.ranks.room import Ranks, Setup
+from detrain.runtime.ranks.room import RankMember, Setup
 
 STEPS = 14
 LIMIT_S = 40.0
@@ -166,7 +166,9 @@ class Job:
         )
         found, _ = find(setup.home, "toy", self.world)
         is_tail = found is not None and self.restore(found)
-        self.ranks = Ranks(setup, FolderStore(self.folder / "store"), self, steps=self.step + is_tail, cuts=self.step + is_tail)
+        self.ranks = RankMember(
+            setup, FolderStore(self.folder / "store"), self, steps=self.step + is_tail, cuts=self.step + is_tail
+        )
         try:
             if is_tail:
                 self.tail()
@@ -179,7 +181,7 @@ class Job:
         self.ranks.finish()
         (self.folder / f"final-{rank}").write_text(json.dumps([self.weights, self.stream]))
 
-    def restore(self, found: Found) -> bool:
+    def restore(self, found: FoundCheckpoint) -> bool:
         """Set the state; return whether the next is the tail of a step."""
         point = found.manifest.point
         self.weights = int((found.big / "weights").read_text())

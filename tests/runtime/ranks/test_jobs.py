@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from detrain.runtime.ranks.manifest import Found, find
+from detrain.runtime.ranks.manifest import FoundCheckpoint, find
 from tests.runtime.ranks.job import EXIT_CODE, Server, expected
 
 KILLED, SEGV = -9, -11
@@ -33,7 +33,7 @@ def fault(kind: str, place: str = "body", rank: int | str = 1, step: int | None 
     return {"kind": kind, "place": place, "rank": rank} | ({} if step is None else {"step": step}) | more
 
 
-def saved(folder: Path, world: int) -> Found | None:
+def saved(folder: Path, world: int) -> FoundCheckpoint | None:
     return find(folder / "home", "toy", world)[0]
 
 
@@ -50,7 +50,9 @@ def goes_on(server: Server, folder: Path, world: int, **more: Any) -> None:
     assert finals == [[weights, stream] for stream in streams]
 
 
-def is_exact(server: Server, folder: Path, world: int, statuses: list[int], *faults: dict[str, Any], **more: Any) -> Found:
+def is_exact(
+    server: Server, folder: Path, world: int, statuses: list[int], *faults: dict[str, Any], **more: Any
+) -> FoundCheckpoint:
     """A job that fails at step 9 saves what it has after 9 or 10 steps, says so once, and goes on to the same bits."""
     assert server.run(folder, world, *faults, **more) == statuses, said(folder, world)
     found = saved(folder, world)

@@ -43,7 +43,7 @@ class Rank:
     has_voted: bool = False
     asked: deque[Any] = field(default_factory=deque)
     dropped: set[int] = field(default_factory=set)
-    ending: m.End | None = None
+    ending: m.EndProcess | None = None
 
 
 class World(RuleBasedStateMachine):
@@ -104,7 +104,7 @@ class World(RuleBasedStateMachine):
         self.ranks[rank].alive, self.has_trouble = False, True
         for other in range(self.world):
             if other != rank:
-                self.queues[rank, other].append(m.Lost(rank, "EOF"))
+                self.queues[rank, other].append(m.RankLost(rank, "EOF"))
 
     @rule(rank=RANKS)
     def stop_or_wake(self, rank: int) -> None:
@@ -120,7 +120,7 @@ class World(RuleBasedStateMachine):
             if self.false_alarms >= 2:
                 return
             self.false_alarms += 1
-        self._step(rank, m.Lost(other, "silence", is_stopped=True))
+        self._step(rank, m.RankLost(other, "silence", is_stopped=True))
 
     @rule(rank=RANKS)
     def trouble(self, rank: int) -> None:
@@ -137,7 +137,7 @@ class World(RuleBasedStateMachine):
             return
         item = queue.popleft()
         if a not in self.ranks[b].dropped:
-            self._step(b, item if isinstance(item, m.Lost) else m.Heard(a, item))
+            self._step(b, item if isinstance(item, m.RankLost) else m.Heard(a, item))
 
     @rule(pairs=st.lists(st.tuples(RANKS, RANKS), max_size=12))
     def bustle(self, pairs: list[tuple[int, int]]) -> None:
@@ -212,14 +212,14 @@ class World(RuleBasedStateMachine):
                         self.queues[rank, other].append(message)
                 case m.Drop(other, is_fenced):
                     r.dropped.add(other)
-                    self.queues[rank, other].append(m.Lost(rank, "EOF"))
+                    self.queues[rank, other].append(m.RankLost(rank, "EOF"))
                     if is_fenced and not self.has_nodes:
                         self.kill(other)
-                case m.End():
+                case m.EndProcess():
                     r.ending = action
                     for other in range(self.world):
                         if other != rank:
-                            self.queues[rank, other].append(m.Lost(rank, "EOF"))
+                            self.queues[rank, other].append(m.RankLost(rank, "EOF"))
                 case _:
                     r.asked.append(action)
 
@@ -246,7 +246,7 @@ class World(RuleBasedStateMachine):
                 for other in range(self.world):
                     r = self._running(rank)
                     if r and self.ranks[other].alive and self.ranks[other].stopped and other != rank:
-                        self._step(rank, m.Lost(other, "silence", is_stopped=True))
+                        self._step(rank, m.RankLost(other, "silence", is_stopped=True))
             if before == self._snapshot():
                 break
         states = {r.machine.state for r in self.ranks if r.alive and not r.stopped}
@@ -292,7 +292,7 @@ def test_a_disk_that_fails_the_last_rank_twice_ends_it() -> None:
 
     (end,) = alone.step(m.NotSaved("stale handle"), 0.0)
 
-    assert isinstance(end, m.End)
+    assert isinstance(end, m.EndProcess)
     assert end.committed is None
     assert "no rank that is left can write" in end.text
     assert "stale handle" in end.text
@@ -303,7 +303,7 @@ def test_a_rank_that_hears_that_it_is_dead_ends_without_a_word_to_the_disk() -> 
 
     (end,) = rank.step(m.Heard(0, Call(View((2,)), "silence")), 0.0)
 
-    assert end == m.End(None, "rank 0 counts this rank as dead (silence)", speaks=True)
+    assert end == m.EndProcess(None, "rank 0 counts this rank as dead (silence)", speaks=True)
 
 
 def test_a_thread_that_slept_does_not_take_others_for_dead() -> None:
@@ -319,7 +319,7 @@ def test_after_the_work_is_done_a_death_is_none() -> None:
     rank = m.Machine(0, 3, m.neighbours(0, 3))
     rank.step(m.Heard(1, Bye()), 0.0)
 
-    assert rank.step(m.Lost(2, "EOF"), 0.0) == []
+    assert rank.step(m.RankLost(2, "EOF"), 0.0) == []
     assert rank.state is m.State.RUN
 
 

@@ -22,14 +22,14 @@ def _save(folder: Path) -> None:
     (folder / "part" / "weights").write_bytes(b"w" * 100)
 
 
-def _committed(home: Path, incarnation: str = "a", job: str = "job", **changes: Any) -> files.Manifest:
+def _committed(home: Path, incarnation: str = "a", job: str = "job", **changes: Any) -> files.CommitManifest:
     folder = files.folder_of(home, incarnation)
     written = [
         files.write_part(folder, View((2,)), DECISION, rank, lambda owner, point: f"{owner}{point.name}".encode(), _save)
         for rank in range(2)
     ]
     every = tuple(file for each in written for file in each)
-    manifest = files.Manifest(1, job, incarnation, "lost-2", 3, DECISION.point, DECISION.base, (2,), "why", b"\0extra", every)
+    manifest = files.CommitManifest(1, job, incarnation, "lost-2", 3, DECISION.point, DECISION.base, (2,), "why", b"\0extra", every)
     manifest = msgspec.structs.replace(manifest, **changes)
     assert files.seal(folder, manifest) == "lost-2"
     return manifest

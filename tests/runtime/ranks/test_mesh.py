@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import RanksApart
 from detrain.runtime.ranks import processes
-from detrain.runtime.ranks.mesh import Ended, Mesh, join
+from detrain.runtime.ranks.mesh import ConnectionEnded, Mesh, join
 from detrain.runtime.ranks.rendezvous import FolderStore, Peer
 from detrain.runtime.ranks.vote import Point
 from detrain.runtime.ranks.wire import Beat, Call, Ready, Small, View, pack, unpack
@@ -58,7 +58,7 @@ def test_ranks_find_each_other_by_a_store_that_an_earlier_run_has_left(tmp_path:
     assert len({mesh.table.incarnation for mesh in meshes}) == 1
     meshes[2].close()
     ((rank, item),) = _heard(meshes[1], 1)
-    assert (rank, type(item)) == (2, Ended)
+    assert (rank, type(item)) == (2, ConnectionEnded)
     for mesh in (meshes[0], meshes[1], meshes[3]):
         mesh.close()
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from detrain.runtime.ranks import processes
 from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
-from detrain.runtime.ranks.program import Program
+from detrain.runtime.ranks.program import ProgramThread
 from detrain.runtime.ranks.rate import SHARE, Rate
 from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
 from detrain.runtime.ranks.vote import Point
@@ -276,7 +276,7 @@ def test_the_gate_stays_shut_for_a_state_that_no_buddy_has_and_when_frozen(tmp_p
 
 
 def test_a_frozen_program_enters_no_step_and_publishes_no_more_once_a_vote_is_cast(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, published, over = Program(0, 0), [], threading.Event()
+    program, published, over = ProgramThread(0, 0), [], threading.Event()
     # What rests for good ends with the test: later ones look who else runs.
     monkeypatch.setattr("detrain.runtime.ranks.program.time.sleep", lambda _seconds: sys.exit(over.wait()))
 
@@ -312,7 +312,7 @@ def test_a_frozen_program_enters_no_step_and_publishes_no_more_once_a_vote_is_ca
 @pytest.mark.parametrize("place", ["cut", "entry"])
 def test_a_program_that_hangs_as_it_publishes_is_no_source_and_its_watcher_goes_on(place: str) -> None:
     """A signal handler of the program's that never returns runs inside of detrain's own call, too."""
-    program, hangs, over = Program(3, 3), threading.Event(), threading.Event()
+    program, hangs, over = ProgramThread(3, 3), threading.Event(), threading.Event()
 
     def publish(_point: Point) -> None:
         hangs.set()
@@ -338,7 +338,7 @@ def test_a_program_that_hangs_as_it_publishes_is_no_source_and_its_watcher_goes_
 
 def test_an_error_in_the_step_spoils_the_state_and_one_beside_it_does_not() -> None:
     for is_inside in (True, False):
-        program = Program(3, 3)
+        program = ProgramThread(3, 3)
         program.enter(lambda _: None, lambda _: True)
         if not is_inside:
             program.stepped()

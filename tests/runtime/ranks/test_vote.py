@@ -154,7 +154,7 @@ def test_what_is_decided_exists_and_does_not_depend_on_the_order_of_votes(case: 
     assert decision.saver not in unable
     assert saver.state is not None
     assert saver.done == decision.point.done
-    assert {decision.point, decision.base} == set(decision.points())
+    assert {decision.point, decision.base} == {point for point, _ in decision.writers}
     for point, writers in decision.writers:
         for owner, writer in enumerate(writers):
             assert writer not in unable

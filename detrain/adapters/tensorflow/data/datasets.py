@@ -28,7 +28,7 @@ from detrain.adapters.tensorflow.data.iterator_positions import (
     set_position,
 )
 from detrain.adapters.tensorflow.data.live_sets import LiveSets
-from detrain.adapters.tensorflow.guard.held_state import Pulls, runs_python
+from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, runs_python
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, Diverged, NotCapturable
@@ -54,7 +54,7 @@ class Datasets:
         """What a run is being restored from: (state, positions, what the running `fit` draws from)."""
         self._with_positions: dict[str, int] = {}
         """What shuffled sets had given when the positions of iterators over them were read."""
-        self._pulls: Pulls | None = None
+        self._pulls: IteratorPulls | None = None
         self._elements: Elements | None = None
         self._uncertain: set[str] = set()
         """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had,
@@ -254,7 +254,11 @@ class Datasets:
                 yield key, iterator
 
     def watch(
-        self, iterators: weakref.WeakSet[Any], pulls: Pulls, elements: Elements | None, fail: Callable[[DetrainError], None] | None
+        self,
+        iterators: weakref.WeakSet[Any],
+        pulls: IteratorPulls,
+        elements: Elements | None,
+        fail: Callable[[DetrainError], None] | None,
     ) -> None:
         """See each dataset and iterator. What they give goes through `pulls`;
         `iterators` takes those that are not of `fit`.

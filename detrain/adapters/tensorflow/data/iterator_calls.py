@@ -20,7 +20,7 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
 from detrain.adapters.tensorflow.data.drawn_again import is_drawn_again
 from detrain.adapters.tensorflow.data.iterator_positions import stages
-from detrain.adapters.tensorflow.guard.held_state import Pulls
+from detrain.adapters.tensorflow.guard.held_state import IteratorPulls
 from detrain.base.errors import DetrainError
 from detrain.python.loaders.generator_replay import Elements
 
@@ -40,7 +40,9 @@ def watch_python(elements: Elements) -> None:
     script_ops._internal_py_func = called
 
 
-def watch_elements(pulls: Pulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None) -> None:
+def watch_elements(
+    pulls: IteratorPulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None
+) -> None:
     """See what iterators give, eagerly, and which of them compiled functions advance."""
     original_next = iterator_ops.OwnedIterator._next_internal
     original_optional = iterator_ops.OwnedIterator.get_next_as_optional

@@ -82,7 +82,7 @@ class Seeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SeedSources:
     """What an iterator over a dataset takes seeds from: when it is made, and while it is drawn from."""
 
     at_start: frozenset[Seeds] = frozenset()
@@ -93,9 +93,9 @@ class Drawn:
         return {seeds.key for seeds in self.at_start | self.later}
 
 
-def drawn(dataset: Any) -> Drawn:
+def drawn(dataset: Any) -> SeedSources:
     """Return what an iterator over a dataset takes seeds from."""
-    return getattr(dataset._variant_tensor, _DRAWN, Drawn())
+    return getattr(dataset._variant_tensor, _DRAWN, SeedSources())
 
 
 def on_dataset(dataset: Any) -> Seeds | None:
@@ -107,12 +107,12 @@ def on_dataset(dataset: Any) -> Seeds | None:
     sources = [drawn(source) for source in dataset._inputs()]
     captured = [tensor for function in dataset._functions() for tensor in function.function.captured_inputs]
     # A set that a function goes over for each element.
-    called = [getattr(tensor, _DRAWN, Drawn()) for tensor in captured]
+    called = [getattr(tensor, _DRAWN, SeedSources()) for tensor in captured]
     at_start = frozenset([own] if own is not None else []).union(*(source.at_start for source in sources))
     later = frozenset[Seeds]().union(*(source.later for source in sources), *(each.at_start | each.later for each in called))
     if isinstance(dataset, repeat_op._RepeatDataset | concatenate_op._ConcatenateDataset):
         later |= at_start
-    setattr(variant, _DRAWN, Drawn(at_start, later))
+    setattr(variant, _DRAWN, SeedSources(at_start, later))
     if isinstance(dataset, cache_op.CacheDataset) and not tf.get_static_value(dataset._filename):
         setattr(variant, _CACHE, Cache())
     return own

@@ -46,7 +46,7 @@ from detrain.adapters.tensorflow.faults.op_operands import (
     taken_by,
 )
 from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
-from detrain.adapters.tensorflow.faults.step_stage import Late, Where
+from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage
 from detrain.faults.sites import OperandShape, Site, Stage, output_name
 
 OWN_SCOPE: Final = "detrain_fault"
@@ -59,7 +59,7 @@ _GRADIENT_LOOP: Final = f"{while_v2._WhileGrad.__name__}."
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
 
 
-class Point(Protocol):
+class Replacer(Protocol):
     """What replaces an output of an op."""
 
     def is_for(self, signature: Callable[[], str]) -> bool:
@@ -73,12 +73,12 @@ class Sites:
     """Watches ops being made. `points(name, replica)` returns what is put at a site;
     `counts` has runs measured, too."""
 
-    def __init__(self, points: Callable[[str, int], list[Point]], *, counts: bool, has_digests: bool = False) -> None:
+    def __init__(self, points: Callable[[str, int], list[Replacer]], *, counts: bool, has_digests: bool = False) -> None:
         self._points = points
         self._counts = counts
         self._has_digests = has_digests
-        self.where: Final = Where()
-        self._is_late = Late(self._stage_of)
+        self.where: Final = ThreadStage()
+        self._is_late = BackwardTensors(self._stage_of)
         self.eager: Final = EagerSites(self.where)
         self._ops: dict[tuple[int, str], Op] = {}
         """Ops by (id of their graph, name)."""

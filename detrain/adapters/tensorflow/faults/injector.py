@@ -30,7 +30,7 @@ _VALUES: Final = ("golden", "injected")
 _INTERNAL: Final = ("_class", "_output_shapes")
 
 
-class Gate:
+class ArmedSwitch:
     """Whether an injection is armed: one variable, read once in each graph, however many sites there are."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Gate:
         return self._reads[graph]
 
 
-class Injector:
+class InjectionPoint:
     """The point at which injections of one place are put, one of them at a time."""
 
-    def __init__(self, injections: Sequence[Injection], gate: Gate | None = None) -> None:
-        self._gate: Final = gate or Gate()
+    def __init__(self, injections: Sequence[Injection], gate: ArmedSwitch | None = None) -> None:
+        self._gate: Final = gate or ArmedSwitch()
         self._injection = injections[0]
         self._place: Final = injections[0].place
         self._bits: Final = BITS[self._injection.dtype]

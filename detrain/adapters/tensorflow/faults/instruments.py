@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Point, Sites
-from detrain.adapters.tensorflow.faults.injector import Gate, Injector
+from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
+from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
 from detrain.adapters.tensorflow.faults.memory import Memory
-from detrain.adapters.tensorflow.faults.step_metrics import Series
+from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
 
 
-class Instruments:
+class TensorFlowInstruments:
     """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = True
@@ -30,21 +30,21 @@ class Instruments:
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for injection in injections:
             groups.setdefault(injection.place, []).append(injection)
-        gate = Gate()
+        gate = ArmedSwitch()
         self._injectors = [
-            EagerInjector(group) if EagerInjector.is_of(group[0]) else Injector(group, gate) for group in groups.values()
+            EagerInjector(group) if EagerInjector.is_of(group[0]) else InjectionPoint(group, gate) for group in groups.values()
         ]
-        self._injector: Injector | EagerInjector | None = None
+        self._injector: InjectionPoint | EagerInjector | None = None
         first = plans[0]
         if first.digests_at is None:  # with sites or without, a graph is computed as it was traced
             tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
-        self._series = Series(self._sites, experiment)
+        self._series = StepMetrics(self._sites, experiment)
 
-    def _points(self, name: str, replica: int) -> list[Point]:
-        return [injector for injector in self._injectors if isinstance(injector, Injector) and injector.fits(name, replica)]
+    def _points(self, name: str, replica: int) -> list[Replacer]:
+        return [injector for injector in self._injectors if isinstance(injector, InjectionPoint) and injector.fits(name, replica)]
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""

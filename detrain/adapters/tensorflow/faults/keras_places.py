@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from detrain.adapters.tensorflow.faults.step_stage import Where
+from detrain.adapters.tensorflow.faults.step_stage import ThreadStage
 
 
-def watch_layers(here: Where, cls: Any) -> None:
+def watch_layers(here: ThreadStage, cls: Any) -> None:
     """Have the layer that runs noted."""
     original_call = cls.__call__
 
@@ -23,7 +23,7 @@ def watch_layers(here: Where, cls: Any) -> None:
     cls.__call__ = called
 
 
-def watch_optimizer(here: Where, cls: Any, method: str) -> None:
+def watch_optimizer(here: ThreadStage, cls: Any, method: str) -> None:
     """Have the optimizer noted whose update is being made."""
     original = vars(cls).get(method)
     if original is None:  # it is inherited

@@ -28,12 +28,12 @@ def live_outputs(graph: Any, own_scope: str) -> set[tuple[int, str, int]]:
     An output is live if an output of the function, or an op that stores or prints something, can be reached from it. Of
     a called function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
     """
-    walk = _Walk(own_scope)
+    walk = _LivenessWalk(own_scope)
     walk.function(graph, range(len(graph.outputs)))
     return walk.outputs
 
 
-class _Walk:
+class _LivenessWalk:
     def __init__(self, own_scope: str) -> None:
         self._live: set[tuple[int, str]] = set()
         self._own_scope = own_scope

@@ -13,7 +13,7 @@ from detrain.adapters.tensorflow.faults.live_outputs import First
 from detrain.adapters.tensorflow.values.tensors import components_of
 from detrain.base.digest import Array
 from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import MEMORY, Access, Kind, Site, memory_site
+from detrain.faults.sites import MEMORY, Access, MemoryKind, Site, memory_site
 
 
 class _Registry(Protocol):
@@ -77,7 +77,7 @@ class Memory:
         return {id(part.handle) for part in held}
 
 
-def _kind(variable: Any, *, is_slot: bool) -> Kind:
+def _kind(variable: Any, *, is_slot: bool) -> MemoryKind:
     if is_slot:
         return "slot"
     if variable.trainable:

@@ -29,7 +29,7 @@ from detrain.adapters.tensorflow.values.tensors import array_of
 _NOTHING: Final = np.zeros(2)
 
 
-class Series:
+class StepMetrics:
     """Notes losses and metrics."""
 
     def __init__(self, sites: Sites, experiment: TakesInstruments) -> None:

@@ -30,7 +30,7 @@ _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 @dataclass  # without slots: those would be one for all threads
-class Where(threading.local):
+class ThreadStage(threading.local):
     """What a thread is doing."""
 
     layers: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Where(threading.local):
         return ("optimizer" if innermost is None and is_late() else "forward"), layer
 
 
-class Late:
+class BackwardTensors:
     """Which tensors of graphs come from the backward pass.
 
     `stage_of` returns the stage of an op, None where it is not known.

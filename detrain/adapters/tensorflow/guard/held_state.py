@@ -106,7 +106,7 @@ def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
 
 
 @dataclass(slots=True, eq=False)
-class HeldState:
+class TensorFlowHeldState:
     """The variables, and what names and counts them, at a moment."""
 
     generation: int
@@ -125,16 +125,16 @@ class HeldState:
     """What iterators have handed out since, until the next moment that was held."""
     sets: list[tuple[weakref.ref[Any], str, object]] = field(default_factory=list)
     """Attributes of Keras's objects that have been set since, likewise, and what they were."""
-    following: HeldState | None = None
+    following: TensorFlowHeldState | None = None
     loaded: Loaded | None = None
     """What the load behind this moment made."""
 
 
-class Pulls:
+class IteratorPulls:
     """What iterators hand out after a moment that is held."""
 
     def __init__(self) -> None:
-        self.latest: HeldState | None = None
+        self.latest: TensorFlowHeldState | None = None
         self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.is_loading = False
         """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
@@ -157,7 +157,7 @@ class Pulls:
         """Return whether an iterator has elements to hand out again, so that it is further than what draws from it."""
         return bool(self._again.get(iterator))
 
-    def take_back(self, held: HeldState) -> None:
+    def take_back(self, held: TensorFlowHeldState) -> None:
         """Take back what was handed out since a moment."""
         taken: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         for moment in _chain(held):
@@ -171,7 +171,7 @@ class Pulls:
         held.pulls, held.following, self.latest = [], None, held
 
 
-def _chain(held: HeldState | None) -> Iterator[HeldState]:
+def _chain(held: TensorFlowHeldState | None) -> Iterator[TensorFlowHeldState]:
     while held is not None:
         yield held
         held = held.following
@@ -205,7 +205,7 @@ class Moments:
     ) -> None:
         self._births, self._building, self._alive, self._draws, self._sets = births, building, alive, draws, sets
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.pulls = Pulls()
+        self.pulls = IteratorPulls()
         self._generation = 0
         """Goes up with each variable that is made or gone."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
@@ -285,7 +285,7 @@ class Moments:
             self._signed.add(key)
         return key in self._signed
 
-    def hold(self, *, on_host: bool) -> HeldState:
+    def hold(self, *, on_host: bool) -> TensorFlowHeldState:
         """Hold the variables by reference, or copies of them in the host's memory."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
@@ -296,7 +296,7 @@ class Moments:
         values = reader()
         if on_host:
             values = {key: value.numpy() for key, value in values.items()}  # a copy, unlike what asarray returns
-        held = HeldState(
+        held = TensorFlowHeldState(
             generation,
             len(self._building.units()),
             values,
@@ -314,7 +314,7 @@ class Moments:
 
     def put_back(self, held: object) -> list[str]:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""
-        assert isinstance(held, HeldState)
+        assert isinstance(held, TensorFlowHeldState)
         reasons = []
         if held.generation != self._generation:
             reasons.append("variables have been made or dropped since")

@@ -13,7 +13,7 @@ from detrain.adapters.tensorflow.guard.held_state import Moments
 from detrain.base.digest import Array
 
 
-class Norms:
+class TensorFlowNorms:
     """See `detrain.adapters.api.Norms`."""
 
     def __init__(self, births: Births, moments: Moments) -> None:

@@ -58,7 +58,7 @@ class _Variable:
 
 
 @dataclass(eq=False, slots=True)
-class _Step:
+class _WritingFunction:
     """A function of the program's that writes variables."""
 
     resources: Resources
@@ -88,11 +88,11 @@ class Inside:
         self._make = make
         self._watched: dict[int, _Variable] = {}
         """By the `id` of the handle."""
-        self._steps: dict[bytes, _Step | None] = {}
+        self._steps: dict[bytes, _WritingFunction | None] = {}
         """Functions by their names; None for those that leave alone what is looked at."""
         self._unknown: dict[bytes, tuple[int, Resources]] = {}
         """Calls of others, and the resources that they were given."""
-        self._called: dict[bytes, _Step] = {}
+        self._called: dict[bytes, _WritingFunction] = {}
         self._is_watching = False
         self.is_complete = False
         """Whether nothing else has written, since the last look, what is looked at."""
@@ -190,7 +190,7 @@ class Inside:
             step.function = None
             context.context().remove_function(step.copy)
 
-    def _find(self, name: bytes, resources: Resources) -> _Step | None:
+    def _find(self, name: bytes, resources: Resources) -> _WritingFunction | None:
         """Return what a function of the program's is called by."""
         runtime = context.context()
         places, handles, numbers = self._looked_at(resources)
@@ -199,13 +199,13 @@ class Inside:
         ops = _ops_in(name.decode(), set())
         if not any(map(_WRITES.search, ops)):
             return None
-        step = _Step(resources, places, handles, numbers)
+        step = _WritingFunction(resources, places, handles, numbers)
         if not any(map(_COUNTED.search, ops)):
             step.function, step.copy = self._around(name.decode(), step)
             step.options = _without_optimizer(runtime.function_call_options)
         return step
 
-    def _around(self, name: str, step: _Step) -> tuple[Any, str]:
+    def _around(self, name: str, step: _WritingFunction) -> tuple[Any, str]:
         """Return a function that calls the one with this name, with one output more, and the name of the copy that it
         calls.
         """

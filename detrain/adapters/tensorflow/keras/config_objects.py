@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.values.json_values import ARRAYS, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import ARRAYS, NoDataError, ValueDescriptions
 from detrain.python.inspect.names import is_own_class
 
 _HOLDERS: Final = (list, tuple, dict, *ARRAYS)
@@ -47,7 +47,7 @@ def watch_births(births: Births, classes: tuple[Any, ...]) -> None:
         cls.__new__ = staticmethod(named(cls.__new__))
 
 
-def contents(value: object, descriptions: Descriptions) -> dict[str, Any]:
+def contents(value: object, descriptions: ValueDescriptions) -> dict[str, Any]:
     """Return what the lists, dicts and arrays in an object's attributes hold, as JSON can have it."""
     found = {}
     for name, item in [] if is_own_class(type(value)) else list(vars(value).items()):
@@ -57,7 +57,7 @@ def contents(value: object, descriptions: Descriptions) -> dict[str, Any]:
     return found
 
 
-def set_contents(value: object, state: Mapping[str, Any], descriptions: Descriptions) -> None:
+def set_contents(value: object, state: Mapping[str, Any], descriptions: ValueDescriptions) -> None:
     """Set those of these attributes that are others than they were; a list or dict stays the same object."""
     own, now = vars(value), contents(value, descriptions)
     for name in state.keys() & now.keys():

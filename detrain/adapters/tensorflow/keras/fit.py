@@ -51,7 +51,7 @@ FIT: Final = "fit"
 """The key of the position of the loader of the `fit` that is running."""
 
 
-class Fit:
+class FitInstrument:
     """Instruments `fit`, and knows the loader of the one that is running."""
 
     def __init__(self, probes: Probes | None) -> None:
@@ -224,7 +224,7 @@ class Fit:
 
     def is_pure(self, loader: object) -> bool:
         """Return whether a loader is what yields the steps of the running `fit`, and its data need no Python."""
-        is_ours = isinstance(loader, GeneratorType) and loader.gi_code is Fit.steps.__code__
+        is_ours = isinstance(loader, GeneratorType) and loader.gi_code is FitInstrument.steps.__code__
         return is_ours and not self._runs_python
 
     # State.
@@ -361,7 +361,7 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `Fit`,
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `FitInstrument`,
     who look after it.
 
     So whether they are the first around TensorFlow's code (many frames of it,
@@ -380,7 +380,3 @@ def is_of_fit(frame: FrameType | None) -> bool:
 def _lives_on(steps: Any) -> bool:
     """Return whether an iterator is kept from epoch to epoch."""
     return steps._current_iterator is not None and steps.steps_per_epoch is not None
-
-
-def _to_array(value: object) -> Array | None:
-    return np.asarray(value) if hasattr(value, "__array__") else None

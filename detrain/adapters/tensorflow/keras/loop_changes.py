@@ -12,7 +12,7 @@ from typing import Any, Final
 from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.config_objects import Constants, changed
 from detrain.adapters.tensorflow.keras.rnn_masks import MASKS
-from detrain.adapters.tensorflow.values.json_values import SCALARS, Descriptions
+from detrain.adapters.tensorflow.values.json_values import SCALARS, ValueDescriptions
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.names import computes, find_static, is_findable, is_own_class, static_name
 from detrain.python.inspect.object_graph import ABSENT
@@ -52,7 +52,7 @@ class SetInLoop:
     """What a loop has set on objects that were there before it."""
 
     def __init__(
-        self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...], descriptions: Descriptions
+        self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...], descriptions: ValueDescriptions
     ) -> None:
         self._scalars, self._without_variables, self._descriptions = scalars, without_variables, descriptions
         self._before: Constants = {}
@@ -90,7 +90,7 @@ class SetInLoop:
             config_objects.set_contents(objects[key], parts.get("settings", {}), self._descriptions)
 
 
-class Functions:
+class LoopFunctions:
     """Functions of the program in attributes of Keras's objects, and vocabularies: what the loop has put there is
     named.
     """
@@ -124,11 +124,11 @@ class Functions:
         return {name: id(item) for name, item in own if has_user_code(item) and not is_findable(item)}
 
 
-Note = Callable[[Any, str, object], None]
+NoteChange = Callable[[Any, str, object], None]
 """Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
 
 
-def watch_sets(note: Note, classes: Iterable[Any]) -> None:
+def watch_sets(note: NoteChange, classes: Iterable[Any]) -> None:
     """Have the numbers, texts and truths noted that are set on objects of these classes."""
 
     def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
@@ -146,7 +146,7 @@ def watch_sets(note: Note, classes: Iterable[Any]) -> None:
         cls.__setattr__ = noting(cls.__setattr__)
 
 
-def watch_frozen(note: Note) -> None:
+def watch_frozen(note: NoteChange) -> None:
     """Have it noted where a variable of Keras is frozen, or no longer so."""
     import keras
 

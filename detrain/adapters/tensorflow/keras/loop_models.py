@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.keras.model_descriptions import Descriptions
+from detrain.adapters.tensorflow.keras.model_descriptions import ModelDescriptions
 from detrain.adapters.tensorflow.keras.model_survey import WIDTH, Survey, Surveys, brief, digest, inner, optimizer_of
 from detrain.base.errors import DetrainError, Diverged
 
@@ -26,14 +26,14 @@ MADE: Final = "keras.made"
 """The kind of what is in such a model, in a checkpoint."""
 
 
-class _Made(NamedTuple):
+class _RemadeModel(NamedTuple):
     """A model or optimizer that has been made again."""
 
     value: Any
     described: dict[str, Any]
 
 
-class Made:
+class LoopModels:
     """Describes such objects, and makes them again.
 
     `rename` gives a variable or another object the key that it had in the first run, or none; `take_as_built` notes
@@ -54,9 +54,9 @@ class Made:
         self._births, self._rename, self._take_as_built, self._find_variable = births, rename, take_as_built, find_variable
         self._lib = serialization_lib
         self._surveys = Surveys(births)
-        self._descriptions = Descriptions(births, self._surveys, owners)
+        self._descriptions = ModelDescriptions(births, self._surveys, owners)
         self.part, self.described = self._descriptions.part, self._descriptions.described
-        self._made: list[_Made] = []
+        self._made: list[_RemadeModel] = []
         self.again: frozenset[str] = frozenset()
         """Keys of the parts of what has been made again by now."""
 
@@ -76,7 +76,7 @@ class Made:
                 raise
             except Exception as error:  # an edge: of settings, Keras may raise anything
                 raise _not_again(key, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}") from error
-        self._made.append(_Made(value, described))
+        self._made.append(_RemadeModel(value, described))
 
     def _make(self, described: dict[str, Any]) -> Any:
         key = described["key"]

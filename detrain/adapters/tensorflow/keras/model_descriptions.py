@@ -29,7 +29,7 @@ _VALUES: Final = frozenset({"__keras_tensor__", "__tuple__"})
 """What stands in settings for inputs of layers, and for tuples."""
 
 
-class Descriptions:
+class ModelDescriptions:
     """Describes such objects where the state of the program leads to them. `owners`:
     the keys of what was built by itself."""
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras import config_objects
-from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, Functions, SetInLoop, functions_of, scalars, set_functions
+from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, LoopFunctions, SetInLoop, functions_of, scalars, set_functions
 from detrain.adapters.tensorflow.keras.rnn_masks import kept_masks, masks, restore_masks
-from detrain.adapters.tensorflow.values.json_values import Descriptions
+from detrain.adapters.tensorflow.values.json_values import ValueDescriptions
 from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import ABSENT
 
@@ -52,9 +52,9 @@ class KerasState:
         self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
         self._at_phase: dict[str, dict[str, list[str]]] = {}
         self._frozen: dict[str, bool] = {}
-        self._descriptions = Descriptions(births)
+        self._descriptions = ValueDescriptions(births)
         self._set = SetInLoop(scalars, self._without_variables, self._descriptions)
-        self._functions = Functions()
+        self._functions = LoopFunctions()
 
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
@@ -205,9 +205,9 @@ class Keras2State:
         self._cell_type = DropoutRNNCellMixin
         self._without_variables = config_objects.classes_of(tf_keras)
         self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
-        self._descriptions = Descriptions(births)
+        self._descriptions = ValueDescriptions(births)
         self._set = SetInLoop(_settings, self._without_variables, self._descriptions)
-        self._functions = Functions()
+        self._functions = LoopFunctions()
 
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
@@ -267,7 +267,7 @@ class Keras2State:
         return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
 
 
-def _contents(objects: dict[str, Any], types: tuple[type, ...], descriptions: Descriptions) -> dict[str, Any]:
+def _contents(objects: dict[str, Any], types: tuple[type, ...], descriptions: ValueDescriptions) -> dict[str, Any]:
     settings = {key: config_objects.contents(value, descriptions) for key, value in objects.items() if isinstance(value, types)}
     return {key: found for key, found in settings.items() if found}
 

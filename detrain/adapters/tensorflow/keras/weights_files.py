@@ -88,7 +88,7 @@ class KerasWeights:
         name = str(vars(model).get("name") or type(model).__name__)
         if not vars(model).get("built"):
             return WeightsFile(name)
-        walk = _Walk(self._types, self._skipped, self._variable_key)
+        walk = _ModelWalk(self._types, self._skipped, self._variable_key)
         try:
             walk.save(model, "")
         except _Refused as reason:
@@ -175,7 +175,7 @@ class _Refused(Exception):
     """The model has what only its own code could save."""
 
 
-class _Walk:
+class _ModelWalk:
     """One walk from a model: `groups` by path, and the objects that it came to."""
 
     def __init__(self, kinds: _Types, skipped: dict[str, frozenset[str]], variable_key: Callable[[Any], str | None]) -> None:

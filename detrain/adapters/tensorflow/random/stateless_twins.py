@@ -30,10 +30,6 @@ def _truncated_normal(shape: Any, dtype: Any, seed: Any) -> Any:
     return tf.random.stateless_truncated_normal(shape, seed, dtype=dtype)
 
 
-def _shuffle(value: Any, seed: Any) -> Any:
-    return tf.random.experimental.stateless_shuffle(value, seed)
-
-
 def _categorical(logits: Any, num_samples: Any, output_dtype: Any = tf.int64, *, seed: Any) -> Any:
     return tf.random.stateless_categorical(logits, num_samples, seed, dtype=output_dtype)
 
@@ -55,7 +51,7 @@ TWINS: Final[dict[str, Draw]] = {
     "random_uniform_int": _uniform_int,
     "random_standard_normal": _normal,
     "truncated_normal": _truncated_normal,
-    "random_shuffle": _shuffle,
+    "random_shuffle": tf.random.experimental.stateless_shuffle,
     "multinomial": _categorical,
     "random_gamma": _gamma,
     "random_poisson_v2": _poisson,

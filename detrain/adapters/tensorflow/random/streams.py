@@ -10,7 +10,7 @@ from tensorflow.python.ops import resource_variable_ops
 from detrain.python.process.random_streams import PythonStream, RngState, Stream, WordStream
 
 
-class RandomStreams:
+class TensorFlowStreams:
     """See `detrain.adapters.api.RandomStreams`."""
 
     def streams(self) -> dict[str, Stream]:
@@ -21,10 +21,10 @@ class RandomStreams:
         """Return a `tf.random.Generator` as a stream, None for all other objects."""
         variable = resource_variable_ops.BaseResourceVariable
         is_plain = isinstance(value, tf.random.Generator) and isinstance(value.state, variable)
-        return _HeldGenerator(value) if is_plain else None
+        return _TensorFlowGenerator(value) if is_plain else None
 
 
-class _HeldGenerator:
+class _TensorFlowGenerator:
     """A `tf.random.Generator`: its state, as long as one device holds it."""
 
     def __init__(self, source: tf.random.Generator) -> None:

@@ -16,11 +16,11 @@ import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from detrain.adapters.lazy_building import Building, Unit
+from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.captured_python import Reads
+from detrain.adapters.tensorflow.tracing.captured_python import CapturedReads
 from detrain.adapters.tensorflow.tracing.keras_building import ON_BATCH, KerasBuilding
 from detrain.adapters.tensorflow.tracing.keras_paths import in_keras_at
 from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
@@ -49,13 +49,13 @@ class Builder:
         self.watch_keras, self.watch_keras_2 = self._keras.watch, self._keras.watch_2
         self.make_legacy_slots = self._keras.make_slots
         self._owners = MethodOwners(births)
-        self._waiting: list[Unit] = []
+        self._waiting: list[BuiltUnit] = []
         """What owners had built which were not there when all else was built ahead."""
         self.is_in_loop = False
         building.has_company = _has_company
         building.reads, building.as_read, building.noting = self._reads, self._as_read, self._noting
         self._summaries = summaries
-        self._values = Reads(births)
+        self._values = CapturedReads(births)
         self.keras_states: dict[str, Any] = {}
         """Which say what the loop has set on Keras's objects, and put it in place."""
         self._functions = TracedFunctions(births, building, calls, self._owners, summaries, lambda: self.is_in_loop)
@@ -75,7 +75,7 @@ class Builder:
         """Have models make such functions until they have those."""
         make_again(self._births, made)
 
-    def build_ahead(self, units: list[Unit]) -> None:
+    def build_ahead(self, units: list[BuiltUnit]) -> None:
         """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
         self._building.is_ahead = True
         self._owners.note_before(units)
@@ -102,7 +102,7 @@ class Builder:
                 self._is_built_ahead(owner, unit)
         self._waiting = []
 
-    def _is_built_ahead(self, owner: object, unit: Unit) -> bool:
+    def _is_built_ahead(self, owner: object, unit: BuiltUnit) -> bool:
         """Build a unit; return whether it could be done."""
         if unit.call is None:
             return False

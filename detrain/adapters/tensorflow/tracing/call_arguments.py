@@ -16,10 +16,10 @@ from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.values.json_values import Description, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
 
 
-class Calls(Descriptions):
+class Calls(ValueDescriptions):
     """Describes calls.
 
     `variable_key` and `keras_variable` are those of `Builder`: Keras's variables are around TensorFlow's.

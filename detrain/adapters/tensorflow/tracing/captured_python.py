@@ -5,8 +5,8 @@ with the values of that moment. A resumed run traces it ahead of the cut; so tha
 values are put in place for as long as it is traced. They are found by a walk from the function over what its code can
 reach by names: variables of closures, globals, attributes and contents of objects. Values are data, and what has a
 name: variables, models and optimizers, functions and classes of the program, members of enumerations. What the loop has
-set on objects of Keras's is put in place, too (`keras_state`). What all of this misses shows in the digest of the trace
-(`Unit.forms`), and is refused.
+set on objects of Keras's is put in place, too (`keras.state`). What all of this misses shows in the digest of the trace
+(`BuiltUnit.forms`), and is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.values.json_values import Description, Descriptions, NoDataError
+from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
 from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
@@ -45,7 +45,6 @@ _ANY: Final = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
 )
 """Code with one of these names reads attributes under any name."""
-_SETTABLE: Final = frozenset({"variable", "global", "attribute", "slot", "item"})
 _WAYS: Final = frozenset(
     {
         *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
@@ -59,18 +58,18 @@ _HOLDERS: Final = frozenset({"types", "argparse", "collections"})
 _FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 
 
-class Reads:
+class CapturedReads:
     """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
 
     def __init__(self, births: Births) -> None:
-        self._descriptions = Descriptions(births)
+        self._descriptions = ValueDescriptions(births)
 
     def reads(self, function: Any, owner: object) -> list[Read]:
         """Return the values that a function may read as it is traced;
 
         `owner` is the object of Keras's that made it, or None.
         """
-        walk = _Walk(self._describe)
+        walk = _CodeWalk(self._describe)
         # An edge: it looks at objects of all kinds; what it misses shows in the trace.
         with contextlib.suppress(Exception):
             walk.visit([], function)
@@ -128,7 +127,7 @@ class Reads:
         return put_back
 
 
-class _Walk:
+class _CodeWalk:
     """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are
     read there.
     """

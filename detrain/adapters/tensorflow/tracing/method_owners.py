@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Final
 
-from detrain.adapters.lazy_building import Unit
+from detrain.adapters.lazy_building import BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.python.inspect.names import is_user_class
 
@@ -38,7 +38,7 @@ class MethodOwners:
         """Return what the object of a function held; nothing for a function that has none."""
         return self._held.get(function, {}) if function is not None else {}
 
-    def note_before(self, units: Iterable[Unit]) -> None:
+    def note_before(self, units: Iterable[BuiltUnit]) -> None:
         """Note what the run had before it was resumed."""
         self._before |= {unit.owner: unit.held for unit in units}
 

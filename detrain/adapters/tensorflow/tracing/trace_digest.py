@@ -22,7 +22,7 @@ _MOST_OPERATIONS: Final = 1 << 12
 """Of a larger graph no outline is kept: a checkpoint has it for each function."""
 
 
-class Form(NamedTuple):
+class GraphForm(NamedTuple):
     """The form of a graph: its digest, what it takes to tell where another one differs, its operations with their
     digests.
     """
@@ -43,7 +43,7 @@ class Form(NamedTuple):
         return f"then there were {len(known) // _WIDTH} operations, now there are {len(self.operations)}" if before else ""
 
 
-def form(graph: Any, keys: Mapping[int, str]) -> Form:
+def form(graph: Any, keys: Mapping[int, str]) -> GraphForm:
     """Return the form of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
 
     It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is
@@ -68,7 +68,7 @@ def form(graph: Any, keys: Mapping[int, str]) -> Form:
         found[id(each)] = digest_bytes(b"|".join(parts)).encode()
     brief = [_brief(each) for each in found.values()] if len(found) <= _MOST_OPERATIONS else []
     outline = base64.b64encode(b"".join(brief)).decode()
-    return Form(
+    return GraphForm(
         digest_bytes(b"".join(sorted(found.values()))), outline, [(each, found[id(each)]) for each in graph.get_operations()]
     )
 

@@ -7,6 +7,7 @@ same array. A `ref()` stands for a variable or tensor as a key.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ def remake(kind: str, found: list[Any], current: Any) -> Any:
     is_alike = now is not None and now[0] == kind
     if kind == "tensorflow.TensorArray":
         return _fill(current if is_alike else None, *found)
-    if now is not None and is_alike and all(map(_is, now[1], found)):
+    if now is not None and is_alike and all(map(operator.is_, now[1], found)):
         return current
     maker = _MAKERS.get(kind)
     return None if maker is None else maker(*found)
@@ -77,7 +78,3 @@ def _fill(array: Any, name: str, *content: Any) -> Any:
     own._dynamic_size, own._clear_after_read, own._infer_shape = dynamic, clears, infers
     own._tensor_array, own._previously_read_indices = tensors, read
     return array
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

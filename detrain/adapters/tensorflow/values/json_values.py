@@ -41,7 +41,7 @@ class NotThereError(Exception):
     """What a description names has not been made yet."""
 
 
-class Descriptions:
+class ValueDescriptions:
     """Describes values, and makes equal ones. `births`: the names of what is registered."""
 
     def __init__(self, births: Births) -> None:

@@ -21,8 +21,8 @@ from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load
-from detrain.adapters.torch.data.watched_sampler import Watch
-from detrain.adapters.torch.data.worker import MARK, Ended, Stamp, StampedInit, signature
+from detrain.adapters.torch.data.watched_sampler import SamplerWatch
+from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit, WorkerExhausted, signature
 from detrain.base import messages
 from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported
 from detrain.python.loaders.generator_replay import Elements
@@ -44,7 +44,7 @@ _SIGNATURES: Final = (
 _ITERATION: Final = "_detrain_iteration"
 
 
-class Place(msgspec.Struct, frozen=True):
+class IteratorPlace(msgspec.Struct, frozen=True):
     """How far an iterator is, as data."""
 
     number: int
@@ -72,7 +72,7 @@ class Indices:
     """What a sampler hands out, counted; the last ones are kept, as workers are ahead of what is handed out."""
 
     def __init__(
-        self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0, watch: Watch | None = None
+        self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0, watch: SamplerWatch | None = None
     ) -> None:
         self.source, self.count, self.keeps, self._read, self.watch = source, count, keeps, read, watch
         self.ahead: deque[Any] = deque(maxlen=keeps)
@@ -165,7 +165,7 @@ class Iteration:
 class Rebuild:
     """An iterator that is being made again, instead of drawn anew."""
 
-    place: Place
+    place: IteratorPlace
     indices: Indices
     before: list[bytes] = field(default_factory=list)
     """The streams before it is made: a sampler that draws behind the seed of the workers draws from these."""
@@ -199,10 +199,10 @@ class Iterations:
         """Return the numbers of the workers' processes."""
         return {worker.pid for each in list(self._alive) for worker in getattr(each, "_workers", ())}
 
-    def place(self, iterator: Any) -> Place:
+    def place(self, iterator: Any) -> IteratorPlace:
         """Return how far an iterator is."""
         known: Iteration = vars(iterator)[_ITERATION]
-        return Place(
+        return IteratorPlace(
             number=known.number,
             given=iterator._num_yielded,
             seed=iterator._base_seed,
@@ -274,7 +274,7 @@ class Iterations:
             return bool(iterator._dataset_fetcher.ended)
         return type(iterator) is _Many and not any(iterator._workers_status)
 
-    def set_place(self, iterator: Any, place: Place) -> None:
+    def set_place(self, iterator: Any, place: IteratorPlace) -> None:
         """Bring a live iterator to a place."""
         known: Iteration = vars(iterator)[_ITERATION]
         is_same_run = known.indices.birth == place.birth and iterator._base_seed == place.seed
@@ -295,14 +295,14 @@ class Iterations:
         is_kept = is_same_run and indices.count - place.given <= len(indices.ahead)
         self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
 
-    def _load(self, iterator: Any, loader: Any, place: Place) -> None:
+    def _load(self, iterator: Any, loader: Any, place: IteratorPlace) -> None:
         """Bring an iterator with workers to a place by loading what lies before again."""
         begin = msgspec.structs.replace(place, given=0, streams={}, drawn="")  # the batches themselves are compared
         self._build(iterator, loader, Rebuild(begin, self._indices(loader, begin)))
         for _ in range(place.given):
             next(iterator)
 
-    def make(self, loader: Any, place: Place) -> Any:
+    def make(self, loader: Any, place: IteratorPlace) -> Any:
         """Return a new iterator of a loader at a place: of a run that the loop had begun."""
         kind = _Many if loader.num_workers else _Single
         made = kind.__new__(kind)
@@ -312,7 +312,7 @@ class Iterations:
             self._build(made, loader, Rebuild(place, self._indices(loader, place)))
         return made
 
-    def _indices(self, loader: Any, place: Place) -> Indices:
+    def _indices(self, loader: Any, place: IteratorPlace) -> Indices:
         """Return what the sampler of a loader hands out behind a place, from where it drew first."""
         generators = generators_of(loader)
         if place.has_ended:
@@ -395,7 +395,7 @@ class Iterations:
 
         def gotten(iterator: Any) -> Any:
             found = get(iterator)
-            if isinstance(found[1], Ended):
+            if isinstance(found[1], WorkerExhausted):
                 self._stamp(iterator, found[1].worker_id, found[1].stamp, has_ended=True)
             return found
 
@@ -471,10 +471,10 @@ def _held(loader: Any) -> Callable[[], Any]:
     return weakref.ref(loader) if loader.persistent_workers else lambda: loader
 
 
-def _watched(loader: Any) -> Watch | None:
+def _watched(loader: Any) -> SamplerWatch | None:
     """Return what watches the sampler of a loader, if it is not known."""
     is_ahead = loader.num_workers and generators_of(loader)  # these are where the workers are, not where the program is
-    return None if is_ahead or is_known(loader._index_sampler) else Watch(loader._index_sampler)
+    return None if is_ahead or is_known(loader._index_sampler) else SamplerWatch(loader._index_sampler)
 
 
 def _ahead(loader: Any) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
-from detrain.adapters.torch.data.iterations import Iterations, Place
+from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
 from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
@@ -24,7 +24,7 @@ _OLD_COPIES: Final = "the data set of persistent workers (a copy: the program ha
 KINDS: Final = (KIND, stateful_loader.KIND)
 
 
-class Loaders:
+class TorchLoaders:
     """See `detrain.adapters.api.LoaderPositions`."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Loaders:
         """What loaders call, names lead to."""
         return {}
 
-    def places(self) -> list[tuple[weakref.ref[Any], Place]]:
+    def places(self) -> list[tuple[weakref.ref[Any], IteratorPlace]]:
         """Return how far the iterators alive are."""
         return [(weakref.ref(iterator), self._iterations.place(iterator)) for iterator, _known in self._iterations.alive()]
 
@@ -90,7 +90,7 @@ class Loaders:
         """Return whether an iterator can be brought back to where it is now."""
         return not self._iterations.reason_to_load(iterator)
 
-    def put_back(self, places: list[tuple[weakref.ref[Any], Place]]) -> list[str]:
+    def put_back(self, places: list[tuple[weakref.ref[Any], IteratorPlace]]) -> list[str]:
         """Bring iterators back to where they were, or return, with nothing done, why one cannot be."""
         moved = [
             (there, place) for each, place in places if (there := each()) is not None and self._iterations.place(there) != place
@@ -120,7 +120,7 @@ class Loaders:
         drew from first tells which they are; pulling is what brings them to their place.
         """
         packed = [array for key, array in positions.items() if key.startswith(_KEY)]
-        places = {place.number: place for place in (msgspec.msgpack.decode(each.tobytes(), type=Place) for each in packed)}
+        places = {place.number: place for place in (msgspec.msgpack.decode(each.tobytes(), type=IteratorPlace) for each in packed)}
         for iterator, known in self._iterations.alive():
             place, birth = places.get(known.number), known.indices.birth
             same = [] if place is not None and place.birth == birth else [each for each in places.values() if each.birth == birth]
@@ -146,7 +146,7 @@ class Loaders:
         """
         if kind == stateful_loader.KIND:
             return stateful_loader.remake(parts)
-        place = msgspec.msgpack.decode(parts[1], type=Place)
+        place = msgspec.msgpack.decode(parts[1], type=IteratorPlace)
         for iterator, known in self._iterations.alive():
             if known.number == place.number and known.loader() is parts[0]:
                 self._iterations.set_place(iterator, place)

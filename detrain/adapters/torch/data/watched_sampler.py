@@ -22,7 +22,7 @@ _MOST: Final = sys.maxsize
 _MOST_BYTES: Final = 1 << 26
 
 
-class Watch:
+class SamplerWatch:
     """What is seen of a sampler as it draws."""
 
     def __init__(self, sampler: Any) -> None:

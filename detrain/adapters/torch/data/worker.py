@@ -41,7 +41,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ended(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
+class WorkerExhausted(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
     """Says that a worker has no further batch, and what it holds now: a batch that was dropped may have drawn."""
 
     stamp: Stamp | None
@@ -93,7 +93,7 @@ class StampedInit:
             return fetcher
 
         # This process is the worker's own.
-        _worker._IterableDatasetStopIteration = lambda number: Ended(number, stamps.take())
+        _worker._IterableDatasetStopIteration = lambda number: WorkerExhausted(number, stamps.take())
         _DatasetKind.create_fetcher = staticmethod(create_fetcher)
 
 

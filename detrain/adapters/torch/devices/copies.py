@@ -24,7 +24,7 @@ _SHARE: Final = 0.9
 """Of the room beside the program's own peak: memory is cut into pieces."""
 
 
-class Held:
+class HeldBytes:
     """The bytes that a storage of a device had when it was held."""
 
     def __init__(self, copy: Any, event: Any, stream: Any) -> None:
@@ -68,7 +68,7 @@ class Copies:
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """Inside, what is held may still be on the device (`Held`)."""
+        """Inside, what is held may still be on the device (`HeldBytes`)."""
         self._is_later, self._room = True, {}
         try:
             yield
@@ -76,14 +76,14 @@ class Copies:
             self._is_later = False
 
     def hold(self, storage: Any) -> Any:
-        """Return the bytes that a storage has now, as an array or as `Held`."""
+        """Return the bytes that a storage has now, as an array or as `HeldBytes`."""
         if self._is_later and storage.is_cuda and storage.nbytes() >= _SMALL_BYTES:
             copy = self._copied(storage, storage.device.index or 0)
             if copy is not None:
                 return copy
         return look_at(storage.cpu()).copy()
 
-    def _copied(self, storage: Any, device: int) -> Held | None:
+    def _copied(self, storage: Any, device: int) -> HeldBytes | None:
         if device not in self._room:
             self._room[device] = self._room_on(device)
         if storage.nbytes() > self._room[device]:
@@ -99,7 +99,7 @@ class Copies:
         event.record(torch.cuda.current_stream(device))
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device, priority=torch.cuda.Stream.priority_range()[0])  # the lowest
-        return Held(copy, event, self._streams[device])
+        return HeldBytes(copy, event, self._streams[device])
 
     def _room_on(self, device: int) -> float:
         """Return how much the program leaves free even where it needs most, in bytes."""

@@ -21,7 +21,7 @@ one.
 """
 
 
-class Devices:
+class TorchDevices:
     """See `detrain.adapters.api.Devices`."""
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ class OwnRanks:
         module = getattr(getattr(process, "_target", None), "__module__", None) or ""
         if f"{module}.".startswith(_NO_RANKS):
             return start(process)
-        process.run = _Watched(type(process).run, process)  # type: ignore[method-assign]
+        process.run = _WatchedRank(type(process).run, process)  # type: ignore[method-assign]
         try:
             start(process)
         finally:
@@ -124,7 +124,7 @@ class OwnRanks:
         return None
 
 
-class _Watched:
+class _WatchedRank:
     """What a process of the program runs."""
 
     def __init__(self, run: Callable[[Any], None], process: BaseProcess) -> None:

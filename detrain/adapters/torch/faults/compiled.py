@@ -25,7 +25,7 @@ def is_off() -> bool:
     return os.environ.get(_OFF) == "1"
 
 
-class Watch:
+class CompileWatch:
     """Hears of calls of `torch.compile`."""
 
     def __init__(self) -> None:

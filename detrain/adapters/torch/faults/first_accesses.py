@@ -68,10 +68,6 @@ class FirstAccesses:
         for storage in (each.untyped_storage() for each in tensors if dtype_of(each)):
             self._bytes.setdefault(id(storage), (storage, torch.zeros(storage.nbytes(), dtype=torch.uint8)))
 
-    def end(self) -> None:
-        """Forget what was followed."""
-        self._bytes = {}
-
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """An op is about to run."""
         for each in read_by(func, args, kwargs):

@@ -9,14 +9,14 @@ from detrain.adapters.torch.faults import compiled, first_accesses
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
-from detrain.adapters.torch.faults.step_place import Where
+from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
 
-class Instruments:
+class TorchInstruments:
     """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = False
@@ -25,9 +25,9 @@ class Instruments:
         plans = experiment.plans
         self._injector = Injector()
         self._names = NamedObjects()
-        self._ops = WatchedOps(Where(self._names), self._injector)
+        self._ops = WatchedOps(StepCalls(self._names), self._injector)
         self._losses = Losses(experiment.ends_with)
-        self._compiled = compiled.Watch()
+        self._compiled = compiled.CompileWatch()
         if plans[0].is_profile:
             first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None

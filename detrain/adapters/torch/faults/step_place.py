@@ -26,7 +26,7 @@ _Reference = weakref.ref[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpPlace:
     """Where an op is."""
 
     stage: Stage
@@ -52,7 +52,7 @@ class _Running:
         return any(group.get("differentiable") for group in self.value.param_groups)
 
 
-class Where:
+class StepCalls:
     """Follows the calls of modules and optimizers between `begin` and `end`, in this thread."""
 
     def __init__(self, names: NamedObjects) -> None:
@@ -90,22 +90,22 @@ class Where:
         """Return parameters, buffers and what optimizers keep: what outlives a step."""
         return [tensor for _kind, tensor in self._names.variables().values()]
 
-    def place(self, inputs: list[Any]) -> Place:
+    def place(self, inputs: list[Any]) -> OpPlace:
         """Return where an op is that is about to run on these tensors."""
         node = torch._C._current_autograd_node()
         top = self._running[-1] if self._running else None
         has_graph = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
         if top is not None and top.node is node and not (top.stage == "optimizer" and has_graph and not top.may_have_graph):
-            found = Place(top.stage, top.layer, top.call)
+            found = OpPlace(top.stage, top.layer, top.call)
         elif node is not None:
-            found = Place("backward", *self._layer_of(node))
+            found = OpPlace("backward", *self._layer_of(node))
         else:  # an optimizer calls a closure of the program's, too
             is_late = any(map(self._is_from_gradients, inputs)) and not has_graph
-            found = Place("optimizer" if is_late else "forward", "", 0)
+            found = OpPlace("optimizer" if is_late else "forward", "", 0)
         self._of_nodes.setdefault(torch.autograd._get_sequence_nr() - 1, (found.layer, found.call))
         return found
 
-    def note(self, place: Place, inputs: list[Any], outputs: list[Any], *, computes: bool) -> None:
+    def note(self, place: OpPlace, inputs: list[Any], outputs: list[Any], *, computes: bool) -> None:
         """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
         for it.
         """

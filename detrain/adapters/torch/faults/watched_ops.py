@@ -45,7 +45,7 @@ from detrain.adapters.torch.faults.op_operands import (
     tensors_in,
     with_another,
 )
-from detrain.adapters.torch.faults.step_place import Place, Where
+from detrain.adapters.torch.faults.step_place import OpPlace, StepCalls
 from detrain.adapters.torch.held_memory import unseen
 from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
@@ -57,7 +57,7 @@ _Factor = tuple[weakref.ref[Any], int, int]
 class WatchedOps:
     """What is done with the ops of a step."""
 
-    where: Where
+    where: StepCalls
     injector: Injector
     _mode: Any = None
     _process: int = 0
@@ -65,7 +65,7 @@ class WatchedOps:
     _digests: bool = False
     _turns: dict[tuple[str, int], int] = field(default_factory=dict)
     """How often an op has run in a call of a module, by stage, layer and name, and the call."""
-    _before: dict[Place, str] = field(default_factory=dict)
+    _before: dict[OpPlace, str] = field(default_factory=dict)
     """Digest of the names of the ops that have run at a place."""
     _sites: dict[str, Site] = field(default_factory=dict)
     _taken: list[tuple[str, int, int]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class WatchedOps:
         held = self.where.held()
         _remember(self._held, held)
         self._accesses.begin(held if notes else [])
-        self._mode = _Mode(self._run)
+        self._mode = _WatchMode(self._run)
         self._mode.__enter__()
 
     def end(self) -> None:
@@ -147,7 +147,7 @@ class WatchedOps:
 
         if self._digests:
             for number, each in enumerate(inputs):
-                if not self._is_known(each):  # it comes from outside of the step
+                if not _is_in(self._known, each):  # it comes from outside of the step
                     self._take_digest(f"argument {number} of {name}", each)
         if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
@@ -162,14 +162,14 @@ class WatchedOps:
             self._take_digest(output_name(name, number), output)
         return result
 
-    def _name(self, place: Place, op: str) -> tuple[str, str]:
+    def _name(self, place: OpPlace, op: str) -> tuple[str, str]:
         """Return the name of an op that is about to run, and its signature."""
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
         turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
         signature = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
         return f"{base}#{turn}" if turn else base, signature
 
-    def _taken_in(self, func: Any, place: Place, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _taken_in(self, func: Any, place: OpPlace, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments of an op that is about to run, with the fault in one of them, if it is there."""
         decides = name_of(func) == DECIDES
         for each in read_by(func, args, kwargs):
@@ -190,9 +190,6 @@ class WatchedOps:
         _remember(before, inputs)
         _remember(self._made, [each for each in given if not _is_in(before, each)])
 
-    def _is_known(self, tensor: Any) -> bool:
-        return _is_in(self._known, tensor)
-
     def _take_digest(self, name: str, tensor: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             return
@@ -202,7 +199,7 @@ class WatchedOps:
             plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
             self._taken.append((name, 0, xxhash.xxh3_64_intdigest(plain.numpy()) >> 1))
 
-    def _note(self, name: str, signature: str, place: Place, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _note(self, name: str, signature: str, place: OpPlace, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> None:
         op = name_of(func)
         role, is_turned = self._role(op, place, args) if op in CONTRACTIONS and is_pure(func) else ("", False)
         for number, output in enumerate(outputs):
@@ -226,7 +223,7 @@ class WatchedOps:
         self,
         name: str,
         signature: str,
-        place: Place,
+        place: OpPlace,
         op: str,
         operands: Mapping[str, tuple[int, Any]],
         *,
@@ -254,7 +251,7 @@ class WatchedOps:
             use=use,
         )
 
-    def _role(self, op: str, place: Place, args: Sequence[Any]) -> tuple[Role, bool]:
+    def _role(self, op: str, place: OpPlace, args: Sequence[Any]) -> tuple[Role, bool]:
         """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
 
         The gradient of the input has the weight for a factor, that of the weight the input.
@@ -281,7 +278,7 @@ class WatchedOps:
         return "", False
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[misc]
+class _WatchMode(TorchDispatchMode):  # type: ignore[misc]
     """Hands each op to `run`."""
 
     supports_higher_order_operators: Final = True

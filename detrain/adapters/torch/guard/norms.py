@@ -20,7 +20,7 @@ _LOOKED_AT_AGAIN: Final = (5, 7, 11)
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 
-class Norms:
+class TorchNorms:
     """See `detrain.adapters.api.Norms`."""
 
     def __init__(self) -> None:

@@ -14,40 +14,40 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from detrain.adapters.torch import settings as flags
-from detrain.adapters.torch.data.iterations import Place
-from detrain.adapters.torch.data.loaders import Loaders
+from detrain.adapters.torch.data.iterations import IteratorPlace
+from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.base.digest import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldState:
+class TorchHeldState:
     """What is PyTorch's own at a moment."""
 
     flags: dict[str, Any]
     hooks: int
     begun: int
     """Runs over loaders."""
-    places: list[tuple[weakref.ref[Any], Place]]
+    places: list[tuple[weakref.ref[Any], IteratorPlace]]
 
 
-class Rollback:
+class TorchRollback:
     """See `detrain.adapters.api.Rollback`."""
 
-    def __init__(self, loaders: Loaders, hooks: GlobalHooks) -> None:
+    def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks) -> None:
         self._loaders, self._hooks = loaders, hooks
         self._given: object = None
 
-    def hold(self, *, on_host: bool) -> HeldState:
+    def hold(self, *, on_host: bool) -> TorchHeldState:
         """Return settings, counts and how far loaders are. Tensors are held by who goes through the program's
         objects.
         """
         set_to = {name: get() for name, (get, _set) in flags.FLAGS.items()}
-        return HeldState(set_to, self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places())
+        return TorchHeldState(set_to, self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places())
 
     def put_back(self, held: object) -> list[str]:
         """Put them back, or return why a loader cannot be brought back."""
-        assert isinstance(held, HeldState)
+        assert isinstance(held, TorchHeldState)
         reasons = self._loaders.put_back(held.places)
         if reasons:
             return reasons
