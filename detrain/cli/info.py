@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from detrain.base.structure import Loop
-from detrain.cli.shared.options import home_option, program_arguments
+from detrain.cli.shared.options import AsJson, InfoHome, IsModule, takes_options
 from detrain.cli.shared.printing import show_fit
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
@@ -23,11 +23,10 @@ _TITLES = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@home_option("Where to look for an inst.info")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
-def command(as_json: bool, home: str, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
+@takes_options
+def command(
+    *, as_json: AsJson = False, home: InfoHome = "ckpt", is_module: IsModule = False, program: str, arguments: tuple[str, ...]
+) -> int:
     """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold.
 
     PROGRAM is read, not run: its arguments may stand there, as for the other commands, and say nothing.

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from detrain.base.errors import UsageError
-from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.base.options import Option, home_option
+from detrain.cli.shared.options import PROGRAM_SETTINGS, IsModule, takes_options
 from detrain.launcher.become import become
 from detrain.launcher.program import Program
 from detrain.launcher.tracing import configure_trace
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
-@click.option("--until-sure", "until_sure", is_flag=True, help="End as soon as the loops are known for sure (the default).")
-@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Watch for N epochs instead.")
-@click.option("--second", is_flag=True, help="Second round, on a dataset of another size: confirm the loader.")
-@click.option("--diff-size", type=click.IntRange(min=1), metavar="N", help="By how many elements the second dataset differs.")
-@home_option("Folder of the inst.info")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@takes_options
 def command(
-    until_sure: bool,
-    epochs: int | None,
-    second: bool,
-    diff_size: int | None,
-    home: str,
-    is_module: bool,
+    *,
+    until_sure: Annotated[bool, Option("End as soon as the loops are known for sure (the default).")] = False,
+    epochs: Annotated[int | None, Option("Watch for N epochs instead.", "N", least=1)] = None,
+    second: Annotated[bool, Option("Second round, on a dataset of another size: confirm the loader.")] = False,
+    diff_size: Annotated[int | None, Option("By how many elements the second dataset differs.", "N", least=1)] = None,
+    home: Annotated[str, home_option("Folder of the inst.info")] = "ckpt",
+    is_module: IsModule = False,
     program: str,
     arguments: tuple[str, ...],
 ) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
 
 from detrain.base.errors import Diverged
-from detrain.cli.shared.options import PROGRAM_SETTINGS, program_arguments
+from detrain.base.options import Option
+from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, IsModule, takes_options
 from detrain.cli.shared.printing import console
 from detrain.verify.job_verification import verify_job
 from detrain.verify.run_comparison import described
@@ -17,20 +18,15 @@ from detrain.verify.verification import Verification, verify_program
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
-@click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
-@click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of cuts to kill at.")
-@click.option("--nproc", type=click.IntRange(2), metavar="N", help="As a job of N processes: ranks are killed and compared.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@takes_options
 def command(
-    kills: int,
-    every: str,
-    seed: int,
-    nproc: int | None,
-    as_json: bool,
-    is_module: bool,
+    *,
+    kills: Annotated[int, Option("Kills of the third run.", "N", least=0)] = 2,
+    every: Annotated[str, Option("Checkpoint each N epochs, batches or minutes.", "N|Nb|Nmin")] = "1",
+    seed: Annotated[int, Option("Seed of the choice of cuts to kill at.", "S")] = 0,
+    nproc: Annotated[int | None, Option("As a job of N processes: ranks are killed and compared.", "N", least=2)] = None,
+    as_json: AsJson = False,
+    is_module: IsModule = False,
     program: str,
     arguments: tuple[str, ...],
 ) -> int:

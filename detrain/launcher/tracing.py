@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.base.config import Config, Every, Trace
+from detrain.base.config import Config, Trace
 from detrain.base.errors import UsageError
-from detrain.launcher.configuration import DEFAULT_SEED, new_config
+from detrain.base.options import Options
+from detrain.launcher.configuration import new_config
 from detrain.launcher.program import Program
 from detrain.store import Catalogue
 from detrain.store.catalogue import INFO_NAME
@@ -45,5 +46,5 @@ def configure_trace(
         diff_size=diff_size,
         marks=tuple(marks),
     )
-    config = new_config(program, arguments, home, 0, DEFAULT_SEED, Every(1, "epochs"), 1)
+    config = new_config(program, arguments, home, 0, Options())
     return msgspec.structs.replace(config, trace=trace, edits=edits)

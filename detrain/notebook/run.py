@@ -15,12 +15,13 @@ import msgspec
 
 from detrain.adapters.registry import ADAPTERS
 from detrain.base import messages
-from detrain.base.config import Config, Every
+from detrain.base.config import Config
 from detrain.base.errors import DetrainError, EnvironmentChanged, NoStructure, UsageError
+from detrain.base.options import Every, Options
 from detrain.base.structure import Structure
 from detrain.instrument.find_loops import analyse, library_nests
 from detrain.instrument.text_edits import Edit
-from detrain.launcher.configuration import DEFAULT_SEED, new_config
+from detrain.launcher.configuration import new_config
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.notebook.cells import CELL, Cells
@@ -90,12 +91,9 @@ class Run:
         runs = [entry.run for entry in catalogue.entries() if entry.program == name]
         chosen = None if is_fresh else newest_checkpoint(catalogue, self._program, ())
         run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
-        config = msgspec.structs.replace(
-            new_config(self._program, (), home, run, DEFAULT_SEED, Every(1, "epochs"), 3),
-            is_fresh=is_fresh,
-            saves_on_sigterm=False,  # a kernel that is shut down hears it, too
-            edits={str(self._program.path): []},
-        )
+        options = Options(fresh=is_fresh, on_sigterm="ignore")  # a kernel that is shut down hears it, too
+        edits: dict[str, list[Edit]] = {str(self._program.path): []}
+        config = msgspec.structs.replace(new_config(self._program, (), home, run, options), edits=edits)
         if chosen is None:
             return config
         was = chosen[1].environment.get(_HASH_SEED, "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from detrain.base.config import OUTLIVING, JitPlan, Ranks, ended_by_nccl
+from detrain.base.config import OUTLIVING, Ranks, ended_by_nccl
 from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
 from detrain.cli import launch
 from detrain.cli.launch import _split
@@ -107,14 +107,13 @@ def test_options_of_torchrun_and_of_run_are_told_apart(words: str, launcher: str
 
 
 def test_what_ranks_cannot_do_together_is_refused() -> None:
-    from detrain.base.config import Every
-    from detrain.launcher.options import RunOptions
+    from detrain.base.options import Every, Options
     from detrain.launcher.ranks import require_for_ranks
 
     with pytest.raises(UsageError, match="--every 5min: the clocks of the ranks differ"):
-        require_for_ranks(RunOptions(every=Every(5, "minutes")))
+        require_for_ranks(Options(every=Every(5, "minutes")))
     with pytest.raises(UsageError, match="--guard detect"):
-        require_for_ranks(RunOptions(guard="detect"))
+        require_for_ranks(Options(guard="detect"))
 
 
 # Over NCCL, PyTorch's watchdog ends the ranks that are left.
@@ -162,7 +161,7 @@ def test_just_in_time_checkpoints_over_nccl_are_refused_where_they_could_not_be_
     from detrain.runtime.session.parts import Parts
 
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    config = SimpleNamespace(jit=JitPlan(is_asked_for=True))
+    config = SimpleNamespace(jit=True)
     parts: Any = SimpleNamespace(
         config=config, adapters=SimpleNamespace(environment=lambda: {"torch distributed": "nccl"}), _has_met=False
     )

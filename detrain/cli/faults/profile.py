@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import click
 import msgspec
 
 from detrain.base import messages
+from detrain.base.options import Home, Option
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, IsModule, takes_options
 from detrain.cli.shared.printing import console
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
@@ -23,25 +24,17 @@ _FILES: Final = {"detrain": "profile.json", "sassifi": SASSIFI_FILE, "nvbitfi": 
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--out", type=click.Path(path_type=Path), help="File of the profile [in the folder of the faults].")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["detrain", "sassifi", "nvbitfi"]),
-    default="detrain",
-    show_default=True,
-    help="Of the file: our own, or that of another tool, which has counts of launches alone.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@takes_options
 def command(
-    home: str,
-    out: Path | None,
-    form: str,
-    as_json: bool,
-    is_module: bool,
+    *,
+    home: Home = "ckpt",
+    out: Annotated[Path | None, Option("File of the profile [in the folder of the faults].")] = None,
+    form: Annotated[
+        Literal["detrain", "sassifi", "nvbitfi"],
+        Option("Of the file: our own, or that of another tool, which has counts of launches alone.", flag="--format"),
+    ] = "detrain",
+    as_json: Annotated[bool, Option("Print the totals as JSON.", flag="--json")] = False,
+    is_module: IsModule = False,
     program: str,
     arguments: tuple[str, ...],
 ) -> int:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
 
+from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, IsModule, OfStage, takes_options
 from detrain.cli.shared.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
-from detrain.faults.sites import STAGES, Site, matching
+from detrain.faults.sites import Site, matching
 from detrain.launcher.program import Program
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--match", "pattern", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
-@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
-@click.option("--at", metavar="EPOCH:BATCH", help="Of this step, both from 0 [the first].")
-@click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products, where there are any.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@takes_options
 def command(
-    home: str,
-    pattern: str | None,
-    stage: str | None,
-    at: str | None,
-    is_all: bool,
-    as_json: bool,
-    is_module: bool,
+    *,
+    home: Home = "ckpt",
+    pattern: Annotated[str | None, Option("Only sites whose name, layer or label fits.", "PATTERN", flag="--match")] = None,
+    stage: OfStage = None,
+    at: Annotated[str | None, Option("Of this step, both from 0 [the first].", "EPOCH:BATCH")] = None,
+    is_all: Annotated[
+        bool, Option("All ops, not only convolutions and matrix products, where there are any.", flag="--all")
+    ] = False,
+    as_json: AsJson = False,
+    is_module: IsModule = False,
     program: str,
     arguments: tuple[str, ...],
 ) -> int:
