@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from detrain.base.options import Options
+from detrain.base.options import Options, TraceOptions
 from detrain.base.structure import Structure
 
 VARIABLE: Final = "DETRAIN_SESSION"
@@ -62,7 +62,7 @@ def ended_by_nccl(variables: Mapping[str, str]) -> str:
 _OFF: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class Trace(TraceOptions, frozen=True, kw_only=True):
     """What a traced run is to do."""
 
     info: str
@@ -71,10 +71,6 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The folder that file names in it are relative to."""
     static: Structure
     """What static analysis proposes."""
-    epochs: int | None = None
-    """End after so many epochs; None: as soon as the loops are known for sure."""
-    is_second: bool = False
-    diff_size: int | None = None
     marks: tuple[tuple[str, int], ...] = ()
     """File and line of the loops that carry marks (3.11), by number."""
 

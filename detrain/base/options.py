@@ -171,3 +171,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if (self.jit or self.jit_every) and not is_job:
             todo = "it is for jobs of several ranks: `detrain launch`, or torchrun"
             raise UsageError(f"{'--jit' if self.jit else '--jit-every'} in one process", todo)
+
+
+class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for that is only to find a program's loops."""
+
+    until_sure: Annotated[bool, Option("End as soon as the loops are known for sure (the default).")] = False
+    epochs: Annotated[int | None, Option("Watch for N epochs instead.", "N", least=1)] = None
+    second: Annotated[bool, Option("Second round, on a dataset of another size: confirm the loader.")] = False
+    diff_size: Annotated[int | None, Option("By how many elements the second dataset differs.", "N", least=1)] = None
+    home: Annotated[str, home_option("Folder of the inst.info")] = "ckpt"
+
+    def check(self) -> None:
+        """Raise UsageError for options that make no sense together."""
+        if self.until_sure and self.epochs is not None:
+            raise UsageError(f"--until-sure and --epochs {self.epochs} exclude each other", "give one of them")
+        if self.diff_size is not None and not self.second:
+            raise UsageError(f"--diff-size {self.diff_size} is for the second round", "give --second too")

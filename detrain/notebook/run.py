@@ -216,12 +216,13 @@ def _parsed(options: str) -> dict[str, Any]:
         def error(self, message: str) -> NoReturn:
             raise UsageError(f"%%detrain {options}: {message}", "it takes --every, --keep, --keep-every and --keep-best")
 
+    usual = Options()
     parser = Parser(prog="%%detrain", add_help=False, allow_abbrev=False)
-    parser.add_argument("--every", type=str, default="1")
-    parser.add_argument("--keep", type=int, default=3)
-    parser.add_argument("--keep-every", type=int, default=0)
-    parser.add_argument("--keep-best", default="")
+    parser.add_argument("--every", type=Every.parse, default=usual.every)
+    parser.add_argument("--keep", type=int, default=usual.keep)
+    parser.add_argument("--keep-every", type=int, default=usual.keep_every)
+    parser.add_argument("--keep-best", default=usual.keep_best)
     found = vars(parser.parse_args(shlex.split(options)))
     if found["keep"] < 1:
         raise UsageError(f"--keep {found['keep']}", "give a number above 0")
-    return {**found, "every": Every.parse(found["every"])}
+    return found

@@ -12,7 +12,7 @@ import pytest
 from detrain.base.config import RESTARTED
 from detrain.base.cursor import Cursor
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, NoStructure, ProgramNotFound, UsageError
-from detrain.base.options import Every, Options
+from detrain.base.options import Every, Options, TraceOptions
 from detrain.launcher.configuration import configure
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure, info_owner
@@ -132,9 +132,9 @@ def test_a_bare_run_has_no_probes_and_makes_no_folder(program: Program, tmp_path
 
 def test_a_second_round_of_tracing_needs_a_first(program: Program, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no first round"):
-        configure_trace(program, (), tmp_path / "ckpt", is_second=True)
+        configure_trace(program, (), TraceOptions(home=str(tmp_path / "ckpt"), second=True))
 
-    config = configure_trace(program, (), tmp_path / "ckpt", epochs=2)
+    config = configure_trace(program, (), TraceOptions(home=str(tmp_path / "ckpt"), epochs=2))
 
     assert config.trace is not None
     assert (config.trace.epochs, config.trace.info) == (2, str(tmp_path / "ckpt" / "inst.info"))

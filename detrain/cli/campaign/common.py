@@ -10,6 +10,7 @@ import msgspec
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.cli.shared.options import AsJson, IsModule
+from detrain.launcher.program import Program
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
@@ -34,7 +35,6 @@ class Chosen(msgspec.Struct, kw_only=True):
     def campaign(self, name: str = "") -> Campaign:
         """Return the campaign, or another of the program. Raises CampaignStopped."""
         from detrain.campaign.engine.header import find, load
-        from detrain.launcher.program import Program
 
         program = Program.find(self.program, is_module=self.is_module)
         return load(find(program, self.arguments, Path(self.home), name or self.name), self.arguments)

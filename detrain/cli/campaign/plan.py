@@ -11,7 +11,7 @@ import click
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import PROGRAM_SETTINGS, After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, takes_options
+from detrain.cli.shared.options import After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, program_command
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def plan(
     *,
     chosen: Chosen,

@@ -11,7 +11,7 @@ from detrain.base import messages
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import PROGRAM_SETTINGS, takes_options
+from detrain.cli.shared.options import program_command
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from detrain.reports.campaign.two_phase import Later
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def report(
     *,
     chosen: Chosen,
@@ -66,8 +65,7 @@ def report(
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def record(
     *,
     chosen: Chosen,
@@ -102,8 +100,7 @@ def record(
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def export(
     *,
     chosen: Chosen,

@@ -14,7 +14,7 @@ import msgspec
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import PROGRAM_SETTINGS, takes_options
+from detrain.cli.shared.options import program_command
 from detrain.cli.shared.printing import console
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def run(
     *,
     chosen: Chosen,
@@ -67,8 +66,7 @@ def run(
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def status(*, chosen: Chosen) -> int:
     """Say how far a campaign is, also while it runs."""
     from detrain.campaign.engine.driver import progress_of

@@ -18,12 +18,11 @@ from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault,
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, IsModule, OfStage, Thresholds, TimeLimit, takes_options
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TimeLimit, takes_options
 from detrain.cli.shared.printing import console
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
 from detrain.faults.record import FaultRecord, write_record
-from detrain.launcher.program import Program
 from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_plot import plot_trial
 from detrain.reports.trial_text import write_text
@@ -56,9 +55,7 @@ def command(
     text: Annotated[Path | None, Option("Write the artifact's replay_*.txt, too.")] = None,
     time_limit: TimeLimit = 3600.0,
     as_json: Annotated[bool, Option("Print the record.", flag="--json")] = False,
-    is_module: IsModule = False,
-    program: str,
-    arguments: tuple[str, ...],
+    given: Given,
 ) -> int:
     """Put one fault into the training step of PROGRAM and compare with the run without it.
 
@@ -78,23 +75,21 @@ def command(
     cursor = parse_cursor(at) if at is not None else None
     wanted: Wanted
     if model is not None:
-        if Path(program).suffix in (".json", ".csv"):
-            raise UsageError(f"--model {model} and a file of a fault, {program!r}", "give one of them")
+        if Path(given.program).suffix in (".json", ".csv"):
+            raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
         wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
-    elif arguments:
-        wanted = read_wanted(Path(program), site, takes_nearest=nearest)
+    elif given.arguments:
+        wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
         of_record = {"--site": site} if isinstance(wanted, RecordedFault) else {}
         for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
             if value is not None:
                 raise UsageError(
                     f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
                 )
-        program, arguments = arguments[0], arguments[1:]
+        given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
-    subject = Subject(
-        Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard
-    )
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
     if isinstance(wanted, RecordedFault):
         check_same(wanted.record, subject, allows_environment=False)
     cursor = cursor or wanted.when.at
@@ -124,7 +119,7 @@ def command(
         click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
     else:
         _show(record, trial)
-        messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+        messages.say(f"the record is {path}; `detrain replay {path} {given.program}` runs it again")
     return 0
 
 

@@ -12,19 +12,17 @@ from detrain.base import messages
 from detrain.base.options import Home, Option
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, IsModule, takes_options
+from detrain.cli.shared.options import Given, program_command
 from detrain.cli.shared.printing import console
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
 from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
-from detrain.launcher.program import Program
 from detrain.reports.pictures import check_writable
 
 _FILES: Final = {"detrain": "profile.json", "sassifi": SASSIFI_FILE, "nvbitfi": NVBITFI_FILE}
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def command(
     *,
     home: Home = "ckpt",
@@ -34,9 +32,7 @@ def command(
         Option("Of the file: our own, or that of another tool, which has counts of launches alone.", flag="--format"),
     ] = "detrain",
     as_json: Annotated[bool, Option("Print the totals as JSON.", flag="--json")] = False,
-    is_module: IsModule = False,
-    program: str,
-    arguments: tuple[str, ...],
+    given: Given,
 ) -> int:
     """Count what PROGRAM's training steps compute: the population that a campaign draws from.
 
@@ -47,7 +43,7 @@ def command(
       detrain profile train.py --epochs 2
     """
     check_writable(out)
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    subject = Subject(given.found(), given.arguments, Path(home))
     profile = profile_program(subject)
     path = out or subject.folder / _FILES[form]
     if form == "detrain":

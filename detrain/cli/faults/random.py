@@ -16,29 +16,26 @@ from detrain.campaign.random_campaign import plan_campaign
 from detrain.campaign.subject import Subject
 from detrain.campaign.tally import tally
 from detrain.cli.shared.options import (
-    PROGRAM_SETTINGS,
     After,
     AsJson,
     DrawnBy,
-    IsModule,
+    Given,
     OfStage,
     Shares,
     Thresholds,
     TrialLimit,
-    takes_options,
+    program_command,
 )
 from detrain.cli.shared.printing import console
 from detrain.faults.experiment import written
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.record import FaultRecord
-from detrain.launcher.program import Program
 from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def command(
     *,
     home: Home = "ckpt",
@@ -68,9 +65,7 @@ def command(
     plot: Annotated[Path | None, Option("Draw the outcomes and losses: a .png, .svg or .html.")] = None,
     out: Annotated[Path | None, Option("Folder of the records [in the folder of the checkpoints].")] = None,
     as_json: AsJson = False,
-    is_module: IsModule = False,
-    program: str,
-    arguments: tuple[str, ...],
+    given: Given,
 ) -> int:
     """Put N faults into PROGRAM, one a run, and say what came of them.
 
@@ -82,7 +77,7 @@ def command(
       detrain random -n 50 --seed 1 --after 100 train.py
     """
     check_plot(plot)
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
     campaign = plan_campaign(
         subject,

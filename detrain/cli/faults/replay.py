@@ -10,9 +10,8 @@ import click
 from detrain.base.options import Home, Option
 from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, IsModule, TimeLimit, takes_options
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, TimeLimit, takes_options
 from detrain.faults.record import read_record
-from detrain.launcher.program import Program
 from detrain.python.process.environment import asked_for, set_threads
 
 
@@ -23,10 +22,8 @@ def command(
     home: Home = "ckpt",
     allow_environment: Annotated[bool, Option("Replay although versions or the machine differ.")] = False,
     time_limit: TimeLimit = 3600.0,
-    is_module: IsModule = False,
     record: Path,
-    program: str,
-    arguments: tuple[str, ...],
+    given: Given,
 ) -> int:
     """Do the fault of RECORD again in PROGRAM: every digest must be the recorded one, or the first difference is named.
 
@@ -38,8 +35,7 @@ def command(
     threads = asked_for(known.environment)
     if threads is not None:
         set_threads(threads)  # as a campaign asks for them
-    found = Program.find(program, is_module=is_module)
-    subject = Subject(found, arguments, Path(home), time_limit, has_guard=known.alarm is not None)
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=known.alarm is not None)
     replay(known, subject, record, allows_environment=allow_environment)
     digests = sum(1 for step in known.steps if step.state)
     steps = sum(step.at[2] >= 0 for step in known.steps)

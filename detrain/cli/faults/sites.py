@@ -10,15 +10,13 @@ import msgspec
 
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, IsModule, OfStage, takes_options
+from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
 from detrain.cli.shared.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import Site, matching
-from detrain.launcher.program import Program
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@takes_options
+@program_command
 def command(
     *,
     home: Home = "ckpt",
@@ -29,9 +27,7 @@ def command(
         bool, Option("All ops, not only convolutions and matrix products, where there are any.", flag="--all")
     ] = False,
     as_json: AsJson = False,
-    is_module: IsModule = False,
-    program: str,
-    arguments: tuple[str, ...],
+    given: Given,
 ) -> int:
     """List the sites of PROGRAM's training step: run its first step (or that of --at), and say of which ops it is made.
 
@@ -39,7 +35,7 @@ def command(
     Example:
       detrain sites --match 'conv2d*' --stage backward train.py
     """
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    subject = Subject(given.found(), given.arguments, Path(home))
     found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
     fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]

@@ -14,6 +14,7 @@ import msgspec
 
 from detrain.base.options import Option, home_option
 from detrain.faults.sites import Stage
+from detrain.launcher.program import Program
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
@@ -70,10 +71,20 @@ TrialLimit = Annotated[float, Option("A longer trial hangs [3600].", "S", type=S
 InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 
 
+class Given(msgspec.Struct, kw_only=True):
+    """A program as a command is given it."""
+
+    is_module: IsModule = False
+    program: str
+    arguments: tuple[str, ...]
+
+    def found(self) -> Program:
+        """Return the program. Raises ProgramNotFound."""
+        return Program.find(self.program, is_module=self.is_module)
+
+
 def takes_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Make the parameters of a command its options: those with an `Option`, and the fields of a struct. Others are its
-    arguments.
-    """
+    """Make options of parameters that carry an `Option`, and arguments of others. A struct stands for its fields."""
     hints = get_type_hints(function, include_extras=True)
     structs = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
 
@@ -84,12 +95,17 @@ def takes_options(function: Callable[..., int]) -> Callable[..., int]:
         return function(**values)
 
     taking: Callable[..., int] = called
-    declared = [(name, hints[name], parameter.default) for name, parameter in signature(function).parameters.items()]
-    for name, kind, default in reversed(declared):
-        fields = msgspec.structs.fields(kind) if name in structs else ()
-        for each in [(field.name, field.type, field.default) for field in reversed(fields)] or [(name, kind, default)]:
+    for name, parameter in reversed(list(signature(function).parameters.items())):
+        fields = msgspec.structs.fields(structs[name]) if name in structs else ()
+        declared = [(field.name, field.type, field.default) for field in fields] or [(name, hints[name], parameter.default)]
+        for each in reversed(declared):
             taking = _parameter(*each)(taking)
     return taking
+
+
+def program_command(function: Callable[..., int]) -> click.Command:
+    """Make a command of a function. Options behind PROGRAM are the program's own."""
+    return click.command(context_settings=PROGRAM_SETTINGS)(takes_options(function))
 
 
 def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -89,12 +89,8 @@ class Parts:
         self.recovery: Recovery | Rewind | None = None
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
-            self.add_guard(
-                recovers=config.guard == "recover",
-                goes_on=config.on_repeat == "continue",
-                gradients=config.guard_gradients,
-                on_host=config.guard_ring == "host",
-            )
+            mode, ring = config.guard, config.guard_ring
+            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -155,21 +151,18 @@ class Parts:
                 raise
             messages.warn(f"no just-in-time checkpoints: {error.what}")
 
-    def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
-        """Look for hardware faults from here on.
-
-        `goes_on`: also where an alarm comes again in the steps that are run again.
-        """
+    def add_guard(self, *, mode: str, on_repeat: str, gradients: bool, ring: str) -> None:
+        """Look for hardware faults from here on, as the options of `detrain run --guard` say."""
         self.guards_gradients = gradients
         if gradients:
             self.adapters.watch_gradients()
-        config = self.config
-        ring = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=on_host) if recovers else None
+        config, recovers, goes_on = self.config, mode == "recover", on_repeat == "continue"
+        held = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=ring == "host") if recovers else None
         log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
         baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-        self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._write_waiting)
+        self.recovery = Recovery(self.guard, held, config, self.files, baseline, self._write_waiting)
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
         """Return what an adapter is made with."""
