@@ -43,7 +43,7 @@ def configure(
     if ranks is not None:
         messages.be_rank(ranks.rank)
         require_for_ranks(options)
-    require_no_other_kind(home.absolute(), program.name, ranks, starts_anew=options.fresh)
+    require_no_other_kind(home.absolute(), program.name, ranks, fresh=options.fresh)
     catalogue.create()
     is_alone = hold(catalogue.folder, program.name)
     restarted = int(os.environ.pop(RESTARTED, "0"))

@@ -53,9 +53,9 @@ def just_in_time(options: Options, every: Every) -> bool | None:
     return False if why else None
 
 
-def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, starts_anew: bool) -> None:
+def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, fresh: bool) -> None:
     """Raise EnvironmentChanged where what lies in a home is of a job and this run is alone, or the other way round."""
-    if starts_anew:
+    if fresh:
         return
     job = home / program
     if ranks is None and ranks_of(job):
@@ -94,7 +94,7 @@ def where_ranks_go_on(
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
         clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
-        return _chosen(offers, starts_anew=options.fresh)
+        return _chosen(offers, fresh=options.fresh)
 
     decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job)
@@ -110,7 +110,7 @@ def where_ranks_go_on(
     return ranks, decision.run, False, (choice, read_meta(choice.entry.path))
 
 
-def _chosen(offers: Sequence[Offer], *, starts_anew: bool) -> tuple[int, str]:
+def _chosen(offers: Sequence[Offer], *, fresh: bool) -> tuple[int, str]:
     """Return the run, and the name of the newest checkpoint that all ranks offer, or nothing.
 
     Raises RanksDisagree, and CheckpointDamaged where a rank has lost what it had.
@@ -121,7 +121,7 @@ def _chosen(offers: Sequence[Offer], *, starts_anew: bool) -> tuple[int, str]:
             f"rank {other} was started with other arguments or options than rank 0", "start all ranks by the same command"
         )
     newest = max(offer.run for offer in offers)
-    if starts_anew:
+    if fresh:
         return newest + 1, ""
     common = [name for name in offers[0].good if all(name in offer.good for offer in offers)]
     if common:

@@ -32,7 +32,7 @@ def start(folder: Path, goods: Sequence[Sequence[str]], only: Sequence[int] | No
             return Offer(question=question, token=token, asked_for="same", run=1, good=tuple(goods[rank]))
 
         try:
-            found[rank] = Agreement(folder, rank, len(goods), limit_s).decide(offer, lambda all_: _chosen(all_, starts_anew=False))
+            found[rank] = Agreement(folder, rank, len(goods), limit_s).decide(offer, lambda all_: _chosen(all_, fresh=False))
         except RanksDisagree as error:
             found[rank] = error
 
@@ -71,13 +71,13 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def test_without_a_common_checkpoint_the_run_begins_anew_or_something_is_lost() -> None:
-    assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], starts_anew=False) == (1, "")
-    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], starts_anew=False) == (1, "")
-    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], starts_anew=True) == (2, "")
+    assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], fresh=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], fresh=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], fresh=True) == (2, "")
     with pytest.raises(CheckpointDamaged, match="rank 1 has none of up to 2"):
-        _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], starts_anew=False)
+        _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], fresh=False)
     with pytest.raises(RanksDisagree, match="rank 1 was started with other arguments"):
-        _chosen([offer_of(0), offer_of(1, asked_for="other")], starts_anew=False)
+        _chosen([offer_of(0), offer_of(1, asked_for="other")], fresh=False)
 
 
 def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:

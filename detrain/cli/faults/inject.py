@@ -91,7 +91,7 @@ def command(
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
     if isinstance(wanted, RecordedFault):
-        check_same(wanted.record, subject, allows_environment=False)
+        check_same(wanted.record, subject, allow_environment=False)
     cursor = cursor or wanted.when.at
     if permanent and steps is not None:
         raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")

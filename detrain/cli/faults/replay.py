@@ -36,7 +36,7 @@ def command(
     if threads is not None:
         set_threads(threads)  # as a campaign asks for them
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=known.alarm is not None)
-    replay(known, subject, record, allows_environment=allow_environment)
+    replay(known, subject, record, allow_environment=allow_environment)
     digests = sum(1 for step in known.steps if step.state)
     steps = sum(step.at[2] >= 0 for step in known.steps)
     ends = len(known.steps) - steps

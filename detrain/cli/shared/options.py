@@ -120,7 +120,7 @@ def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[...,
     said: dict[str, Any]
     said = {} if is_required else {"default": str(default) if option.type and default is not None else default}
     return click.option(
-        flag if kind != bool | None else f"{flag}/--no-{name}",
+        flag if kind != bool | None else f"{flag}/--no-{flag[2:]}",
         name,
         is_flag=inner is bool,
         multiple=get_origin(kind) is tuple,

@@ -91,10 +91,9 @@ class JustInTime:
         began = time.monotonic()
         self._rate.end_batch(began)
         kind = _FIRST if is_first else _LATER
-        every = self._every
         if self._next < 0:
             self._next = done + NEEDED
-        if done % every == 0 if every else done >= self._next:
+        if done % self._every == 0 if self._every else done >= self._next:
             self._hold(done, take, kind, began)
         else:
             self._ranks.mark(kind)
@@ -106,8 +105,7 @@ class JustInTime:
         """
         if self._is_over:
             return True
-        every = self._every
-        if done % every == 0 if every else done >= self._next:
+        if done % self._every == 0 if self._every else done >= self._next:
             return False
         now = time.monotonic()
         self._rate.turn(now)
