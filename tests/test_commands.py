@@ -7,16 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
+import msgspec
 import pytest
 
 from detrain.base import PACKAGE
+from detrain.base.errors import DetrainError
+from detrain.base.options import EACH_EPOCH, Every, Option
 from detrain.campaign import subject
 from detrain.cli import COMMANDS, main
 from detrain.cli import detrain as group
 from detrain.cli.faults.inject import command as inject
 from detrain.cli.faults.replay import command as replay
+from detrain.cli.shared.options import program_command
 from detrain.launcher.program import Program
 from tests.e2e.runs import detrain
 
@@ -88,6 +93,49 @@ def test_options_of_replay_stand_before_or_behind_the_record() -> None:
         found = replay.make_context("replay", [*arguments, *BEHIND]).params
         assert (str(found["record"]), found["program"], *found["arguments"]) == ("r.json", *BEHIND)
         assert found["home"] == "home"
+
+
+class Wishes(msgspec.Struct, kw_only=True):
+    often: Annotated[Every, Option("How often.", type=Every.parse)] = EACH_EPOCH
+    tries: Annotated[bool | None, Option("Tried by default.")] = None
+    names: Annotated[tuple[str, ...], Option("Some names.", "NAME", flag="--name")] = ()
+
+
+@program_command
+def wish(
+    *,
+    wishes: Wishes,
+    kind: Annotated[Literal["a", "b"] | None, Option("Which.")] = None,
+    count: Annotated[int, Option("How many.", "N", least=1, most=9)] = 3,
+    out: Annotated[Path, Option("Where to.")],
+    arguments: tuple[str, ...],
+) -> int:
+    """Wish."""
+    click.echo(f"{wishes.often} {wishes.tries} {wishes.names} {kind} {count} {out} {arguments}")
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("--out f", "1 None () None 3 f ()"),
+        ("--kind c --out f", "'c' is not one of 'a', 'b'"),
+        (
+            "--often 5b --no-tries --name a --name b --kind b --count 9 --out f x --kind c",
+            "5b False ('a', 'b') b 9 f ('x', '--kind', 'c')",
+        ),
+        ("--count 10 --out f", "10 is not in the range 1<=x<=9"),
+        ("--count 2", "Missing parameter: out"),
+        ("--often 0 --out f", "--every '0' is not a distance between checkpoints"),
+    ],
+)
+def test_a_command_takes_its_options_from_annotations(given: str, taken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        wish.main(shlex.split(given), standalone_mode=False)
+    except (click.UsageError, DetrainError) as error:
+        click.echo(error)
+
+    assert taken in capsys.readouterr().out
 
 
 def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from detrain.adapters.instruments import TakesInstruments
-from detrain.base.config import Mode, Ranks
+from detrain.base.config import Ranks
 from detrain.base.digest import Array
+from detrain.base.options import Mode
 from detrain.python.inspect.graph import Item
 from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.loaders.generator_replay import Elements

@@ -22,8 +22,8 @@ from detrain.adapters.api import (
     VariableRegistry,
     Watched,
 )
-from detrain.base.config import Mode
 from detrain.base.digest import Array
+from detrain.base.options import Mode
 from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile

@@ -5,49 +5,21 @@ variable.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from detrain.base.errors import UsageError
+from detrain.base.options import Options, TraceOptions
 from detrain.base.structure import Structure
 
 VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
-Unit = Literal["epochs", "batches", "minutes"]
-Mode = Literal["auto", "seek", "forward"]
-"""How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
-
-
 SELDOM: Final = 1 << 40
 """So many batches no run has: checkpoints are taken at the starts of epochs alone."""
-
-
-class Every(msgspec.Struct, frozen=True):
-    """How often a checkpoint is taken: each `count` of `unit`."""
-
-    count: float
-    unit: Unit
-
-    @classmethod
-    def parse(cls, text: str) -> Every:
-        """Return what `--every TEXT` means: `3` (epochs), `50b` (batches) or `10min`. Raises UsageError."""
-        match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", text)
-        if match is None or float(match[1]) <= 0:
-            raise UsageError(
-                f"--every {text!r} is not a distance between checkpoints",
-                "give a number above 0: 3 (epochs), 50b (batches) or 10min",
-            )
-        units = {"": "epochs", "b": "batches", "min": "minutes"}
-        return cls(float(match[1]), units[match[2]])  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        return f"{self.count:g} {self.unit}"
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -64,17 +36,6 @@ class Ranks(msgspec.Struct, frozen=True):
         rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
         is_job = rank.isdecimal() and world.isdecimal() and int(world) > 1 and "MASTER_ADDR" in os.environ
         return cls(int(rank), int(world)) if is_job else None
-
-
-class JitPlan(msgspec.Struct, frozen=True):
-    """How a job takes just-in-time checkpoints."""
-
-    every: int = 0
-    """The state is held each so many batches; 0: as often as that takes a thousandth of the time."""
-    hang_s: float = 600.0
-    """A batch that has taken less is never taken for a hang."""
-    is_asked_for: bool = False
-    """Else they are not taken where they cannot be, and the program is not ended for it."""
 
 
 OUTLIVING: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -101,7 +62,7 @@ def ended_by_nccl(variables: Mapping[str, str]) -> str:
 _OFF: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class Trace(TraceOptions, frozen=True, kw_only=True):
     """What a traced run is to do."""
 
     info: str
@@ -110,16 +71,15 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The folder that file names in it are relative to."""
     static: Structure
     """What static analysis proposes."""
-    epochs: int | None = None
-    """End after so many epochs; None: as soon as the loops are known for sure."""
-    is_second: bool = False
-    diff_size: int | None = None
     marks: tuple[tuple[str, int], ...] = ()
     """File and line of the loops that carry marks (3.11), by number."""
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one program. Paths are absolute."""
+class Config(Options, frozen=True, kw_only=True):
+    """One run of one program: what it was asked for, settled, and what the launcher has found.
+
+    Paths are absolute; `home` is a rank's own folder, where it is one of a job.
+    """
 
     target: str
     """The program's file, or with `is_module` the module's name."""
@@ -132,58 +92,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     """Name of the program in the checkpoint home: the stem of its file, or the module's name."""
     run: int
-    home: str
     seed: int
+    jit: bool | None = False
     threads: int
-    every: Every
-    keep: int
-    keep_every: int = 0
-    """Checkpoints of each so manieth epoch stay, too."""
-    keep_best: str = ""
-    """The number of the program by which the best checkpoint is told, and stays: `NAME`, where lower is better, or
-    `max:NAME`."""
-    is_fresh: bool = False
-    """What an earlier process of the run heard is not to be heard again."""
-    is_strict: bool = False
-    stops_on_save_error: bool = True
-    saves_on_sigterm: bool = True
-    allows_environment: bool = False
-    maps_to_cpu: bool = False
-    """What was on devices that are not here goes to the CPU."""
-    allowed_losses: tuple[str, ...] = ()
-    """Places of what a resumed run goes on without, though it may matter."""
-    loader: Mode = "auto"
     stations: tuple[str, ...] = ()
     """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
-    edits: dict[str, list[tuple[int, int, str]]] = {}
+    edits: dict[str, list[tuple[int, int, str]]] = msgspec.field(default_factory=dict)
     """Probes to insert, by source file: (first byte, last byte, text) of the file as UTF-8."""
-    edited: dict[str, str] = {}
+    edited: dict[str, str] = msgspec.field(default_factory=dict)
     """The digests of these files' bytes, as they were when the probes were placed."""
-    environment: dict[str, str] = {}
-    is_bare: bool = False
-    """Only the deterministic settings: no probes, no checkpoints."""
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     trace: Trace | None = None
     """Set for a run that is only to find the program's structure."""
     structure: Structure | None = None
     """The loops that carry probes, where detrain has found them itself."""
     info: str = ""
     """Where the structure is written once the run has confirmed it."""
-    guard: str = ""
-    """`detect` or `recover`: look for hardware faults at each cut."""
-    guards_gradients: bool = False
-    """The norms of gradients are looked at, too."""
-    ring: str = "device"
-    """Where the guard holds the last states: `device`, or `host` where the device's memory is short."""
-    goes_on_after_repeat: bool = False
-    """An alarm that comes again when steps are run again does not end the run."""
     is_restarted: bool = False
     """The guard has started this process: the one before it met an alarm."""
     command: tuple[str, ...] = ()
     """The arguments of the `detrain` command, to start it again."""
     ranks: Ranks | None = None
-    """Which process of a job it is; its home is the rank's own folder."""
-    jit: JitPlan | None = None
-    """Of a job: the ranks watch each other, hold the state now and then, and save it when one is gone."""
+    """Which process of a job it is."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

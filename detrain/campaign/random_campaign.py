@@ -52,7 +52,7 @@ class RandomCampaign:
         record, (_, plan) = read_record(path), self.drawing.trial(number, self.after)
         if not is_as_written(path):
             raise FaultInvalid(f"{str(path)!r} was altered since it was written", "delete it to have it made again")
-        check_same(record, self.subject, allows_environment=False)
+        check_same(record, self.subject, allow_environment=False)
         is_first = record.experiment == plan
         is_of_step = not is_first and record.experiment.at == plan.at
         if not is_first and not (is_of_step and any(record.experiment == again for _, again in self.drawn_there(number, plan))):

@@ -14,13 +14,13 @@ from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, is_as_written
 
 
-def replay(known: FaultRecord, subject: Subject, file: Path, *, allows_environment: bool = False) -> None:
+def replay(known: FaultRecord, subject: Subject, file: Path, *, allow_environment: bool = False) -> None:
     """Do the fault of a record, which was read from `file`, again.
 
     Raises ReplayDiffers at the first difference, FaultNotFired, AnotherProgram, and EnvironmentChanged unless that is
     allowed.
     """
-    check_same(known, subject, allows_environment=allows_environment)
+    check_same(known, subject, allow_environment=allow_environment)
     golden = subject.golden(known.experiment)
     done = subject.trial(known.experiment)
     if done.fired is None and known.fired:

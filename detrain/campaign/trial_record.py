@@ -86,7 +86,7 @@ def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> lis
     ]
 
 
-def check_same(known: FaultRecord, subject: Subject, *, allows_environment: bool) -> None:
+def check_same(known: FaultRecord, subject: Subject, *, allow_environment: bool) -> None:
     """Raise AnotherProgram, or EnvironmentChanged, unless a record is of this program with these arguments, here."""
     if known.sources != subject.sources() or known.arguments != subject.arguments:
         now = subject.sources()
@@ -95,7 +95,7 @@ def check_same(known: FaultRecord, subject: Subject, *, allows_environment: bool
         raise AnotherProgram(f"the record is of another program: {what}", "give the program as it was, with the same arguments")
     known.experiment.check()
     differences = environment_difference(known.environment, subject.environment())
-    if differences and not allows_environment:
+    if differences and not allow_environment:
         raise EnvironmentChanged(
             f"the environment differs from the record's: {'; '.join(differences)}",
             "replay where it is the same, or, perhaps with other bits, with --allow-environment",

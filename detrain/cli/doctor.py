@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
 
-from detrain.cli.shared.options import home_option
+from detrain.base.options import Option, home_option
+from detrain.cli.shared.options import AsJson, takes_options
 from detrain.cli.shared.printing import console
 from detrain.verify.installation import Check, check_installation
 from detrain.verify.repeatability import FRAMEWORKS, PROCESSES, Repeated, installed, measure
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--framework", type=click.Choice(tuple(FRAMEWORKS)), help="Whose computations.  [default: the one installed]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--repeats", type=click.IntRange(2), default=8, show_default=True, metavar="N", help="Repetitions in each process.")
-@click.option("--quick", is_flag=True, help="Look at the installation only, and measure nothing.")
-@home_option("Folder of the checkpoints, whose file system is tried")
-def command(framework: str | None, as_json: bool, repeats: int, quick: bool, home: str) -> int:
+@takes_options
+def command(
+    *,
+    framework: Annotated[
+        str | None, Option("Whose computations.  [default: the one installed]", type=click.Choice(tuple(FRAMEWORKS)))
+    ] = None,
+    as_json: AsJson = False,
+    repeats: Annotated[int, Option("Repetitions in each process.", "N", least=2)] = 8,
+    quick: Annotated[bool, Option("Look at the installation only, and measure nothing.")] = False,
+    home: Annotated[str, home_option("Folder of the checkpoints, whose file system is tried")] = "ckpt",
+) -> int:
     """Look at what is installed, and measure which computations of TensorFlow or PyTorch give the same bits again.
 
     First come frameworks and versions, devices, and the file system of the checkpoints with its locks. Then each

@@ -9,9 +9,8 @@ import click
 import msgspec
 
 from detrain.base.structure import Loop
-from detrain.cli.shared.options import home_option, program_arguments
+from detrain.cli.shared.options import AsJson, Given, InfoHome, takes_options
 from detrain.cli.shared.printing import show_fit
-from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
 from detrain.reports.foreseen_state import foreseen_state
 
@@ -23,11 +22,8 @@ _TITLES = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@home_option("Where to look for an inst.info")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
-def command(as_json: bool, home: str, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
+@takes_options
+def command(*, as_json: AsJson = False, home: InfoHome = "ckpt", given: Given) -> int:
     """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold.
 
     PROGRAM is read, not run: its arguments may stand there, as for the other commands, and say nothing.
@@ -36,14 +32,14 @@ def command(as_json: bool, home: str, is_module: bool, program: str, arguments: 
     Example:
       detrain info train.py
     """
-    target = Program.find(program, is_module=is_module)
+    target = given.found()
     structure = find_structure(target, Path(home))
     state = foreseen_state(target, structure, Path(home))
     if as_json:
         click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
         target.edits(structure, "detrain")
         return 0
-    click.echo(f"structure of {program}, from {structure.source}")
+    click.echo(f"structure of {given.program}, from {structure.source}")
     if not structure.nests and not structure.fits:
         has_probes = bool(target.probes())
         click.echo("  probes are in the program already" if has_probes else "  no training loop in the source: a run will show it")

@@ -9,12 +9,14 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from detrain.base.errors import UsageError
 from detrain.base.messages import shown
-from detrain.cli.shared.options import home_option
+from detrain.base.options import Option
+from detrain.cli.shared.options import InfoHome, IsModule, takes_options
 from detrain.cli.shared.printing import console
 from detrain.instrument.text_edits import decode_source
 from detrain.launcher.instrumented_files import copy_of, instrumented, remove_probes, write_elsewhere, write_in_place
@@ -22,13 +24,16 @@ from detrain.launcher.program import Program
 
 
 @click.command()
-@click.option("--write", "out", type=click.Path(path_type=Path), help="Write the instrumented program to this file or folder.")
-@click.option("--in-place", is_flag=True, help="Change the program's own files; a copy of each is kept as FILE.orig.")
-@click.option("--remove", is_flag=True, help="Take the probes out of the program's files again.")
-@home_option("Where to look for an inst.info")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@click.argument("program", metavar="PROGRAM")
-def command(out: Path | None, in_place: bool, remove: bool, home: str, is_module: bool, program: str) -> int:
+@takes_options
+def command(
+    *,
+    out: Annotated[Path | None, Option("Write the instrumented program to this file or folder.", flag="--write")] = None,
+    in_place: Annotated[bool, Option("Change the program's own files; a copy of each is kept as FILE.orig.")] = False,
+    remove: Annotated[bool, Option("Take the probes out of the program's files again.")] = False,
+    home: InfoHome = "ckpt",
+    is_module: IsModule = False,
+    program: str,
+) -> int:
     """Print, as a unified diff, the probes that `detrain run` inserts into PROGRAM.
 
     \b

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
 
 from detrain.base.errors import Diverged
-from detrain.cli.shared.options import PROGRAM_SETTINGS, program_arguments
+from detrain.base.options import Option
+from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console
 from detrain.verify.job_verification import verify_job
 from detrain.verify.run_comparison import described
 from detrain.verify.verification import Verification, verify_program
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@click.option("--kills", type=click.IntRange(0), default=2, show_default=True, metavar="N", help="Kills of the third run.")
-@click.option("--every", default="1", show_default=True, metavar="N|Nb|Nmin", help="Checkpoint each N epochs, batches or minutes.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the choice of cuts to kill at.")
-@click.option("--nproc", type=click.IntRange(2), metavar="N", help="As a job of N processes: ranks are killed and compared.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@program_command
 def command(
-    kills: int,
-    every: str,
-    seed: int,
-    nproc: int | None,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    *,
+    kills: Annotated[int, Option("Kills of the third run.", "N", least=0)] = 2,
+    every: Annotated[str, Option("Checkpoint each N epochs, batches or minutes.", "N|Nb|Nmin")] = "1",
+    seed: Annotated[int, Option("Seed of the choice of cuts to kill at.", "S")] = 0,
+    nproc: Annotated[int | None, Option("As a job of N processes: ranks are killed and compared.", "N", least=2)] = None,
+    as_json: AsJson = False,
+    given: Given,
 ) -> int:
     """Run PROGRAM three times, the third killed N times and resumed, and compare all bits.
 
@@ -49,7 +42,9 @@ def command(
       detrain verify --kills 3 train.py --epochs 5
     """
     if nproc is not None:
-        by_rank = verify_job(program, arguments, world=nproc, is_module=is_module, kills=kills, every=every, seed=seed)
+        by_rank = verify_job(
+            given.program, given.arguments, world=nproc, is_module=given.is_module, kills=kills, every=every, seed=seed
+        )
         is_exact = all(found.is_exact for found in by_rank)
         if as_json:
             click.echo(json.dumps({"exact": is_exact, "ranks": [_as_json(found) for found in by_rank]}, indent=2))
@@ -59,7 +54,7 @@ def command(
             _print(found)
             click.echo(found.verdict)
         return 0 if is_exact else Diverged.exit_code
-    found = verify_program(program, arguments, is_module=is_module, kills=kills, every=every, seed=seed)
+    found = verify_program(given.program, given.arguments, is_module=given.is_module, kills=kills, every=every, seed=seed)
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))
     else:

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import RESTARTED, SELDOM, Config, Every, Ranks
+from detrain.base.config import RESTARTED, SELDOM, Config, Ranks
 from detrain.base.digest import digest_bytes
+from detrain.base.options import DEFAULT_SEED, Every, Options
 from detrain.instrument.text_edits import Edit
-from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD, just_in_time, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
@@ -23,25 +23,27 @@ from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
 from detrain.store.lock import hold
 
-DEFAULT_SEED: Final = 0
-"""Of a run that is given none."""
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
 
 
-def configure(program: Program, arguments: tuple[str, ...], home: Path, options: RunOptions) -> tuple[Config, Meta | None]:
+def configure(
+    program: Program, arguments: tuple[str, ...], options: Options, command: tuple[str, ...] = ()
+) -> tuple[Config, Meta | None]:
     """Return the configuration of a run, and the meta data of the checkpoint from which it goes on, if it does.
 
-    Makes and locks the folder `home`, and clears away what a killed run has left in it. Raises NoStructure,
-    AnotherProgram, EnvironmentChanged, CannotSeek, UsageError for another seed than that of the run to resume,
-    StoreError.
+    `command` are the arguments of `detrain` that start it again. Makes and locks the home, and clears away what a
+    killed run has left in it. Raises NoStructure, AnotherProgram, EnvironmentChanged, CannotSeek, UsageError for
+    another seed than that of the run to resume, StoreError.
     """
-    ranks = Ranks.of_environment()
+    home, ranks = Path(options.home), Ranks.of_environment()
+    if options.bare:
+        return new_config(program, arguments, home, 0, options), None
     catalogue = Catalogue(home.absolute() if ranks is None else rank_folder(home.absolute(), program.name, ranks.rank))
     if ranks is not None:
         messages.be_rank(ranks.rank)
         require_for_ranks(options)
-    require_no_other_kind(home.absolute(), program.name, ranks, starts_anew=options.starts_anew)
+    require_no_other_kind(home.absolute(), program.name, ranks, fresh=options.fresh)
     catalogue.create()
     is_alone = hold(catalogue.folder, program.name)
     restarted = int(os.environ.pop(RESTARTED, "0"))
@@ -60,8 +62,8 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
         every = Every(10, "minutes") if ranks is None else _OF_RANKS
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
-    jit = None if ranks is None else just_in_time(options, every)
-    if jit is not None and every.unit == "epochs":
+    jit = ranks is not None and just_in_time(options, every)
+    if jit is not False and every.unit == "epochs":
         every = Every(SELDOM, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:
@@ -70,29 +72,17 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
     edits = _merged(program.edits(structure, "detrain"), program.edits_for_yields(), program.edits_for_fetches(structure))
     config = msgspec.structs.replace(
-        new_config(program, arguments, catalogue.folder, run, options.seed or DEFAULT_SEED, every, options.keep),
-        keep_every=options.keep_every or 0,
-        guard=options.guard,
-        guards_gradients=options.guards_gradients,
-        ring=options.ring,
-        goes_on_after_repeat=options.goes_on_after_repeat,
+        new_config(program, arguments, catalogue.folder, run, options),
+        every=every,
+        jit=jit,
+        fresh=is_fresh and not restarted,
         is_restarted=restarted > 0,
-        keep_best=options.keep_best,
-        is_fresh=is_fresh and not restarted,
-        is_strict=options.is_strict,
-        stops_on_save_error=options.stops_on_save_error,
-        saves_on_sigterm=options.saves_on_sigterm,
-        allows_environment=options.allows_environment,
-        maps_to_cpu=options.maps_to_cpu,
-        allowed_losses=options.allowed_losses,
-        loader=options.loader,
         edits=edits,
         edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},
         structure=structure,
         info=str(info) if is_own else "",
-        command=options.command,
+        command=command,
         ranks=ranks,
-        jit=jit,
     )
     if chosen is None:
         return config, None
@@ -100,30 +90,26 @@ def configure(program: Program, arguments: tuple[str, ...], home: Path, options:
 
 
 def _where(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: RunOptions, restarted: int
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int
 ) -> tuple[int, bool, tuple[Choice, Meta] | None]:
     """Return the number of the run, whether it starts anew, and else the checkpoint from which it goes on, if there is
     one.
     """
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
-    is_fresh = options.starts_anew
+    is_fresh = options.fresh
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
         is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from, options.allowed_losses)
+    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from, options.allow_lost)
     return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 
-def configure_bare(program: Program, arguments: tuple[str, ...], home: Path, options: RunOptions) -> Config:
-    """Return the configuration of a run with the deterministic settings only: no probes, no checkpoints."""
-    config = new_config(program, arguments, home, 0, options.seed or DEFAULT_SEED, options.every, options.keep)
-    return msgspec.structs.replace(config, is_bare=True)
-
-
-def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: int, seed: int, every: Every, keep: int) -> Config:
+def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: int, options: Options) -> Config:
     """Return the configuration of a run, without probes."""
     ranks = Ranks.of_environment()
     threads = threads_here()
+    asked_for = msgspec.structs.asdict(options) | {"home": str(home.absolute()), "seed": options.seed or DEFAULT_SEED, "jit": False}
     return Config(
+        **asked_for,
         target=program.target,
         is_module=program.is_module,
         entry=str(program.path),
@@ -131,11 +117,7 @@ def new_config(program: Program, arguments: tuple[str, ...], home: Path, run: in
         arguments=arguments,
         program=program.name,
         run=run,
-        home=str(home.absolute()),
-        seed=seed,
         threads=threads,
-        every=every,
-        keep=keep,
         environment=base_environment(threads) | ({} if ranks is None else {WORLD: str(ranks.world)}),
         ranks=ranks,
     )

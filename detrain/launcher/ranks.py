@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import Every, JitPlan, Ranks
+from detrain.base.config import Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
+from detrain.base.options import Every, Options
 from detrain.launcher.agreement import Agreement, Offer
 from detrain.launcher.just_in_time import clear, take_in
-from detrain.launcher.options import RunOptions
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Choice, Meta, read_meta
@@ -24,11 +24,11 @@ WORLD: Final = "world size"
 """The environment's name of how many ranks a job has."""
 
 
-def require_for_ranks(options: RunOptions) -> None:
+def require_for_ranks(options: Options) -> None:
     """Raise UsageError for what the ranks of a job cannot do together."""
     if options.every.unit == "minutes":
         raise UsageError(
-            f"--every {options.every.count:g}min: the clocks of the ranks differ, and all must save at the same batch",
+            f"--every {options.every}: the clocks of the ranks differ, and all must save at the same batch",
             "give a number of batches or epochs, as --every 50b",
         )
     if options.goes_on_from:
@@ -37,23 +37,25 @@ def require_for_ranks(options: RunOptions) -> None:
         raise UsageError(f"--guard {options.guard}: ranks cannot go back together yet", "run the job without --guard")
 
 
-def just_in_time(options: RunOptions, every: Every) -> JitPlan | None:
-    """Return how the job takes just-in-time checkpoints, if it does. Says why not, unless that was asked for."""
-    if options.jit is None or options.jit.is_asked_for:
-        return options.jit
+def just_in_time(options: Options, every: Every) -> bool | None:
+    """Return whether the job takes just-in-time checkpoints: True if that is asked for, None if it is tried, or False.
+    Says why not.
+    """
+    if options.jit is not None or options.jit_every:
+        return options.jit is not False
     why = ""
     if every.unit == "epochs" and every.count > 1:
         why = f"--every {every.count:g} leaves epochs without a checkpoint at their start; --jit takes one at each"
-    elif options.is_strict:
+    elif options.strict:
         why = "--strict refuses what cannot be captured, of which there may be more inside of an epoch; --jit takes them"
     if why:
         messages.say(f"no just-in-time checkpoints: {why}")
-    return None if why else options.jit
+    return False if why else None
 
 
-def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, starts_anew: bool) -> None:
+def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, fresh: bool) -> None:
     """Raise EnvironmentChanged where what lies in a home is of a job and this run is alone, or the other way round."""
-    if starts_anew:
+    if fresh:
         return
     job = home / program
     if ranks is None and ranks_of(job):
@@ -70,7 +72,7 @@ def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, star
 
 
 def where_ranks_go_on(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: RunOptions, ranks: Ranks
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, ranks: Ranks
 ) -> tuple[Ranks, int, bool, tuple[Choice, Meta] | None]:
     """Return this rank with the number of the job's start, that of the run, whether it starts anew, and else the
     checkpoint from which it goes on, if there is one: the newest that all ranks have.
@@ -78,21 +80,21 @@ def where_ranks_go_on(
     Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
     """
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
-    if not options.starts_anew:
+    if not options.fresh:
         take_in(catalogue, program.name, max(*runs, 1), ranks)
         runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
-    good = [] if options.starts_anew else good_checkpoints(catalogue, program, arguments)
+    good = [] if options.fresh else good_checkpoints(catalogue, program, arguments)
     if good:
         _require_world(read_meta(good[0].entry.path), ranks)
     names = tuple("/".join(station.path.name for station in choice.stations) for choice in good)
-    asked_for = digest_bytes(msgspec.json.encode([arguments, program.name, str(options.every), options.seed, options.starts_anew]))
+    asked_for = digest_bytes(msgspec.json.encode([arguments, program.name, str(options.every), options.seed, options.fresh]))
 
     def offer(question: str, token: str) -> Offer:
         return Offer(question=question, token=token, asked_for=asked_for, run=max(runs), good=names)
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
         clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
-        return _chosen(offers, starts_anew=options.starts_anew)
+        return _chosen(offers, fresh=options.fresh)
 
     decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job)
@@ -102,13 +104,13 @@ def where_ranks_go_on(
     newer = [entry for entry in mine if not kept or entry.cursor.key() > good[at].entry.cursor.key()]
     catalogue.put_aside(newer)  # parts of a cut that other ranks have none of: this run will come there again
     if not decision.name:
-        return ranks, decision.run, options.starts_anew, None
+        return ranks, decision.run, options.fresh, None
     choice = good[at]
     catalogue.adopt(Choice(choice.entry, choice.stations, choice.digest, choice.damaged))
     return ranks, decision.run, False, (choice, read_meta(choice.entry.path))
 
 
-def _chosen(offers: Sequence[Offer], *, starts_anew: bool) -> tuple[int, str]:
+def _chosen(offers: Sequence[Offer], *, fresh: bool) -> tuple[int, str]:
     """Return the run, and the name of the newest checkpoint that all ranks offer, or nothing.
 
     Raises RanksDisagree, and CheckpointDamaged where a rank has lost what it had.
@@ -119,7 +121,7 @@ def _chosen(offers: Sequence[Offer], *, starts_anew: bool) -> tuple[int, str]:
             f"rank {other} was started with other arguments or options than rank 0", "start all ranks by the same command"
         )
     newest = max(offer.run for offer in offers)
-    if starts_anew:
+    if fresh:
         return newest + 1, ""
     common = [name for name in offers[0].good if all(name in offer.good for offer in offers)]
     if common:

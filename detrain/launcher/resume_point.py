@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import Config, Mode
+from detrain.base.config import Config
 from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
 from detrain.base.messages import shown
+from detrain.base.options import Mode
 from detrain.launcher.program import Program
 from detrain.python.inspect.object_graph import place_of_loss
 from detrain.python.loaders.strategy import cannot_seek
@@ -104,7 +105,7 @@ def _check_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> 
 
 def _check_environment(config: Config, meta: Meta) -> None:
     changed = compare(meta.environment, config.environment)
-    if changed and not config.allows_environment:
+    if changed and not config.allow_environment:
         raise EnvironmentChanged(
             f"the environment differs from the checkpoint's: {'; '.join(changed)}",
             "resume where it is the same, or go on, perhaps with other bits, with --allow-environment",
@@ -128,7 +129,7 @@ def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Con
     found = f"{_age(path)} old, digest {choice.digest[:12]}"
     messages.say(f"resuming {config.program} at {choice.entry.cursor} ({found}) from {shown(path)}")
     _say_how_loaders_come_back(choice.entry, meta, config.loader)
-    _say_what_is_lost(choice, meta, config.allowed_losses)
+    _say_what_is_lost(choice, meta, config.allow_lost)
     threads = int(meta.environment.get("threads", config.threads))
     return msgspec.structs.replace(
         config,

@@ -15,12 +15,13 @@ import msgspec
 
 from detrain.adapters.registry import ADAPTERS
 from detrain.base import messages
-from detrain.base.config import Config, Every
+from detrain.base.config import Config
 from detrain.base.errors import DetrainError, EnvironmentChanged, NoStructure, UsageError
+from detrain.base.options import Every, Options
 from detrain.base.structure import Structure
 from detrain.instrument.find_loops import analyse, library_nests
 from detrain.instrument.text_edits import Edit
-from detrain.launcher.configuration import DEFAULT_SEED, new_config
+from detrain.launcher.configuration import new_config
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.notebook.cells import CELL, Cells
@@ -90,12 +91,9 @@ class NotebookRun:
         runs = [entry.run for entry in catalogue.entries() if entry.program == name]
         chosen = None if is_fresh else newest_checkpoint(catalogue, self._program, ())
         run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
-        config = msgspec.structs.replace(
-            new_config(self._program, (), home, run, DEFAULT_SEED, Every(1, "epochs"), 3),
-            is_fresh=is_fresh,
-            saves_on_sigterm=False,  # a kernel that is shut down hears it, too
-            edits={str(self._program.path): []},
-        )
+        options = Options(fresh=is_fresh, on_sigterm="ignore")  # a kernel that is shut down hears it, too
+        edits: dict[str, list[Edit]] = {str(self._program.path): []}
+        config = msgspec.structs.replace(new_config(self._program, (), home, run, options), edits=edits)
         if chosen is None:
             return config
         was = chosen[1].environment.get(_HASH_SEED, "")
@@ -218,12 +216,13 @@ def _parsed(options: str) -> dict[str, Any]:
         def error(self, message: str) -> NoReturn:
             raise UsageError(f"%%detrain {options}: {message}", "it takes --every, --keep, --keep-every and --keep-best")
 
+    usual = Options()
     parser = Parser(prog="%%detrain", add_help=False, allow_abbrev=False)
-    parser.add_argument("--every", type=str, default="1")
-    parser.add_argument("--keep", type=int, default=3)
-    parser.add_argument("--keep-every", type=int, default=0)
-    parser.add_argument("--keep-best", default="")
+    parser.add_argument("--every", type=Every.parse, default=usual.every)
+    parser.add_argument("--keep", type=int, default=usual.keep)
+    parser.add_argument("--keep-every", type=int, default=usual.keep_every)
+    parser.add_argument("--keep-best", default=usual.keep_best)
     found = vars(parser.parse_args(shlex.split(options)))
     if found["keep"] < 1:
         raise UsageError(f"--keep {found['keep']}", "give a number above 0")
-    return {**found, "every": Every.parse(found["every"])}
+    return found

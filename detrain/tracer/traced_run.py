@@ -51,7 +51,7 @@ class TracedRun:
         path = Path(self._trace.info)
         if not structure.fits and not (structure.nests and outcome.updates):
             raise _nothing(self._config.shown, outcome)
-        if self._trace.is_second:
+        if self._trace.second:
             structure = self._confirmed(structure, path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_info(structure, path, Path(self._trace.base))

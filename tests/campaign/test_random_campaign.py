@@ -99,9 +99,9 @@ def test_an_altered_record_is_refused(campaign: RandomCampaign) -> None:
 def test_of_another_environment_a_record_is_taken_where_that_is_allowed(campaign: RandomCampaign) -> None:
     elsewhere = msgspec.structs.replace(of_trial(campaign, 0), environment={})
 
-    check_same(elsewhere, campaign.subject, allows_environment=True)
+    check_same(elsewhere, campaign.subject, allow_environment=True)
     with pytest.raises(EnvironmentChanged):
-        check_same(elsewhere, campaign.subject, allows_environment=False)
+        check_same(elsewhere, campaign.subject, allow_environment=False)
 
 
 def test_each_fault_has_a_file_of_its_own(campaign: RandomCampaign) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from detrain.base.config import OUTLIVING, JitPlan, Ranks, ended_by_nccl
+from detrain.base.config import OUTLIVING, Ranks, ended_by_nccl
 from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
 from detrain.cli import launch
 from detrain.cli.launch import _split
@@ -32,7 +32,7 @@ def start(folder: Path, goods: Sequence[Sequence[str]], only: Sequence[int] | No
             return Offer(question=question, token=token, asked_for="same", run=1, good=tuple(goods[rank]))
 
         try:
-            found[rank] = Agreement(folder, rank, len(goods), limit_s).decide(offer, lambda all_: _chosen(all_, starts_anew=False))
+            found[rank] = Agreement(folder, rank, len(goods), limit_s).decide(offer, lambda all_: _chosen(all_, fresh=False))
         except RanksDisagree as error:
             found[rank] = error
 
@@ -71,13 +71,13 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def test_without_a_common_checkpoint_the_run_begins_anew_or_something_is_lost() -> None:
-    assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], starts_anew=False) == (1, "")
-    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], starts_anew=False) == (1, "")
-    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], starts_anew=True) == (2, "")
+    assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], fresh=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], fresh=False) == (1, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], fresh=True) == (2, "")
     with pytest.raises(CheckpointDamaged, match="rank 1 has none of up to 2"):
-        _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], starts_anew=False)
+        _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], fresh=False)
     with pytest.raises(RanksDisagree, match="rank 1 was started with other arguments"):
-        _chosen([offer_of(0), offer_of(1, asked_for="other")], starts_anew=False)
+        _chosen([offer_of(0), offer_of(1, asked_for="other")], fresh=False)
 
 
 def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +107,13 @@ def test_options_of_torchrun_and_of_run_are_told_apart(words: str, launcher: str
 
 
 def test_what_ranks_cannot_do_together_is_refused() -> None:
-    from detrain.base.config import Every
-    from detrain.launcher.options import RunOptions
+    from detrain.base.options import Every, Options
     from detrain.launcher.ranks import require_for_ranks
 
     with pytest.raises(UsageError, match="--every 5min: the clocks of the ranks differ"):
-        require_for_ranks(RunOptions(every=Every(5, "minutes")))
+        require_for_ranks(Options(every=Every(5, "minutes")))
     with pytest.raises(UsageError, match="--guard detect"):
-        require_for_ranks(RunOptions(guard="detect"))
+        require_for_ranks(Options(guard="detect"))
 
 
 # Over NCCL, PyTorch's watchdog ends the ranks that are left.
@@ -162,7 +161,7 @@ def test_just_in_time_checkpoints_over_nccl_are_refused_where_they_could_not_be_
     from detrain.runtime.session.parts import Parts
 
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    config = SimpleNamespace(jit=JitPlan(is_asked_for=True))
+    config = SimpleNamespace(jit=True)
     parts: Any = SimpleNamespace(
         config=config, adapters=SimpleNamespace(environment=lambda: {"torch distributed": "nccl"}), _has_met=False
     )

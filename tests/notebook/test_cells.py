@@ -80,4 +80,4 @@ def test_options_that_cannot_be_taken_are_refused(options: str) -> None:
 def test_options_are_those_of_the_run() -> None:
     found = _parsed("--every 50b --keep 2 --keep-best max:score")
 
-    assert (str(found["every"]), found["keep"], found["keep_every"], found["keep_best"]) == ("50 batches", 2, 0, "max:score")
+    assert (str(found["every"]), found["keep"], found["keep_every"], found["keep_best"]) == ("50b", 2, None, "max:score")

@@ -8,7 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from detrain.base.config import SELDOM, Config, Every, JitPlan
+from detrain.base.config import SELDOM, Config
+from detrain.base.options import Every
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.runtime.ranks.rate import Rate
 from detrain.runtime.session.batch_recorder import BatchRecorder
@@ -19,7 +20,7 @@ from detrain.runtime.session.session import Session
 def just_in_time(every: int, next_: int, *, is_over: bool = False) -> tuple[JustInTime, list[str]]:
     held: Any = JustInTime.__new__(JustInTime)
     marked: list[str] = []
-    held._plan, held._next, held._is_over, held._rate = JitPlan(every), next_, is_over, Rate()
+    held._every, held._next, held._is_over, held._rate = every, next_, is_over, Rate()
     held._ranks = SimpleNamespace(pace=SimpleNamespace(mark=lambda kind, _now: marked.append(kind)))
     return held, marked
 
@@ -73,7 +74,7 @@ def test_turns_are_not_passed_over_whose_streams_are_recorded(every: Every, is_l
     nothing: Any = SimpleNamespace(
         read=dict, add_streams=lambda *_: None, batches={}, address=lambda: (0, 0, 0), to_array=None, streams={}
     )
-    config: Any = SimpleNamespace(every=every, ranks=object(), jit=JitPlan(), allows_environment=False)
+    config: Any = SimpleNamespace(every=every, ranks=object(), jit=True, allow_environment=False)
     recorder = BatchRecorder(cast(Config, config), nothing, nothing, nothing, nothing)
     recorder.begin_phase(is_held=True)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from detrain.base.config import Config, Every
+from detrain.base.config import Config
+from detrain.base.options import Every
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from tests.e2e.runs import environment
 

@@ -41,9 +41,9 @@ def test_sources_are_those_that_were_executed(tmp_path: Path) -> None:
     os.utime(helper, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     expected = {file.name: digest_source(file.read_bytes()) for file in (program, helper)}
     start = (
-        "import sys, pathlib, detrain.runtime.session.launch as launch; from detrain.base.config import Config, Every;"
+        "import sys, pathlib, detrain.runtime.session.launch as launch; from detrain.base.config import Config;"
         "config = Config(target=sys.argv[1], is_module=False, entry=sys.argv[1], shown='', arguments=(), program='train', run=1,"
-        "home='.', seed=0, threads=1, every=Every(1, 'epochs'), keep=1);"
+        "home='.', seed=0, threads=1);"
         "launch._watch_sources(config); sys.path.insert(0, ''); launch._run_file(config)"
     )
     done = subprocess.run([sys.executable, "-c", start, program], cwd=tmp_path, check=True, capture_output=True, text=True)

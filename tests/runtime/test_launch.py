@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from detrain.base.config import Config, Every
+from detrain.base.config import Config
+from detrain.base.options import Every
 from detrain.runtime.session import launch
 
 
@@ -48,7 +49,7 @@ def test_hooks_of_others_are_asked_and_a_module_is_followed_once(
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     config = Config(
         target="t", is_module=False, entry="t", shown="t", arguments=(), program="t", run=1, home="h", seed=0, threads=1,
-        every=Every(1, "epochs"), keep=1, is_bare=True,
+        every=Every(1, "epochs"), keep=1, bare=True,
     )  # fmt: skip
     finder = launch._Finder(config, None, None)
     followed: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detrain.base.config import Every
+from detrain.base.options import Every
 from detrain.runtime.session.saves import Cost
 
 

@@ -21,7 +21,7 @@ def offered(error: Any, lost: dict[Cursor, tuple[str, ...]], monkeypatch: pytest
     monkeypatch.setattr(way_back, "read_meta", lambda path: SimpleNamespace(not_captured=losses[path]))
     catalogue = SimpleNamespace(entries=lambda: entries, ways=lambda _program, _run: entries)
     newest = [entries[-1].path]
-    config = SimpleNamespace(stations=newest, ranks=None, command=("run", "p.py"), program="p", run=1, allowed_losses=allowed)
+    config = SimpleNamespace(stations=newest, ranks=None, command=("run", "p.py"), program="p", run=1, allow_lost=allowed)
     return way_back.way_back(error, cast(Any, config), cast(Any, catalogue), [])
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.base import messages
-from detrain.base.config import Config, Every
+from detrain.base.config import Config
 from detrain.base.cursor import Cursor
 from detrain.base.errors import CheckpointDamaged, StoreError
+from detrain.base.options import Every
 from detrain.cli.ckpt import command as ckpt
 from detrain.runtime.session.saves import Saves
 from detrain.store.catalogue import Catalogue, Entry, parse_name, stations
@@ -532,7 +533,7 @@ def test_what_is_no_file_where_ours_belong_is_refused_at_once(catalogue, tmp_pat
 def test_a_warning_says_intact_only_of_what_is_there(catalogue, monkeypatch):
     said = []
     monkeypatch.setattr(messages, "warn", said.append)
-    saves = Saves(config(catalogue.folder, stops_on_save_error=False), catalogue, None)
+    saves = Saves(config(catalogue.folder, on_save_error="warn"), catalogue, None)
     for number in (1, 2):
         saves.save(epoch(number), state(epoch(number)))
         saves.finish_writing()

@@ -23,9 +23,9 @@ from detrain.adapters.jax.leaves import NAME, JaxLeaves
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
-from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
 _SUPPORTED: Final = ((0, 10), (0, 11))

@@ -50,9 +50,9 @@ from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
-from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.process.random_streams import Streams
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from detrain.adapters.tensorflow.data.datasets import Datasets
 from detrain.adapters.tensorflow.data.iterator_positions import NoPosition
 from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument
-from detrain.base.config import Mode
 from detrain.base.digest import Array
+from detrain.base.options import Mode
 
 
 class TensorFlowLoaders:

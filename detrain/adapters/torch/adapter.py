@@ -35,9 +35,9 @@ from detrain.adapters.torch.saved_files import SavedFiles
 from detrain.adapters.torch.streams import TorchStreams, watch_seeds
 from detrain.adapters.torch.tensors import TorchTensors
 from detrain.adapters.torch.updates import TorchUpdates
-from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
 _SUPPORTED: Final = ((2, 9), (2, 16))

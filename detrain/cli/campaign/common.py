@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-import click
+import msgspec
 
 from detrain.base.errors import UsageError
-from detrain.cli.shared.options import home_option, program_arguments
+from detrain.base.options import Home, Option
+from detrain.cli.shared.options import AsJson, IsModule
+from detrain.launcher.program import Program
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
 
 
-def of_campaign(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what all subcommands have."""
-    function = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(program_arguments(function))
-    function = click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")(function)
-    function = click.option("--name", default="campaign", show_default=True, callback=_name, help="Of the campaign.")(function)
-    return home_option("Folder of the checkpoints")(function)
-
-
-def _name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+def _name(name: str) -> str:
     if not name or "/" in name or name.startswith("."):
         raise UsageError(f"--name {name!r} is no name of a folder", "write letters, digits and - alone")
     return name
 
 
-def found_campaign(home: str, name: str, program: str, arguments: tuple[str, ...], *, is_module: bool) -> Campaign:
-    """Return the campaign of a program. Raises CampaignStopped."""
-    from detrain.campaign.engine.header import find, load
-    from detrain.launcher.program import Program
+class Chosen(msgspec.Struct, kw_only=True):
+    """Which campaign of which program, and how to print."""
 
-    return load(find(Program.find(program, is_module=is_module), arguments, Path(home), name), arguments)
+    home: Home = "ckpt"
+    name: Annotated[str, Option("Of the campaign.", "TEXT", type=_name)] = "campaign"
+    is_module: IsModule = False
+    as_json: AsJson = False
+    program: str
+    arguments: tuple[str, ...]
+
+    def campaign(self, name: str = "") -> Campaign:
+        """Return the campaign, or another of the program. Raises CampaignStopped."""
+        from detrain.campaign.engine.header import find, load
+
+        program = Program.find(self.program, is_module=self.is_module)
+        return load(find(program, self.arguments, Path(self.home), name or self.name), self.arguments)

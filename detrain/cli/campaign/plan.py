@@ -4,96 +4,63 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
 from detrain.base.errors import UsageError
-from detrain.cli.campaign.common import of_campaign
-from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, threshold_option
-from detrain.faults.sites import STAGES
+from detrain.base.options import Option
+from detrain.cli.campaign.common import Chosen
+from detrain.cli.shared.options import After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, program_command
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
-    from detrain.faults.outcome_classes import Thresholds
     from detrain.faults.population.frame import Selection
 
 
 _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-@click.option("-n", "count", type=click.IntRange(1), help="How many trials [as the half-width says, or 1000].")
-@click.option("--half-width", type=float, metavar="PERCENT", help="So near shall a share be known: 1 for ± 1 %.")
-@click.option("--confidence", type=float, default=95.0, show_default=True, metavar="PERCENT", help="With --half-width.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
-@click.option(
-    "--mode",
-    type=click.Choice(["IOV", "IOA", "RF", "ISCA"]),
-    default="IOV",
-    show_default=True,
-    help="IOV: values of ops. IOA: addresses. RF: memory between steps. ISCA: as `detrain random` draws.",
-)
-@click.option("--models", metavar="A,B,…", help=f"Fault models [{_IOV_MODELS}; IOA, RF: the first two; ISCA: the 18 published].")
-@click.option("--groups", metavar="A,B,…", help="SASSIFI's groups of ops, by name or number [all, each output once].")
-@click.option(
-    "--by",
-    "rule",
-    type=click.Choice(["elements", "work", "bytes", "site"]),
-    default="elements",
-    show_default=True,
-    help="What makes an output likely to be hit.",
-)
-@click.option("--strata", metavar="A,B,…", default="stage,group", show_default=True, help="Each gets its share of trials.")
-@click.option("--pilot", metavar="NAME", help="Share the trials out by what this campaign has found (Neyman).")
-@click.option("--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of ISCA models.")
-@click.option("--site", "pattern", default="*", metavar="PATTERN", help="Sites to draw from [all; ISCA: matrix products].")
-@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
-@click.option("--epochs", metavar="A:B", help="ISCA: only steps of the epochs from A on, before B.")
-@click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
-@click.option("--two-phase", "second", type=click.IntRange(1), metavar="N", help="All trials run --first steps, N of them on.")
-@click.option("--first", type=click.IntRange(1), metavar="N", help="Steps of the first phase [3].")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker: bits depend on it.")
-@click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does.")
-@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
-@click.option("--list", "listed", type=click.Path(path_type=Path), help="The faults of a list of SASSIFI's or NVBitFI's.")
-@click.option("--list-of", type=click.Choice(["sassifi", "nvbitfi"]), default="sassifi", show_default=True, help="Whose list.")
-@click.option("--check", default="", metavar="COMMAND", help="Judges the program's end: a command, or module:function.")
-@click.option("--ignore-output", "ignored", multiple=True, metavar="REGEX", help="Lines of output not to be compared (repeatable).")
-@threshold_option()
+@program_command
 def plan(
-    home: str,
-    name: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
-    count: int | None,
-    half_width: float | None,
-    confidence: float,
-    seed: int,
-    mode: str,
-    models: str | None,
-    groups: str | None,
-    rule: str,
-    strata: str,
-    pilot: str | None,
-    shares: str,
-    pattern: str,
-    stage: str | None,
-    epochs: str | None,
-    after: int | None,
-    second: int | None,
-    first: int | None,
-    threads: int,
-    guard: bool,
-    time_limit: float,
-    listed: Path | None,
-    list_of: Literal["sassifi", "nvbitfi"],
-    check: str,
-    ignored: tuple[str, ...],
-    thresholds: Thresholds,
+    *,
+    chosen: Chosen,
+    count: Annotated[int | None, Option("How many trials [as the half-width says, or 1000].", flag="-n", least=1)] = None,
+    half_width: Annotated[float | None, Option("So near shall a share be known: 1 for ± 1 %.", "PERCENT")] = None,
+    confidence: Annotated[float, Option("With --half-width.", "PERCENT")] = 95.0,
+    seed: DrawnBy = 0,
+    mode: Annotated[
+        Literal["IOV", "IOA", "RF", "ISCA"],
+        Option("IOV: values of ops. IOA: addresses. RF: memory between steps. ISCA: as `detrain random` draws."),
+    ] = "IOV",
+    models: Annotated[
+        str | None, Option(f"Fault models [{_IOV_MODELS}; IOA, RF: the first two; ISCA: the 18 published].", "A,B,…")
+    ] = None,
+    groups: Annotated[str | None, Option("SASSIFI's groups of ops, by name or number [all, each output once].", "A,B,…")] = None,
+    rule: Annotated[
+        Literal["elements", "work", "bytes", "site"], Option("What makes an output likely to be hit.", flag="--by")
+    ] = "elements",
+    strata: Annotated[str, Option("Each gets its share of trials.", "A,B,…")] = "stage,group",
+    pilot: Annotated[str | None, Option("Share the trials out by what this campaign has found (Neyman).", "NAME")] = None,
+    shares: Annotated[Shares, Option("Of ISCA models.")] = "uniform",
+    pattern: Annotated[
+        str, Option("Sites to draw from [all; ISCA: matrix products].", "PATTERN", flag="--site", shows_default=False)
+    ] = "*",
+    stage: OfStage = None,
+    epochs: Annotated[str | None, Option("ISCA: only steps of the epochs from A on, before B.", "A:B")] = None,
+    after: After = None,
+    second: Annotated[int | None, Option("All trials run --first steps, N of them on.", "N", flag="--two-phase", least=1)] = None,
+    first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
+    threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
+    guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does.")] = False,
+    time_limit: TrialLimit = 3600.0,
+    listed: Annotated[Path | None, Option("The faults of a list of SASSIFI's or NVBitFI's.", flag="--list")] = None,
+    list_of: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose list.")] = "sassifi",
+    check: Annotated[str, Option("Judges the program's end: a command, or module:function.", "COMMAND")] = "",
+    ignored: Annotated[
+        tuple[str, ...], Option("Lines of output not to be compared (repeatable).", "REGEX", flag="--ignore-output")
+    ] = (),
+    thresholds: Thresholds = (),
 ) -> int:
     """Write the plan of a campaign: which faults, in which steps, and how many.
 
@@ -108,6 +75,7 @@ def plan(
 
     from detrain.campaign.engine.header import Drawn, Header, Sampled, make, shared_out_by
     from detrain.campaign.engine.second_phase import make_both
+    from detrain.campaign.outcomes import read_thresholds
 
     if mode != "ISCA" and (epochs is not None or shares != "uniform"):
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
@@ -120,9 +88,9 @@ def plan(
     usual = {"ISCA": "", "IOV": _IOV_MODELS}.get(mode, "FLIP:1,ADJ:2")
     names = tuple(part.strip() for part in (models if models is not None else usual).split(",") if part.strip())
     header = Header(
-        program=program,
-        is_module=is_module,
-        arguments=arguments,
+        program=chosen.program,
+        is_module=chosen.is_module,
+        arguments=chosen.arguments,
         sources={},
         environment={},
         key="",
@@ -132,7 +100,7 @@ def plan(
         seed=seed,
         count=_count(count, half_width, confidence),
         after=after,
-        thresholds=thresholds,
+        thresholds=read_thresholds(thresholds),
         check=check,
         ignored=ignored,
         two_phase=_two_phase(first, second, after, check),
@@ -146,10 +114,10 @@ def plan(
         wanted = {"seed": seed, "modes": [mode], "groups": _parts(groups), "models": names, "rule": rule, "strata": _parts(strata)}
         sampled = Sampled(choice=_choice({**wanted, "site": pattern, "stage": stage or ""}))
         if pilot is not None:
-            sampled = shared_out_by(header, sampled, Path(home), pilot)
+            sampled = shared_out_by(header, sampled, Path(chosen.home), pilot)
         header = msgspec.structs.replace(header, sampled=sampled)
-    made = (make if second is None else make_both)(header, Path(home), name)
-    if as_json:
+    made = (make if second is None else make_both)(header, Path(chosen.home), chosen.name)
+    if chosen.as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made.header), indent=1).decode())
         return 0
     click.echo(f"{made.header.count:,} trials, plan {made.header.digest}, in {made.folder}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from detrain.base import messages
 from detrain.base.errors import UsageError
-from detrain.cli.campaign.common import found_campaign, of_campaign
-from detrain.cli.shared.options import PROGRAM_SETTINGS
+from detrain.base.options import Option
+from detrain.cli.campaign.common import Chosen
+from detrain.cli.shared.options import program_command
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
@@ -19,25 +20,15 @@ if TYPE_CHECKING:
     from detrain.reports.campaign.two_phase import Later
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report as one page.")
-@click.option("--parquet", type=click.Path(path_type=Path), help="Write all trials as a table.")
-@click.option("--compare", metavar="NAME", help="Beside another campaign on the same plan (with a guard, say).")
-@click.option("--published", type=click.Path(path_type=Path), help="Shares of a publication (TOML), to be shown beside.")
-@click.option("--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="Of intervals, in percent.")
+@program_command
 def report(
-    home: str,
-    name: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
-    html: Path | None,
-    parquet: Path | None,
-    compare: str | None,
-    published: Path | None,
-    confidence: float,
+    *,
+    chosen: Chosen,
+    html: Annotated[Path | None, Option("Write the report as one page.")] = None,
+    parquet: Annotated[Path | None, Option("Write all trials as a table.")] = None,
+    compare: Annotated[str | None, Option("Beside another campaign on the same plan (with a guard, say).", "NAME")] = None,
+    published: Annotated[Path | None, Option("Shares of a publication (TOML), to be shown beside.")] = None,
+    confidence: Annotated[float, Option("Of intervals, in percent.", least=1, most=99.99)] = 95.0,
 ) -> int:
     """Say what came of a campaign, with intervals; at any time, of the trials that are done.
 
@@ -53,13 +44,13 @@ def report(
 
     check_writable(html)
     check_writable(parquet)
-    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    campaign = chosen.campaign()
     rows = _rows(campaign)
-    about = _about(campaign, program, {"published": read_published(published)} if published is not None else {})
+    about = _about(campaign, chosen.program, {"published": read_published(published)} if published is not None else {})
     other = None
     if compare is not None:
         _require_one_phase(campaign, "compared")
-        beside = found_campaign(home, compare, program, arguments, is_module=is_module)
+        beside = chosen.campaign(compare)
         _require_same_faults(campaign, beside, compare)
         other = compare, _rows(beside)
     later = _later(campaign, rows, about, confidence / 100)
@@ -70,23 +61,16 @@ def report(
     if parquet is not None:
         write_parquet(parquet, rows)
         messages.say(f"the table of {len(rows):,} trials is {parquet}")
-    click.echo(json_of(summary).decode() if as_json else "\n".join(lines_of(summary)))
+    click.echo(json_of(summary).decode() if chosen.as_json else "\n".join(lines_of(summary)))
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-@click.option("--number", type=click.IntRange(0), required=True, help="Of the trial.")
-@click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the campaign's folder].")
+@program_command
 def record(
-    home: str,
-    name: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
-    number: int,
-    out: Path | None,
+    *,
+    chosen: Chosen,
+    number: Annotated[int, Option("Of the trial.", least=0)],
+    out: Annotated[Path | None, Option("The fault record to write [in the campaign's folder].")] = None,
 ) -> int:
     """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
     import msgspec
@@ -98,7 +82,7 @@ def record(
     from detrain.reports.pictures import check_writable
 
     check_writable(out)
-    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    campaign = chosen.campaign()
     told = campaign.plan.told(number)
     if told:
         raise UsageError(f"nothing is run of trial {number}: {told}", "give another number")
@@ -108,27 +92,20 @@ def record(
     found = record_of(campaign.subject, done, campaign.header.thresholds)
     path = out or campaign.folder / f"trial-{number:06d}.json"
     write_record(path, found)
-    if as_json:
+    if chosen.as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
     else:
         click.echo(f"trial {number}: {facts.model} in {facts.site}: {found.outcome}")
-        messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+        messages.say(f"the record is {path}; `detrain replay {path} {chosen.program}` runs it again")
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-@click.option("--tool", type=click.Choice(["sassifi", "nvbitfi"]), default="sassifi", show_default=True, help="Whose files.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the files.")
+@program_command
 def export(
-    home: str,
-    name: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
-    tool: str,
-    out: Path,
+    *,
+    chosen: Chosen,
+    tool: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose files.")] = "sassifi",
+    out: Annotated[Path, Option("Folder of the files.", type=click.Path(path_type=Path, file_okay=False))],
 ) -> int:
     """Write a campaign as the files that SASSIFI's or NVBitFI's scripts read: profile, lists, results."""
     import msgspec
@@ -138,7 +115,7 @@ def export(
     from detrain.faults.population.plan import SampledPlan
     from detrain.faults.population.trial_row import OUTSIDE
 
-    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    campaign = chosen.campaign()
     _require_one_phase(campaign, "exported")
     if campaign.header.drawn is not None:
         raise UsageError("a campaign in the mode ISCA has no profile to be written", "plan one in the mode IOV or IOA")
@@ -149,8 +126,8 @@ def export(
     if isinstance(campaign.plan, SampledPlan) and "RF" in campaign.plan.choice.modes:
         raise UsageError("a campaign in the mode RF hits memory, which is no output of an op", "plan one in the mode IOV or IOA")
     rows, app = [row for row in _rows(campaign) if row.outcome != OUTSIDE], campaign.subject.program.name
-    files = export_tree(out, profile_for(campaign.subject), rows, tool=tool, app=app, injection_of=injection_of)  # type: ignore[arg-type]
-    if as_json:
+    files = export_tree(out, profile_for(campaign.subject), rows, tool=tool, app=app, injection_of=injection_of)
+    if chosen.as_json:
         click.echo(msgspec.json.encode([str(file) for file in files]).decode())
     else:
         click.echo(f"{len(files)} files in {out}; {out / 'README.txt'} says what to do with them")

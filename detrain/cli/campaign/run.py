@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 import msgspec
 
 from detrain.base.errors import UsageError
-from detrain.cli.campaign.common import found_campaign, of_campaign
-from detrain.cli.shared.options import PROGRAM_SETTINGS
+from detrain.base.options import Option
+from detrain.cli.campaign.common import Chosen
+from detrain.cli.shared.options import program_command
 from detrain.cli.shared.printing import console
 
 if TYPE_CHECKING:
@@ -21,53 +22,38 @@ if TYPE_CHECKING:
     from detrain.campaign.engine.driver import Progress
     from detrain.campaign.engine.header import Campaign
 
-ENGINES = ("auto", "process", "ray", "slurm", "submitit-local")
 
-
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-@click.option("--workers", type=click.IntRange(1), help="Workers at a time [one a core; ray: one a CPU of the cluster].")
-@click.option(
-    "--engine",
-    "engine_name",
-    type=click.Choice(ENGINES),
-    default="auto",
-    show_default=True,
-    help="auto: workers here, many trials a process; process: each trial in one of its own.",
-)
-@click.option("--address", help="Of a Ray cluster [one is started here].")
-@click.option(
-    "--stop-at",
-    type=click.FloatRange(0, 50, min_open=True, max_open=True),
-    metavar="PERCENT",
-    help="Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
-)
-@click.option("--confidence", type=click.FloatRange(1, 99.99), default=95.0, show_default=True, help="With --stop-at, in percent.")
-@click.option("--no-early-end", is_flag=True, help="Run trials on that have come to the golden run's state: for the same rows.")
+@program_command
 def run(
-    home: str,
-    name: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
-    workers: int | None,
-    engine_name: str,
-    address: str | None,
-    stop_at: float | None,
-    confidence: float,
-    no_early_end: bool,
+    *,
+    chosen: Chosen,
+    workers: Annotated[int | None, Option("Workers at a time [one a core; ray: one a CPU of the cluster].", least=1)] = None,
+    engine_name: Annotated[
+        Literal["auto", "process", "ray", "slurm", "submitit-local"],
+        Option("auto: workers here, many trials a process; process: each trial in one of its own.", flag="--engine"),
+    ] = "auto",
+    address: Annotated[str | None, Option("Of a Ray cluster [one is started here].")] = None,
+    stop_at: Annotated[
+        float | None,
+        Option(
+            "Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
+            "PERCENT",
+            type=click.FloatRange(0, 50, min_open=True, max_open=True),
+        ),
+    ] = None,
+    confidence: Annotated[float, Option("With --stop-at, in percent.", least=1, most=99.99)] = 95.0,
+    no_early_end: Annotated[bool, Option("Run trials on that have come to the golden run's state: for the same rows.")] = False,
 ) -> int:
     """Run what is missing of a campaign. It may be killed at any moment, and goes on where it was, on any engine."""
     from detrain.campaign.engine.driver import Driver, StopAt
     from detrain.campaign.engine.second_phase import numbers_of_second, second_of
     from detrain.campaign.engine.work import How
 
-    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    campaign = chosen.campaign()
     engine = _engine(engine_name, workers, address, campaign.folder)
     if stop_at is not None and campaign.header.two_phase is not None:
         raise UsageError("a campaign of two phases has no planned looks: what is run on is known at its end", "leave out --stop-at")
-    with _shown(as_json=as_json) as tell:
+    with _shown(as_json=chosen.as_json) as tell:
         enough = StopAt(stop_at / 100, confidence / 100) if stop_at is not None else None
         how = How(in_one=engine_name != "process", ends_early=not no_early_end)
         progress = Driver(campaign, engine, tell, how=how, stop_at=enough).run()
@@ -76,22 +62,21 @@ def run(
         if later is not None and numbers is not None:
             engine = _engine(engine_name, workers, address, later.folder)
             second = later, Driver(later, engine, tell, how=how, numbers=numbers).run()
-    _say(campaign, progress, second, as_json=as_json, has_digest=True)
+    _say(campaign, progress, second, as_json=chosen.as_json, has_digest=True)
     return 0
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@of_campaign
-def status(home: str, name: str, as_json: bool, is_module: bool, program: str, arguments: tuple[str, ...]) -> int:
+@program_command
+def status(*, chosen: Chosen) -> int:
     """Say how far a campaign is, also while it runs."""
     from detrain.campaign.engine.driver import progress_of
     from detrain.campaign.engine.second_phase import numbers_of_second, second_of
 
-    campaign = found_campaign(home, name, program, arguments, is_module=is_module)
+    campaign = chosen.campaign()
     later = second_of(campaign)
     numbers = numbers_of_second(campaign) if later is not None else None
     second = (later, progress_of(later, numbers=numbers)) if later is not None and numbers is not None else None
-    _say(campaign, progress_of(campaign), second, as_json=as_json, has_digest=False)
+    _say(campaign, progress_of(campaign), second, as_json=chosen.as_json, has_digest=False)
     return 0
 
 

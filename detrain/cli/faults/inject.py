@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
@@ -11,70 +12,50 @@ import numpy as np
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
+from detrain.base.options import Home, Option
+from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments, threshold_option
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TimeLimit, takes_options
 from detrain.cli.shared.printing import console
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
-from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import FaultRecord, write_record
-from detrain.faults.sites import STAGES
-from detrain.launcher.program import Program
 from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_plot import plot_trial
 from detrain.reports.trial_text import write_text
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--model", metavar="MODEL", help="Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.")
-@click.option("--site", metavar="PATTERN", help="Where: name, layer or label of a site; one of those that fit is drawn.")
-@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
-@click.option("--at", metavar="EPOCH:BATCH", help="The step that is hit, both from 0.")
-@click.option("--seed", type=click.IntRange(0), default=None, help="Seed of what is drawn [0].")
-@click.option("--worker", type=click.IntRange(0), default=None, help="The replica that is hit [0].")
-@click.option("--steps", type=click.IntRange(1), default=None, help="How many steps in a row are hit [1, or as in the record].")
-@click.option("--permanent", is_flag=True, help="All steps from there on are hit.")
-@click.option(
-    "--occurrence", type=click.IntRange(0), default=None, help="Which run of the site in the step is hit [0, or as in the record]."
-)
-@click.option("--until", metavar="EPOCH:BATCH|+N", help="The last step, or how many from the fault on [the program's end].")
-@click.option("--nearest", is_flag=True, help="A position of the artifact that falls on padding: hit the nearest element.")
-@click.option("--guard", is_flag=True, help="Look for the fault, as `detrain run --guard detect` does.")
-@threshold_option()
-@click.option("--out", type=click.Path(path_type=Path), help="The fault record to write [in the folder of the checkpoints].")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw loss and accuracy: a .png, .svg or .html.")
-@click.option("--text", type=click.Path(path_type=Path), help="Write the artifact's replay_*.txt, too.")
-@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="SECONDS", help="After that the run hangs [3600].")
-@click.option("--json", "as_json", is_flag=True, help="Print the record.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@takes_options
 def command(
-    home: str,
-    model: str | None,
-    site: str | None,
-    stage: str | None,
-    at: str | None,
-    seed: int | None,
-    worker: int | None,
-    steps: int | None,
-    permanent: bool,
-    occurrence: int | None,
-    until: str | None,
-    nearest: bool,
-    guard: bool,
-    thresholds: Thresholds,
-    out: Path | None,
-    plot: Path | None,
-    text: Path | None,
-    time_limit: float,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    *,
+    home: Home = "ckpt",
+    model: Annotated[
+        str | None, Option("Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.", "MODEL")
+    ] = None,
+    site: Annotated[str | None, Option("Where: name, layer or label of a site; one of those that fit is drawn.", "PATTERN")] = None,
+    stage: OfStage = None,
+    at: Annotated[str | None, Option("The step that is hit, both from 0.", "EPOCH:BATCH")] = None,
+    seed: Annotated[int | None, Option("Seed of what is drawn [0].", least=0)] = None,
+    worker: Annotated[int | None, Option("The replica that is hit [0].", least=0)] = None,
+    steps: Annotated[int | None, Option("How many steps in a row are hit [1, or as in the record].", least=1)] = None,
+    permanent: Annotated[bool, Option("All steps from there on are hit.")] = False,
+    occurrence: Annotated[int | None, Option("Which run of the site in the step is hit [0, or as in the record].", least=0)] = None,
+    until: Annotated[
+        str | None, Option("The last step, or how many from the fault on [the program's end].", "EPOCH:BATCH|+N")
+    ] = None,
+    nearest: Annotated[bool, Option("A position of the artifact that falls on padding: hit the nearest element.")] = False,
+    guard: Annotated[bool, Option("Look for the fault, as `detrain run --guard detect` does.")] = False,
+    thresholds: Thresholds = (),
+    out: Annotated[Path | None, Option("The fault record to write [in the folder of the checkpoints].")] = None,
+    plot: Annotated[Path | None, Option("Draw loss and accuracy: a .png, .svg or .html.")] = None,
+    text: Annotated[Path | None, Option("Write the artifact's replay_*.txt, too.")] = None,
+    time_limit: TimeLimit = 3600.0,
+    as_json: Annotated[bool, Option("Print the record.", flag="--json")] = False,
+    given: Given,
 ) -> int:
     """Put one fault into the training step of PROGRAM and compare with the run without it.
 
@@ -87,31 +68,30 @@ def command(
       detrain inject --model RD --site 'conv2d*' --stage backward --at 3:17 --seed 7 train.py
       detrain inject resnet18.csv --at 0:5 examples/workloads/train.py --model resnet18
     """
+    limits = read_thresholds(thresholds)
     check_plot(plot)
     check_writable(text)
     check_writable(out)
     cursor = parse_cursor(at) if at is not None else None
     wanted: Wanted
     if model is not None:
-        if Path(program).suffix in (".json", ".csv"):
-            raise UsageError(f"--model {model} and a file of a fault, {program!r}", "give one of them")
+        if Path(given.program).suffix in (".json", ".csv"):
+            raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
         wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
-    elif arguments:
-        wanted = read_wanted(Path(program), site, takes_nearest=nearest)
+    elif given.arguments:
+        wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
         of_record = {"--site": site} if isinstance(wanted, RecordedFault) else {}
         for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
             if value is not None:
                 raise UsageError(
                     f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
                 )
-        program, arguments = arguments[0], arguments[1:]
+        given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
-    subject = Subject(
-        Program.find(program, is_module=is_module), arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard
-    )
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
     if isinstance(wanted, RecordedFault):
-        check_same(wanted.record, subject, allows_environment=False)
+        check_same(wanted.record, subject, allow_environment=False)
     cursor = cursor or wanted.when.at
     if permanent and steps is not None:
         raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
@@ -128,7 +108,7 @@ def command(
         least=LEAST_WITH_GUARD if guard else 0,
     )
     trial = try_fault(subject, wanted, experiment)
-    record = record_of(subject, trial, thresholds)
+    record = record_of(subject, trial, limits)
     path = out or subject.folder / file_name(record)
     write_record(path, record)
     if plot is not None:
@@ -139,7 +119,7 @@ def command(
         click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
     else:
         _show(record, trial)
-        messages.say(f"the record is {path}; `detrain replay {path} {program}` runs it again")
+        messages.say(f"the record is {path}; `detrain replay {path} {given.program}` runs it again")
     return 0
 
 

@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import click
 import msgspec
 
 from detrain.base import messages
+from detrain.base.options import Home, Option
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import Given, program_command
 from detrain.cli.shared.printing import console
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
 from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
-from detrain.launcher.program import Program
 from detrain.reports.pictures import check_writable
 
 _FILES: Final = {"detrain": "profile.json", "sassifi": SASSIFI_FILE, "nvbitfi": NVBITFI_FILE}
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--out", type=click.Path(path_type=Path), help="File of the profile [in the folder of the faults].")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["detrain", "sassifi", "nvbitfi"]),
-    default="detrain",
-    show_default=True,
-    help="Of the file: our own, or that of another tool, which has counts of launches alone.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@program_command
 def command(
-    home: str,
-    out: Path | None,
-    form: str,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    *,
+    home: Home = "ckpt",
+    out: Annotated[Path | None, Option("File of the profile [in the folder of the faults].")] = None,
+    form: Annotated[
+        Literal["detrain", "sassifi", "nvbitfi"],
+        Option("Of the file: our own, or that of another tool, which has counts of launches alone.", flag="--format"),
+    ] = "detrain",
+    as_json: Annotated[bool, Option("Print the totals as JSON.", flag="--json")] = False,
+    given: Given,
 ) -> int:
     """Count what PROGRAM's training steps compute: the population that a campaign draws from.
 
@@ -54,7 +43,7 @@ def command(
       detrain profile train.py --epochs 2
     """
     check_writable(out)
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    subject = Subject(given.found(), given.arguments, Path(home))
     profile = profile_program(subject)
     path = out or subject.folder / _FILES[form]
     if form == "detrain":

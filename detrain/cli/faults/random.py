@@ -4,78 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 import msgspec
 
 from detrain.base import messages
+from detrain.base.options import Home, Option
+from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.random_campaign import plan_campaign
 from detrain.campaign.subject import Subject
 from detrain.campaign.tally import tally
-from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, home_option, program_arguments, threshold_option
+from detrain.cli.shared.options import (
+    After,
+    AsJson,
+    DrawnBy,
+    Given,
+    OfStage,
+    Shares,
+    Thresholds,
+    TrialLimit,
+    program_command,
+)
 from detrain.cli.shared.printing import console
 from detrain.faults.experiment import written
 from detrain.faults.model_shares import FIDELITY
 from detrain.faults.models import PUBLISHED, model_named
-from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import FaultRecord
-from detrain.faults.sites import STAGES
-from detrain.launcher.program import Program
 from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("-n", "trials", type=click.IntRange(1), default=20, show_default=True, help="How many trials.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
-@click.option("--models", "names", metavar="A,B,…", help="Fault models to draw from [the 18 published ones].")
-@click.option("--shares", type=click.Choice(["uniform", "fidelity"]), default="uniform", show_default=True, help="Of the models.")
-@click.option(
-    "--site",
-    "pattern",
-    default="*",
-    metavar="PATTERN",
-    help="Sites to draw from [convolutions, matrix products; all if there are none].",
-)
-@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
-@click.option("--epochs", metavar="A:B", help="Only steps of the epochs from A on, before B.")
-@click.option("--after", type=click.IntRange(1), metavar="N", help="Steps to run from the fault on [to the program's end].")
-@click.option("--guard", is_flag=True, help="Look for the faults, as `detrain run --guard detect` does, and say which are seen.")
-@threshold_option()
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "process"]),
-    default="auto",
-    show_default=True,
-    help="auto: many trials in one process where it can go back exactly; process: each in one of its own.",
-)
-@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="S", help="A longer trial hangs [3600].")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the outcomes and losses: a .png, .svg or .html.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the records [in the folder of the checkpoints].")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@program_command
 def command(
-    home: str,
-    trials: int,
-    seed: int,
-    names: str | None,
-    shares: str,
-    pattern: str,
-    stage: str | None,
-    epochs: str | None,
-    after: int | None,
-    guard: bool,
-    thresholds: Thresholds,
-    engine: str,
-    time_limit: float,
-    plot: Path | None,
-    out: Path | None,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    *,
+    home: Home = "ckpt",
+    trials: Annotated[int, Option("How many trials.", flag="-n", least=1)] = 20,
+    seed: DrawnBy = 0,
+    names: Annotated[str | None, Option("Fault models to draw from [the 18 published ones].", "A,B,…", flag="--models")] = None,
+    shares: Annotated[Shares, Option("Of the models.")] = "uniform",
+    pattern: Annotated[
+        str,
+        Option(
+            "Sites to draw from [convolutions, matrix products; all if there are none].",
+            "PATTERN",
+            flag="--site",
+            shows_default=False,
+        ),
+    ] = "*",
+    stage: OfStage = None,
+    epochs: Annotated[str | None, Option("Only steps of the epochs from A on, before B.", "A:B")] = None,
+    after: After = None,
+    guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does, and say which are seen.")] = False,
+    thresholds: Thresholds = (),
+    engine: Annotated[
+        Literal["auto", "process"],
+        Option("auto: many trials in one process where it can go back exactly; process: each in one of its own."),
+    ] = "auto",
+    time_limit: TrialLimit = 3600.0,
+    plot: Annotated[Path | None, Option("Draw the outcomes and losses: a .png, .svg or .html.")] = None,
+    out: Annotated[Path | None, Option("Folder of the records [in the folder of the checkpoints].")] = None,
+    as_json: AsJson = False,
+    given: Given,
 ) -> int:
     """Put N faults into PROGRAM, one a run, and say what came of them.
 
@@ -87,7 +77,7 @@ def command(
       detrain random -n 50 --seed 1 --after 100 train.py
     """
     check_plot(plot)
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home), time_limit, has_guard=guard)
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard)
     models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
     campaign = plan_campaign(
         subject,
@@ -98,7 +88,7 @@ def command(
         stage=stage,
         epochs=epochs,
         after=after,
-        thresholds=thresholds,
+        thresholds=read_thresholds(thresholds),
         folder=out,
     )
     records = {number: record for number in range(trials) if (record := campaign.known(number)) is not None}

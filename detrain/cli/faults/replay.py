@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
+from detrain.base.options import Home, Option
 from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, SECONDS, FileThenProgram, home_option, program_arguments
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, TimeLimit, takes_options
 from detrain.faults.record import read_record
-from detrain.launcher.program import Program
 from detrain.python.process.environment import asked_for, set_threads
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--allow-environment", is_flag=True, help="Replay although versions or the machine differ.")
-@click.option("--time-limit", type=SECONDS, default=3600.0, metavar="SECONDS", help="After that the run hangs [3600].")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@click.argument("record", type=click.Path(path_type=Path))
-@program_arguments
+@takes_options
 def command(
-    home: str, allow_environment: bool, time_limit: float, is_module: bool, record: Path, program: str, arguments: tuple[str, ...]
+    *,
+    home: Home = "ckpt",
+    allow_environment: Annotated[bool, Option("Replay although versions or the machine differ.")] = False,
+    time_limit: TimeLimit = 3600.0,
+    record: Path,
+    given: Given,
 ) -> int:
     """Do the fault of RECORD again in PROGRAM: every digest must be the recorded one, or the first difference is named.
 
@@ -34,9 +35,8 @@ def command(
     threads = asked_for(known.environment)
     if threads is not None:
         set_threads(threads)  # as a campaign asks for them
-    found = Program.find(program, is_module=is_module)
-    subject = Subject(found, arguments, Path(home), time_limit, has_guard=known.alarm is not None)
-    replay(known, subject, record, allows_environment=allow_environment)
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=known.alarm is not None)
+    replay(known, subject, record, allow_environment=allow_environment)
     digests = sum(1 for step in known.steps if step.state)
     steps = sum(step.at[2] >= 0 for step in known.steps)
     ends = len(known.steps) - steps

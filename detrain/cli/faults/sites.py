@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
 
+from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, home_option, program_arguments
+from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
 from detrain.cli.shared.printing import console
 from detrain.faults.experiment import Experiment, parse_cursor
-from detrain.faults.sites import STAGES, Site, matching
-from detrain.launcher.program import Program
+from detrain.faults.sites import Site, matching
 
 
-@click.command(context_settings=PROGRAM_SETTINGS)
-@home_option("Folder of the checkpoints")
-@click.option("--match", "pattern", metavar="PATTERN", help="Only sites whose name, layer or label fits.")
-@click.option("--stage", type=click.Choice(STAGES), help="Only sites of this stage.")
-@click.option("--at", metavar="EPOCH:BATCH", help="Of this step, both from 0 [the first].")
-@click.option("--all", "is_all", is_flag=True, help="All ops, not only convolutions and matrix products, where there are any.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@program_arguments
+@program_command
 def command(
-    home: str,
-    pattern: str | None,
-    stage: str | None,
-    at: str | None,
-    is_all: bool,
-    as_json: bool,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+    *,
+    home: Home = "ckpt",
+    pattern: Annotated[str | None, Option("Only sites whose name, layer or label fits.", "PATTERN", flag="--match")] = None,
+    stage: OfStage = None,
+    at: Annotated[str | None, Option("Of this step, both from 0 [the first].", "EPOCH:BATCH")] = None,
+    is_all: Annotated[
+        bool, Option("All ops, not only convolutions and matrix products, where there are any.", flag="--all")
+    ] = False,
+    as_json: AsJson = False,
+    given: Given,
 ) -> int:
     """List the sites of PROGRAM's training step: run its first step (or that of --at), and say of which ops it is made.
 
@@ -41,7 +35,7 @@ def command(
     Example:
       detrain sites --match 'conv2d*' --stage backward train.py
     """
-    subject = Subject(Program.find(program, is_module=is_module), arguments, Path(home))
+    subject = Subject(given.found(), given.arguments, Path(home))
     found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
     fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]

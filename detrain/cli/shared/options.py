@@ -1,17 +1,20 @@
-"""Options and arguments that commands share."""
+"""How a command takes its options from the annotations of its parameters, and options that commands share."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import click
+import msgspec
 
-from detrain.base.errors import UsageError
-
-if TYPE_CHECKING:
-    from detrain.faults.outcome_classes import Thresholds
+from detrain.base.options import Option, home_option
+from detrain.faults.sites import Stage
+from detrain.launcher.program import Program
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
@@ -53,46 +56,91 @@ class FileThenProgram(click.Command):
         return options, [each for each in rest if isinstance(each, str)]
 
 
-def program_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add PROGRAM and its arguments to a command."""
-    function = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(function)
-    return click.argument("program", metavar="PROGRAM")(function)
+AsJson = Annotated[bool, Option("Print JSON.", flag="--json")]
+IsModule = Annotated[bool, Option("PROGRAM is a module, as with python -m.", flag="-m")]
+OfStage = Annotated[Stage | None, Option("Only sites of this stage.")]
+Shares = Literal["uniform", "fidelity"]
+DrawnBy = Annotated[int, Option("Seed of what is drawn.", least=0)]
+After = Annotated[int | None, Option("Steps to run from the fault on [to the program's end].", "N", least=1)]
+Thresholds = Annotated[
+    tuple[str, ...],
+    Option("A number of the outcomes' definitions (docs/reference/faults.md); repeatable.", "NAME=NUMBER", flag="--threshold"),
+]
+TimeLimit = Annotated[float, Option("After that the run hangs [3600].", "SECONDS", type=SECONDS, shows_default=False)]
+TrialLimit = Annotated[float, Option("A longer trial hangs [3600].", "S", type=SECONDS, shows_default=False)]
+InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 
 
-def home_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option `--ckpt`."""
+class Given(msgspec.Struct, kw_only=True):
+    """A program as a command is given it."""
+
+    is_module: IsModule = False
+    program: str
+    arguments: tuple[str, ...]
+
+    def found(self) -> Program:
+        """Return the program. Raises ProgramNotFound."""
+        return Program.find(self.program, is_module=self.is_module)
+
+
+def takes_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Make options of parameters that carry an `Option`, and arguments of others. A struct stands for its fields."""
+    hints = get_type_hints(function, include_extras=True)
+    structs = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
+
+    @functools.wraps(function)
+    def called(**values: Any) -> int:
+        for name, struct in structs.items():
+            values[name] = struct(**{field: values.pop(field) for field in struct.__struct_fields__})
+        return function(**values)
+
+    taking: Callable[..., int] = called
+    for name, parameter in reversed(list(signature(function).parameters.items())):
+        fields = msgspec.structs.fields(structs[name]) if name in structs else ()
+        declared = [(field.name, field.type, field.default) for field in fields] or [(name, hints[name], parameter.default)]
+        for each in reversed(declared):
+            taking = _parameter(*each)(taking)
+    return taking
+
+
+def program_command(function: Callable[..., int]) -> click.Command:
+    """Make a command of a function. Options behind PROGRAM are the program's own."""
+    return click.command(context_settings=PROGRAM_SETTINGS)(takes_options(function))
+
+
+def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the decorator that adds an option, or an argument, of a type."""
+    if get_origin(kind) is not Annotated:
+        many: dict[str, Any] = {"nargs": -1, "type": click.UNPROCESSED}
+        return click.argument(name, **many if get_origin(kind) is tuple else {"type": _TYPES.get(kind, kind)})
+    kind, option = get_args(kind)
+    inner = kind if get_origin(kind) is Literal else next(iter(get_args(kind)), kind)  # of `X | None`, and of `tuple[X, ...]`
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    is_required = default in (Parameter.empty, msgspec.NODEFAULT)
+    said: dict[str, Any]
+    said = {} if is_required else {"default": str(default) if option.type and default is not None else default}
     return click.option(
-        "--ckpt",
-        "home",
-        envvar="CKPT_DIR",
-        metavar="DIR",
-        default="ckpt",
-        show_default=True,
-        callback=_named,
-        help=f"{what} [$CKPT_DIR].",
+        flag if kind != bool | None else f"{flag}/--no-{flag[2:]}",
+        name,
+        is_flag=inner is bool,
+        multiple=get_origin(kind) is tuple,
+        type=option.type or _click_type(inner, option),
+        required=is_required,
+        **said,
+        show_default=option.shows_default and default != "",
+        metavar=option.metavar,
+        envvar=option.variable,
+        help=option.help,
     )
 
 
-def _named(ctx: click.Context, param: click.Parameter, home: str) -> str:
-    """Refuse a home without a name: it would be the current folder, but rather a variable of the shell was not set."""
-    if not home:
-        raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
-    return home
+_TYPES: Final = {Path: click.Path(path_type=Path)}
+_RANGES: Final[dict[type, Any]] = {int: click.IntRange, float: click.FloatRange}
 
 
-def threshold_option() -> Callable[[Any], Any]:
-    """Return the option that sets numbers of the outcomes' definitions."""
-    return click.option(
-        "--threshold",
-        "thresholds",
-        multiple=True,
-        metavar="NAME=NUMBER",
-        callback=_thresholds,
-        help="A number of the outcomes' definitions (docs/reference/faults.md); repeatable.",
-    )
-
-
-def _thresholds(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Thresholds:
-    from detrain.campaign.outcomes import read_thresholds
-
-    return read_thresholds(texts)
+def _click_type(kind: Any, option: Option) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if option.least is not None:
+        return _RANGES[kind](option.least, option.most)
+    return _TYPES.get(kind, kind)

@@ -24,10 +24,10 @@ import numpy as np
 
 from detrain.base import messages
 from detrain.base.compiled_sources import by_file, source_of
-from detrain.base.config import Mode
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
+from detrain.base.options import Mode
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.kinds import describe

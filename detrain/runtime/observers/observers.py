@@ -108,7 +108,7 @@ class ExperimentObserver(Observer):
         """Arm the fault, if it is due. What it changes of what is loaded from then on is an outcome."""
         self._experiment.end_body()
         self._experiment.begin(address)
-        may_differ = self._config.allows_environment or self._experiment.is_struck
+        may_differ = self._config.allow_environment or self._experiment.is_struck
         if may_differ != self._batches.may_differ:
             self._batches.record_waiting()
             self._batches.may_differ = may_differ

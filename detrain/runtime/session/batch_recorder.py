@@ -14,9 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from detrain.adapters.group import Adapters
-from detrain.base.config import SELDOM, Config, Every
+from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import FETCHED_IN_BODY, Address, Cursor
 from detrain.base.digest import Array, digest_value
+from detrain.base.options import Every
 from detrain.python.loaders.batch_digests import Batches
 from detrain.python.loaders.generator_replay import Elements, LoopGenerators
 from detrain.python.process.random_streams import Stream, Streams
@@ -41,7 +42,7 @@ class BatchRecorder:
         self._is_each_cut = config.every.unit != "epochs"
         """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
         self._is_of_job = config.ranks is not None
-        self._may_leave_out = config.jit is not None
+        self._may_leave_out = config.jit is not False
         self._is_asked_for = config.every.count < SELDOM
         """Whether checkpoints inside of epochs are, so that there are some without states that are held."""
         self._keeping = _Keeping.WRITTEN
@@ -52,7 +53,7 @@ class BatchRecorder:
         """Whether those at batches of this epoch are not on record."""
         self.is_spoilt = False
         """Whether one of them would have been needed: no state is taken before the epoch's end."""
-        self.batches = Batches(journal, adapters.to_array, may_differ=config.allows_environment)
+        self.batches = Batches(journal, adapters.to_array, may_differ=config.allow_environment)
         self.elements = Elements(streams, journal, self._note_element)
         self.pulls = LoopGenerators(
             position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams, self.elements

@@ -7,10 +7,11 @@ from types import FrameType
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.config import Config, Mode
+from detrain.base.config import Config
 from detrain.base.cursor import Cut
 from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
+from detrain.base.options import Mode
 from detrain.python.codec.api import Baseline, Encoded
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code

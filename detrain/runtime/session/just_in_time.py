@@ -56,8 +56,8 @@ class JustInTime:
     def __init__(self, config: Config, replicas: Callable[[], Mapping[int, str]]) -> None:
         """Meet the other ranks. Raises RanksApart."""
         assert config.ranks is not None
-        assert config.jit is not None
-        self._replicas, self._plan, self._world = replicas, config.jit, config.ranks.world
+        self._replicas, self._world = replicas, config.ranks.world
+        self._every, self._is_asked_for = config.jit_every or 0, config.jit
         self._cuts, self._next, self._is_over = 0, -1, False
         self._rate = Rate()
         self._held: dict[int, Split] = {}
@@ -74,8 +74,8 @@ class JustInTime:
             f"{config.program} run {config.run}",
             host=_host(config.ranks.world),
             timing=_TIMING,
-            hang_floor_s=self._plan.hang_s,
-            hears_sigterm=config.saves_on_sigterm,
+            hang_floor_s=config.jit_hang,
+            hears_sigterm=config.on_sigterm == "checkpoint",
             key=f"ranks-{config.ranks.job}",
         )
         self._ranks = RankMember(setup, FolderStore(self._folder), self)
@@ -91,10 +91,9 @@ class JustInTime:
         began = time.monotonic()
         self._rate.end_batch(began)
         kind = _FIRST if is_first else _LATER
-        every = self._plan.every
         if self._next < 0:
             self._next = done + NEEDED
-        if done % every == 0 if every else done >= self._next:
+        if done % self._every == 0 if self._every else done >= self._next:
             self._hold(done, take, kind, began)
         else:
             self._ranks.mark(kind)
@@ -106,8 +105,7 @@ class JustInTime:
         """
         if self._is_over:
             return True
-        every = self._plan.every
-        if done % every == 0 if every else done >= self._next:
+        if done % self._every == 0 if self._every else done >= self._next:
             return False
         now = time.monotonic()
         self._rate.turn(now)
@@ -122,7 +120,7 @@ class JustInTime:
             self._held = {number: each for number, each in self._held.items() if number == self._cuts - 1} | {self._cuts: state}
             self._publish(state, kind)
         except DetrainError as error:
-            if self._plan.is_asked_for:
+            if self._is_asked_for:
                 raise
             why = error.what
         self._cuts += 1
@@ -150,7 +148,7 @@ class JustInTime:
 
     def _tell_status(self, agreed: int) -> None:
         """Write down for `detrain status` how often the state is held."""
-        every = self._plan.every or agreed
+        every = self._every or agreed
         if self._rank == 0 and every != self._told:
             self._told = every
             with suppress(OSError), io.FileIO(self._folder / EVERY, "w") as file:  # not `open`: the program's are followed
@@ -158,7 +156,7 @@ class JustInTime:
 
     def _why_not(self, state: Split) -> str:
         """Return why no state is held where that was not asked for; empty if it is."""
-        if self._plan.is_asked_for or state is _NOTHING:
+        if self._is_asked_for or state is _NOTHING:
             return ""
         if not self._replicas():
             return "no weights are found that DistributedDataParallel keeps alike on all ranks, on CPUs"

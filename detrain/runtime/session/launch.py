@@ -80,14 +80,14 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
         traced = TracedRun(config, config.trace)
         if config.trace.marks:
             setattr(builtins, MARK, traced.observer.enter)
-    elif not config.is_bare:
+    elif not config.bare:
         try:
             session = Session(config)
         except DetrainError as error:
             probes.fail(error)
         probes.set_session(session)
         session.parts.files.fail = probes.fail
-    if not config.is_bare:
+    if not config.bare:
         _watch_sources(config)
     sys.meta_path.insert(0, _Finder(config, session, traced))
     return session, traced
@@ -310,7 +310,7 @@ class _Finder:
                     adapter.on_import(other)
             return
         try:
-            if name == "keras" and not self._config.is_bare:
+            if name == "keras" and not self._config.bare:
                 unsupported.check_keras()
             if name in library_random.FOLLOWED:
                 self._libraries.on_import(name)

@@ -74,9 +74,9 @@ class Parts:
         self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
         self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()
         self.files = Files()
-        self.files.allowed = config.allowed_losses
+        self.files.allowed = config.allow_lost
         self.termination = Termination(lambda: position.is_in_phase)
-        if config.saves_on_sigterm and config.ranks is None:  # of a job one rank alone cannot end at a cut
+        if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
         trial = VerifyPlan.of_environment()
         plans = of_environment()
@@ -89,12 +89,8 @@ class Parts:
         self.recovery: Recovery | Rewind | None = None
         """Looks for hardware faults at each cut, and goes back."""
         if config.guard:
-            self.add_guard(
-                recovers=config.guard == "recover",
-                goes_on=config.goes_on_after_repeat,
-                gradients=config.guards_gradients,
-                on_host=config.ring == "host",
-            )
+            mode, ring = config.guard, config.guard_ring
+            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -103,16 +99,14 @@ class Parts:
             self.experiment.written = self.world.contents.all_written
         now = lambda: position.batches_done  # noqa: E731
         beside = (self.world.contents, self.recorder.pulls, now)
-        self.uncaptured = Uncaptured(
-            self.adapters, self.streams, *beside, is_strict=config.is_strict, allowed=config.allowed_losses
-        )
+        self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.strict, allowed=config.allow_lost)
         self.recorder.batches.suspects = self.uncaptured.named
         if isinstance(self.experiment, TrialsInProcess):
             window = Window(1, self.capture, self.adapters, self.streams, self.files)
             told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
             whole = WholeState(self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
             self.recovery = Rewind(self.experiment, window, self.guard, *told, whole)
-        self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allows_environment)
+        self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:
             seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
@@ -137,11 +131,11 @@ class Parts:
 
     def meet(self) -> None:
         """The first training loop is about to be entered: the ranks of the job come to know each other."""
-        plan, backend = self.config.jit, self.adapters.environment().get("torch distributed", "none")
-        if plan is None or self._has_met:
+        jit, backend = self.config.jit, self.adapters.environment().get("torch distributed", "none")
+        if jit is False or self._has_met:
             return
         self._has_met = True
-        if not plan.is_asked_for and backend != "gloo":
+        if not jit and backend != "gloo":
             messages.say(f"no just-in-time checkpoints: they were tried over gloo, this is {backend}; --jit takes them")
             return
         if "nccl" in backend and (by := ended_by_nccl(os.environ)):
@@ -153,25 +147,22 @@ class Parts:
         try:
             self.just_in_time = JustInTime(self.config, self.adapters.replicas)
         except RanksApart as error:
-            if plan.is_asked_for:
+            if jit:
                 raise
             messages.warn(f"no just-in-time checkpoints: {error.what}")
 
-    def add_guard(self, *, recovers: bool, goes_on: bool, gradients: bool, on_host: bool) -> None:
-        """Look for hardware faults from here on.
-
-        `goes_on`: also where an alarm comes again in the steps that are run again.
-        """
+    def add_guard(self, *, mode: str, on_repeat: str, gradients: bool, ring: str) -> None:
+        """Look for hardware faults from here on, as the options of `detrain run --guard` say."""
         self.guards_gradients = gradients
         if gradients:
             self.adapters.watch_gradients()
-        config = self.config
-        ring = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=on_host) if recovers else None
+        config, recovers, goes_on = self.config, mode == "recover", on_repeat == "continue"
+        held = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=ring == "host") if recovers else None
         log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
         baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-        self.recovery = Recovery(self.guard, ring, config, self.files, baseline, self._write_waiting)
+        self.recovery = Recovery(self.guard, held, config, self.files, baseline, self._write_waiting)
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
         """Return what an adapter is made with."""
@@ -188,8 +179,8 @@ class Parts:
             moment=self.position.moment,
             elements=self.recorder.elements,
             ranks=self.config.ranks,
-            on_peer_error=self._on_peer_error if self.config.jit is not None else None,
-            on_unheld=self._on_unheld if self.config.jit is not None else None,
+            on_peer_error=self._on_peer_error if self.config.jit is not False else None,
+            on_unheld=self._on_unheld if self.config.jit is not False else None,
         )
 
     def attach(self, adapter: Adapter) -> None:
@@ -212,7 +203,7 @@ class Parts:
 
     def _require_devices(self, adapter: Adapter) -> None:
         """See that the devices of the checkpoint's tensors are here, before the program asks for them."""
-        devices, maps = adapter.devices, self.config.maps_to_cpu
+        devices, maps = adapter.devices, self.config.map_device == "cpu"
         if devices is None:
             return
         states = [bytes(meta.frameworks[adapter.name]) for meta in self._metas if adapter.name in meta.frameworks]
@@ -238,7 +229,7 @@ class Parts:
         self._has_met = True
         if is_news:
             messages.say(f"no just-in-time checkpoints: {why}")
-        return self.config.jit is not None and self.config.jit.is_asked_for
+        return self.config.jit is True
 
     def _on_peer_error(self, error: BaseException) -> None:
         if self.just_in_time is not None:

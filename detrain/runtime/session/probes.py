@@ -337,8 +337,7 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
         if value not in known:
             raise UsageError(f"guard_run({name}={value!r}): expected {' or '.join(map(repr, known))}", "see docs/reference/api.md")
     if _session is not None and _session.parts.recovery is None:
-        chosen = {"recovers": mode == "recover", "goes_on": on_repeat == "continue", "gradients": gradients}
-        _guarded(_session.parts.add_guard, **chosen, on_host=ring == "host")
+        _guarded(_session.parts.add_guard, mode=mode, on_repeat=on_repeat, gradients=gradients, ring=ring)
 
 
 def note_update(what: int) -> None:

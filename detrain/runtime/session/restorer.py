@@ -38,10 +38,10 @@ class Restorer:
         checkpoint; NotCapturable if that lacks what may matter.
         """
         self._state.identity.check(meta)
-        lost = lacking(meta.not_captured, self._config.allowed_losses)
+        lost = lacking(meta.not_captured, self._config.allow_lost)
         if lost:
             others = {loss for path in self._config.stations for loss in read_meta(Path(path)).not_captured}
-            places = [place_of_loss(loss) for loss in lacking({*lost, *others}, self._config.allowed_losses)]
+            places = [place_of_loss(loss) for loss in lacking({*lost, *others}, self._config.allow_lost)]
             raise _refused(Cursor(meta.phase, meta.epoch, meta.batch), lost, sorted(set(places)))
         item = self._state.position.item
         if meta.item not in ("", item):
@@ -67,7 +67,7 @@ class Restorer:
         loop = loop if is_sought else None
         self._require_loader(snapshot.meta, loop)
         missing = self._state.capture.restore(frame, snapshot, baseline, loop)
-        astray = lacking(missing.astray, self._config.allowed_losses)
+        astray = lacking(missing.astray, self._config.allow_lost)
         if astray:
             raise NotCapturable(
                 f"{', '.join(astray[:4])} is not where the first run had it: steps that are passed over had moved it",

@@ -11,10 +11,11 @@ from types import FrameType
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.config import SELDOM, Config, Every
+from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import Cursor
 from detrain.base.digest import ToArray
 from detrain.base.errors import StoreError
+from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
 from detrain.runtime.state.uncaptured import is_doubtful
 from detrain.store import Catalogue, Snapshot
@@ -54,7 +55,7 @@ class Cost:
         ):
             return None
         self._is_said = True
-        fewer = f"{math.ceil(share / _LITTLE) * every.count:g}{'b' if every.unit == 'batches' else ''}"
+        fewer = Every(math.ceil(share / _LITTLE) * every.count, every.unit)
         each = f"{self._spent_s / self._count:.1f} s"
         return f"checkpoints take {share:.0%} of the time, {each} each: take fewer with --every {fewer} or --every 10min"
 
@@ -73,7 +74,7 @@ class Saves:
         path = catalogue.journal(config.program, config.run)
         if journal_bytes is None and path.is_file() and not path.is_symlink():
             path.unlink()  # of a run that was killed before its first checkpoint, perhaps of other data
-        self.journal = Journal(path, journal_bytes or 0, may_differ=config.allows_environment)
+        self.journal = Journal(path, journal_bytes or 0, may_differ=config.allow_environment)
         self.has_checkpoint = journal_bytes is not None
         self.last_at = time.monotonic()
         """When the state was saved or restored last."""
@@ -150,10 +151,11 @@ class Saves:
         if not any(map(is_doubtful, snapshot.meta.not_captured)):
             self._stays = self._catalogue.path(config.program, config.run, cursor).name
         counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
-        self._catalogue.prune(config.program, config.run, config.keep, config.keep_every, config.keep_best, counts, self._stays)
+        kept = config.keep, config.keep_every or 0, config.keep_best
+        self._catalogue.prune(config.program, config.run, *kept, counts, self._stays)
 
     def _on_error(self, error: StoreError) -> None:
-        if self._config.stops_on_save_error:
+        if self._config.on_save_error == "stop":
             raise error
         of_this_run = (self._config.program, self._config.run)
         has_others = any((entry.program, entry.run) == of_this_run for entry in self._catalogue.entries())

@@ -38,7 +38,7 @@ class World:
         last = metas[-1] if metas else None
         log = catalogue.folder / f"{config.program}-r{config.run}.changes"
         at = cursor_of(last) if last is not None else None
-        self.changes = Changes(log, at, is_fresh=config.is_fresh and not is_restart)
+        self.changes = Changes(log, at, is_fresh=config.fresh and not is_restart)
         self.files = files
         made = last.folders if last is not None else ()
         kept = [meta.files for meta in metas]

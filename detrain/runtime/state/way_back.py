@@ -28,7 +28,7 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: 
     is_again, has_doubts = at is not None and at < (aim.phase, aim.epoch, aim.batch), any(map(is_doubtful, _lost(target)))
     for entry in reversed(catalogue.ways(config.program, config.run)):
         cursor, lost = entry.cursor, _lost(entry)
-        if cursor.key() >= aim.key() or lacking(lost, config.allowed_losses):
+        if cursor.key() >= aim.key() or lacking(lost, config.allow_lost):
             continue
         if at is not None and is_again:
             here = (cursor.phase, cursor.epoch, cursor.batch)

@@ -29,9 +29,9 @@ from detrain.adapters.tensorflow.data.iterator_positions import (
 )
 from detrain.adapters.tensorflow.data.live_sets import LiveSets
 from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, runs_python
-from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, Diverged, NotCapturable
+from detrain.base.options import Mode
 from detrain.python.loaders.generator_replay import Elements
 
 ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")

@@ -12,9 +12,9 @@ from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
-from detrain.base.config import Mode
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
+from detrain.base.options import Mode
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process import children
 

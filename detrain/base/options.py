@@ -1,0 +1,190 @@
+"""What `detrain run` is asked for, each option declared once: its name, type, default and help.
+
+The commands are made from it; a run's `Config` extends it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from detrain.base.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The help of a field or parameter that a command takes as an option. Its name, type and default say the rest."""
+
+    help: str
+    metavar: str | None = None
+    flag: str = ""
+    """Empty: `--` and the name."""
+    least: float | None = None
+    most: float | None = None
+    type: object = None
+    """How click reads it, where that is not by the Python type: a type of click's, or a function of the text."""
+    variable: str | None = None
+    """An environment variable that gives it, too."""
+    shows_default: bool = True
+    """False where the help says the default."""
+
+
+class Every(msgspec.Struct, frozen=True):
+    """How often a checkpoint is taken: each `count` of `unit`."""
+
+    count: float
+    unit: Literal["epochs", "batches", "minutes"]
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        """Return what `--every TEXT` means: `3` (epochs), `50b` (batches) or `10min`. Raises UsageError."""
+        match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", text)
+        if match is None or float(match[1]) <= 0:
+            raise UsageError(
+                f"--every {text!r} is not a distance between checkpoints",
+                "give a number above 0: 3 (epochs), 50b (batches) or 10min",
+            )
+        units = {"": "epochs", "b": "batches", "min": "minutes"}
+        return cls(float(match[1]), units[match[2]])  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        return f"{self.count:g}{ {'epochs': '', 'batches': 'b', 'minutes': 'min'}[self.unit] }"
+
+
+EACH_EPOCH: Final = Every(1, "epochs")
+Mode = Literal["auto", "seek", "forward"]
+"""How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
+DEFAULT_SEED: Final = 0
+"""Of a run that is given none."""
+
+
+def home_option(what: str) -> Option:
+    """Return the option of a checkpoint home."""
+    return Option(f"{what} [$CKPT_DIR].", "DIR", flag="--ckpt", type=_named, variable="CKPT_DIR")
+
+
+def _named(home: str) -> str:
+    """Refuse a home without a name: it would be the current folder, but rather a variable of the shell was not set."""
+    if not home:
+        raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
+    return home
+
+
+Home = Annotated[str, home_option("Folder of the checkpoints")]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for, in the order of the help."""
+
+    every: Annotated[Every, Option("Save each N epochs, N batches or N minutes.", "N|Nb|Nmin", type=Every.parse)] = EACH_EPOCH
+    """In a program without a loop over epochs, a distance in epochs becomes 10 minutes."""
+    keep: Annotated[int, Option("How many checkpoints to keep.", "K", least=1)] = 3
+    keep_every: Annotated[int | None, Option("Keep those of each Mth epoch, too.", "M", least=1)] = None
+    keep_best: Annotated[str, Option("Keep the one with the lowest (max: highest) METRIC, too.", "[max:]METRIC")] = ""
+    """METRIC is a number that the program computes."""
+    home: Home = "ckpt"
+    seed: Annotated[int | None, Option(f"Seed of all random streams [{DEFAULT_SEED}].", "S", least=0, most=2**32 - 1)] = None
+    """None: that of the run to resume, or else `DEFAULT_SEED`."""
+    fresh: Annotated[bool, Option("Start anew; checkpoints that are there stay.")] = False
+    goes_on_from: Annotated[str, Option("Go on from the checkpoint at CURSOR, as 2:0.", "CURSOR", flag="--from")] = ""
+    """Empty: the newest."""
+    on_save_error: Annotated[
+        Literal["stop", "warn"], Option("When a checkpoint cannot be written: end the program, or go on without it.")
+    ] = "stop"
+    on_sigterm: Annotated[
+        Literal["checkpoint", "ignore"],
+        Option("On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program."),
+    ] = "checkpoint"
+    guard: Annotated[
+        Literal["detect", "recover"] | None,
+        Option("Look for hardware faults after each step: name them, or go back and run the steps again."),
+    ] = None
+    guard_gradients: Annotated[bool, Option("With --guard: look at the norms of gradients, too.")] = False
+    guard_ring: Annotated[
+        Literal["device", "host"],
+        Option("Where --guard recover holds the last two states: on the device, copied on write, or copied to the host's memory."),
+    ] = "device"
+    on_repeat: Annotated[
+        Literal["stop", "continue"],
+        Option("When an alarm comes again in the steps that are run again: end the program, or go on."),
+    ] = "stop"
+    loader: Annotated[
+        Mode,
+        Option(
+            "On resume: set loaders to their positions, or load the batches before the cut again (auto: seek where it is exact)."
+        ),
+    ] = "auto"
+    jit: Annotated[
+        bool | None,
+        Option("In a job: the ranks watch each other, and those that are left save when one is gone; by default where it can be."),
+    ] = None
+    """None: tried, and left out where it cannot be. True: the program is ended where it cannot be."""
+    jit_every: Annotated[
+        int | None,
+        Option(
+            "With --jit: hold the state each N batches; so many are lost at most. By default as often as takes 0.1% of the time.",
+            "N",
+            least=1,
+        ),
+    ] = None
+    jit_hang: Annotated[
+        float,
+        Option(
+            "With --jit: a batch counts as a hang after so long, if that is eight times as long as the last ones took.",
+            "SECONDS",
+            least=1,
+        ),
+    ] = 600
+    strict: Annotated[bool, Option("Refuse to run if some state cannot be captured.")] = False
+    allow_lost: Annotated[
+        tuple[str, ...],
+        Option(
+            "Go on without NAME, which no checkpoint holds, as a warning or a refusal names it. May be given more than once.",
+            "NAME",
+        ),
+    ] = ()
+    allow_environment: Annotated[bool, Option("Resume although versions or the machine differ.")] = False
+    map_device: Annotated[str, Option("With --allow-environment: put what was on a device that is not here on the CPU.", "cpu")] = (
+        ""
+    )
+    bare: Annotated[bool, Option("Only the deterministic settings: no probes, no checkpoints.")] = False
+
+    def check(self, *, is_job: bool) -> None:
+        """Raise UsageError for options that make no sense together, or in a process that is no rank of a job."""
+        if self.guard_gradients and self.guard is None:
+            raise UsageError("--guard-gradients without --guard", "give --guard detect or --guard recover")
+        if self.guard != "recover" and (self.guard_ring != "device" or self.on_repeat != "stop"):
+            option = f"--guard-ring {self.guard_ring}" if self.guard_ring != "device" else f"--on-repeat {self.on_repeat}"
+            raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
+        if self.map_device not in ("", "cpu"):
+            what = f"--map-device {self.map_device}: what was on a device can go on on the CPU alone"
+            raise UsageError(what, "give --map-device cpu")
+        if self.map_device and not self.allow_environment:
+            todo = "give both: the CPU computes other bits than the device did"
+            raise UsageError("--map-device cpu without --allow-environment", todo)
+        if self.goes_on_from and (self.fresh or self.bare):
+            raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
+        if (self.jit or self.jit_every) and not is_job:
+            todo = "it is for jobs of several ranks: `detrain launch`, or torchrun"
+            raise UsageError(f"{'--jit' if self.jit else '--jit-every'} in one process", todo)
+
+
+class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for that is only to find a program's loops."""
+
+    until_sure: Annotated[bool, Option("End as soon as the loops are known for sure (the default).")] = False
+    epochs: Annotated[int | None, Option("Watch for N epochs instead.", "N", least=1)] = None
+    second: Annotated[bool, Option("Second round, on a dataset of another size: confirm the loader.")] = False
+    diff_size: Annotated[int | None, Option("By how many elements the second dataset differs.", "N", least=1)] = None
+    home: Annotated[str, home_option("Folder of the inst.info")] = "ckpt"
+
+    def check(self) -> None:
+        """Raise UsageError for options that make no sense together."""
+        if self.until_sure and self.epochs is not None:
+            raise UsageError(f"--until-sure and --epochs {self.epochs} exclude each other", "give one of them")
+        if self.diff_size is not None and not self.second:
+            raise UsageError(f"--diff-size {self.diff_size} is for the second round", "give --second too")
