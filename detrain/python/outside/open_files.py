@@ -54,7 +54,7 @@ class Files:
         """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
         self._made_here: set[str] = set()
-        """Of these folders those that code of this process has asked for."""
+        """Folders that code of this process has asked for, or has made or written something in."""
         self._then: dict[str, tuple[int, int]] = {}
         """Of files that are appended to: how long the run that was killed had them at some place of the program, and
         how long they were here, at the same."""
@@ -116,7 +116,7 @@ class Files:
             if self.is_own(known):
                 original(path, *args, **kwargs)
                 return
-            self._made_here.add(known)
+            self._has_here(known)
             if not (self._kept_folders and known in self._made and os.path.isdir(known)):
                 changes.make(known, lambda: original(path, *args, **kwargs))
                 self._made.add(known)
@@ -141,6 +141,22 @@ class Files:
         is_below = any(path.startswith(f"{folder}/") for folder in (self._base, *self._made))
         is_made_here = path in self._made_here or path in self._written
         return is_below and not is_made_here and not self.is_own(path) and is_user_file(path)
+
+    def _has_here(self, folder: str) -> None:
+        """Code of this process has a folder, and so those around it."""
+        if folder not in self._made_here:
+            self._made_here.update((folder, *map(str, Path(folder).parents)))
+
+    def left_in(self, path: str) -> str | None:
+        """Return the outermost folder on the way to a path (or there) that an earlier process of the run has made, and
+        code of this one has not asked for yet; None if there is none.
+        """
+        if self._changes is None or not self._changes.folders:
+            return None
+        folders = [*map(str, reversed(Path(path).parents)), path]
+        outermost = next((each for each in folders if each in self._changes.folders and each not in self._made_here), None)
+        is_anyones = outermost is None or self.versions is None or self.versions.is_of_others(path) or not is_user_file(path)
+        return None if is_anyones else outermost
 
     def is_own(self, path: str) -> bool:
         """Return whether a file of this path would be one of detrain's own: in the folder of
@@ -215,6 +231,8 @@ class Files:
             if self._changes is not None and is_new:
                 self._changes.append(path, size)
         self._written.add(path)
+        if self._before_loop is not None:
+            self._has_here(os.path.dirname(path))
         self._open.setdefault(path, []).append(weakref.ref(file))
 
     def enter(self) -> None:
