@@ -181,8 +181,8 @@ class Answers:
         return is_prepared
 
     def _is_later(self, path: Any) -> bool:
-        """Return whether a file was written by the first run's loop or behind it, or a folder with all in it by the run,
-        and not by this process. A folder of data may have been made before the loop.
+        """Return whether a file was written by the first run's loop or behind it, or a folder and all in it by the
+        run, and not by this process. A folder of data may have been made before the loop.
         """
         path = os.path.abspath(os.fsdecode(path))
         if not self._files.is_in_reach(path):
