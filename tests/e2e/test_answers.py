@@ -464,6 +464,89 @@ def test_a_library_that_looks_for_checkpoints_of_the_programs_own_sees_what_it_s
     assert run.last_line() == other.last_line()
 
 
+NUMBERING = """
+import glob, itertools, os, pathlib
+
+def by_list(root):
+    try:
+        return max((int(name[4:]) for name in os.listdir(root)), default=-1) + 1
+    except FileNotFoundError:
+        return 0
+
+def by_scan(root):
+    return len([each for each in os.scandir(root) if each.is_dir()]) if os.path.isdir(root) else 0
+
+def by_glob(root):
+    return len(glob.glob(f"{root}/try-*"))
+
+def by_asking(root):
+    return next(number for number in itertools.count() if not os.path.exists(f"{root}/try-{number}"))
+
+def by_path(root):
+    return next(number for number in itertools.count() if not (pathlib.Path(root) / f"try-{number}").exists())
+
+def by_state(root):
+    for number in itertools.count():
+        try:
+            os.stat(f"{root}/try-{number}")
+        except FileNotFoundError:
+            return number
+
+def new_folder(root, how):
+    folder = os.path.join(root, f"try-{globals()[how](root)}")
+    if not os.path.exists(folder):
+        os.makedirs(folder)
+    assert os.path.isdir(folder)
+    with open(os.path.join(folder, "settings.txt"), "w") as file:
+        file.write(how)
+    return folder
+"""
+NUMBERED = """
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import numbering
+folders = [numbering.new_folder(how, how) for how in ("by_list", "by_scan", "by_glob", "by_asking", "by_path", "by_state")]
+folders += [numbering.new_folder("there", how) for how in ("by_list", "by_asking")]
+folders += [numbering.new_folder("made/deeper", how) for how in ("by_list", "by_asking")]
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(5):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+    for folder in folders:
+        with open(f"{folder}/log.txt", "a") as log:
+            print(epoch, optimizer.weights, file=log)
+print(folders)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("deaths", [["2:3"], ["0:1", "1:1", "3:0"]])
+def test_a_library_that_numbers_its_folders_takes_the_number_of_the_first_run(
+    deaths: list[str], tmp_path: Path, detrain: Run
+) -> None:
+    """What it had made before the loop it found there, and made another: a stray folder, and nothing said so."""
+    library = tmp_path / "site-packages" / "numbering"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text(NUMBERING)
+    program = tmp_path / "program.py"
+    program.write_text(PRELUDE + NUMBERED)
+    for name in ("whole", "killed"):
+        (tmp_path / name / "there" / "try-0").mkdir(parents=True)
+        (tmp_path / name / "there" / "try-0" / "settings.txt").write_text("an earlier one")
+    whole = detrain("run", "--bare", program, cwd=tmp_path / "whole")
+    for place in deaths:
+        assert detrain("run", "--every", "3b", program, cwd=tmp_path / "killed", DIE_AT=place).status == -9
+    run = detrain("run", "--every", "3b", program, cwd=tmp_path / "killed")
+
+    assert run.status == 0, run.err
+    assert run.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
+    found = [
+        {path.relative_to(folder): path.read_text() for path in folder.rglob("*.txt") if "ckpt" not in path.parts}
+        for folder in (tmp_path / "whole", tmp_path / "killed")
+    ]
+    assert found[1] == found[0]
+
+
 OWN = """
 import glob, json, pathlib
 optimizer = Optimizer(np.ones(3))

@@ -332,6 +332,39 @@ def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_pat
     assert detrain(*command, cwd=tmp_path).status == 0
 
 
+READINGS = (
+    PRELUDE
+    + """
+import time
+optimizer = Optimizer(np.ones(3))
+for phase in range(2):
+    infos = {"episode": {"t": np.array([time.perf_counter()]), "length": np.zeros(2)}}
+    for epoch in range(3):
+        for step in range(4):
+            optimizer.apply_gradients(np.random.normal(size=3))
+            die(f"{phase}:{epoch}:{step}")
+        assert infos["episode"]["t"][0] > infos["episode"]["length"].sum()
+    print(phase, infos["episode"]["t"].tobytes().hex())
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("place", ["0:1:2", "1:1:2", "1:0:0"])
+def test_a_reading_of_a_clock_that_the_loop_leaves_alone_is_put_back(place: str, tmp_path: Path, detrain: Run) -> None:
+    """No checkpoint said that it would be another one, and the resume was refused."""
+    (tmp_path / "program.py").write_text(READINGS)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    died = detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=place)
+    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+
+    assert (died.status, run.status) == (-9, 0), run.err
+    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
+    read = {line for out in (died.out, run.out) for line in out.splitlines() if line.startswith("0 ")}
+    assert len(read) == 1
+    assert "put back as it was: infos['episode']['t']\n" in run.err
+
+
 def test_a_large_array_that_is_not_the_first_runs_is_named(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(DATA)
     np.save(tmp_path / "data.npy", np.zeros((10000, 3)))

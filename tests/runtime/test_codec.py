@@ -664,12 +664,22 @@ def test_large_arrays_are_found_under_other_names() -> None:
     assert difference(after, before) is None
 
 
-@pytest.mark.parametrize("size", [3, LARGE])
-def test_data_that_differ_in_the_resumed_process_are_reported(size: int) -> None:
-    after, before = {"data": np.zeros(size)}, {"data": np.ones(size)}
+def test_large_data_that_differ_in_the_resumed_process_are_reported() -> None:
+    after, before = {"data": np.zeros(LARGE)}, {"data": np.ones(LARGE)}
     (said,) = restore(encode(after, baseline_of(after)), before, baseline_of(before))
     assert said.startswith("data: the ")
     assert "is not the one that the first run had" in said
+
+
+def test_small_data_that_differ_in_the_resumed_process_are_put_back_and_told() -> None:
+    after, before = {"data": np.zeros(3)}, {"data": np.ones(3)}
+    encoded = encode(after, baseline_of(after))
+    decoder = Decoder(encoded.graph, encoded.arrays, kinds.NO_FRAMEWORK, baseline_of(before))
+    assert decoder.decode(decoder.roots["data"], before["data"], "data") is before["data"]
+    assert decoder.finish() == []
+    assert before["data"].tolist() == [0, 0, 0]
+    (said,) = decoder.others
+    assert said.startswith("data: the array is not the one that the first run had")
 
 
 # Random streams.

@@ -42,6 +42,13 @@ def _scheduler() -> sched.scheduler:
     return sched.scheduler(lambda: 0.0, lambda _seconds: None)
 
 
+class _OwnAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]
+    """As dill's: it does not call the `__init__` of its class."""
+
+    def __init__(self) -> None:
+        self.logger = logging.getLogger()
+
+
 CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "archive": (_zipped, lambda archive: archive.writestr("a", "text")),
     "compressed": (lambda: gzip.GzipFile(fileobj=io.BytesIO(), mode="wb"), lambda file: file.write(b"text")),
@@ -53,6 +60,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "future": (concurrent.futures.Future, lambda future: future.set_result(1)),
     "queue": (asyncio.Queue, lambda queue: queue.put_nowait(1)),
     "decoder": (codecs.getincrementaldecoder("utf-8"), lambda decoder: decoder.decode(b"\xc3")),
+    "adapter without extra": (_OwnAdapter, lambda adapter: setattr(adapter, "extra", {"seen": 1})),
     "parser": (html.parser.HTMLParser, lambda parser: parser.feed("<a")),
 }
 

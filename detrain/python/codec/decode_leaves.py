@@ -39,7 +39,7 @@ def decode_array(decoding: Decoding, number: int, node: Node, current: Any, path
     if node.there:
         now = current if isinstance(current, np.ndarray) else decoding.hooks.tensor(current)
         if now is not None and digest_array(now) != digest_array(array):
-            decoding.miss(path, f"the array is not the one that the first run had (digest {digest_array(array)})")
+            decoding.others.append(f"{shown(path)}: the array is not the one that the first run had (digest {digest_array(array)})")
     if kind == "tensor":
         return current if _is_live(decoding, current, array, form) else decoding.hooks.make_tensor(array, form)
     is_alike = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)

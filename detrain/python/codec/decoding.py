@@ -65,6 +65,9 @@ class Decoding(ABC):
         """What is to be done when all else is there."""
         self.missing: list[str] = []
         """Digests of large arrays that the first run had and this process does not have, and other losses."""
+        self.others: list[str] = []
+        """Arrays that code before the loop has made otherwise than in the first run; the loop had left them alone. They
+        are put back."""
         self.gone: list[str] = []
         """Places of what of it is not here."""
         self.astray: list[str] = []

@@ -105,7 +105,7 @@ def position(value: Any) -> object:
         own_level = value.level if isinstance(value, logging.Handler) else None
         return own_level, tuple(map(id, parts))
     if isinstance(value, logging.LoggerAdapter):
-        return repr(value.extra)
+        return repr(getattr(value, "extra", None))  # one of its own `__init__` need not have it (dill's)
     if isinstance(value, threading.Semaphore):
         return value._value
     if isinstance(value, np.flatiter | np.broadcast):

@@ -103,6 +103,8 @@ class Changes:
         appended = [values for kind, *values in reversed(lines) if kind == "appended"]
         self.found: dict[str, int] = {path: size for path, size in appended if path not in renamed}
         """Files that are appended to, under one name all along, and how long they were when the run first did."""
+        self.folders = frozenset(values[0] for kind, *values in lines if kind == "made" and not is_fresh)
+        """Folders that earlier processes have made, at whatever moment of the run."""
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
             self._names += kind in ("kept", "aside", "dropped", "replaced", "database", "found")

@@ -42,6 +42,7 @@ _OWN: Final = (
 """Modules that stand in for functions of the system, or that only hand the program's question on."""
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
+_STARTED: Final = "started"
 _FORK: Final = "os.fork"
 _NAMES: Final = "uuid"
 """By this module a library that records what a program does names a record of its own (a run of MLflow's). Under the
@@ -51,7 +52,7 @@ CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
 
 Readings = dict[str, list[str]]
 """What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what `fs_answers` asks; `entropy` is
-what other randomness is drawn from, `entered` when the first training loop was entered."""
+what other randomness is drawn from, `started` when the run was, `entered` when the first training loop was entered."""
 
 
 class Outside:
@@ -61,6 +62,7 @@ class Outside:
         """`place` returns where in its loops the program is; None outside of them."""
         self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
         self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
+        self.readings.setdefault(_STARTED, [repr(now())])
         self._used: dict[str, int] = {}
         self._sizes = dict.fromkeys((False, True), 0)
         for kind, values in self.readings.items():
@@ -104,7 +106,7 @@ class Outside:
         That process had no probes yet: it read this inside the loop. Behind the loop nobody may hear it. `asked`: how
         often questions were asked of which the turns are recorded, and not all of them.
         """
-        for kind in [kind for kind in self.readings if kind not in ("entropy", _ENTERED)]:
+        for kind in [kind for kind in self.readings if kind not in ("entropy", _STARTED, _ENTERED)]:
             values, used = self.readings[kind], self._used.get(kind, 0)
             heard = [turn for turn in values if int(turn) <= asked[kind]] if kind in asked else values[:used]
             unheard = values[len(heard) :]
@@ -115,6 +117,11 @@ class Outside:
     def entered_at(self) -> float:
         """When the first run entered its first training loop (seconds since 1970); infinite before that."""
         return float(self.readings.get(_ENTERED, ["inf"])[0])
+
+    @property
+    def started_at(self) -> float:
+        """When the first process of the run was started (seconds since 1970)."""
+        return min(float(self.readings[_STARTED][0]), self.entered_at)
 
     @property
     def is_recording(self) -> bool:

@@ -46,7 +46,7 @@ class Versions:
         """Keep what a file is, before something happens to it for the first time behind a cut; `is_as_found`: code
         before the loop has read it, and reads it again in a run that resumes."""
         path = os.path.realpath(path) if how == "written" else path
-        if path in self._here or os.getpid() != self._process or os.path.realpath(path).startswith(self._others):
+        if path in self._here or os.getpid() != self._process or self.is_of_others(path):
             return
         if _is_file(path) and not os.path.islink(path):
             size = os.path.getsize(path)
@@ -64,6 +64,10 @@ class Versions:
             with contextlib.suppress(OSError):
                 _keep(path, self._changes.kept_in / name, how)
                 self._changes.prune_later(name)
+
+    def is_of_others(self, path: str) -> bool:
+        """Return whether a path is in a folder whose files are nobody's results."""
+        return os.path.realpath(path).startswith(self._others)
 
     def _has_room(self, size: int) -> bool:
         return shutil.disk_usage(self._changes.kept_in.parent).free >= size

@@ -70,6 +70,8 @@ class Answers:
     def __init__(self, outside: Outside, files: Files, changes: Changes) -> None:
         self._outside, self._files, self._changes = outside, files, changes
         self._said: set[str] = set()
+        self._data: dict[str, bool] = {}
+        """Whether what an earlier process has made, and libraries have asked for, is data."""
         self.asked: dict[str, int] = {}
         """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
         self._started = time.time()
@@ -179,23 +181,25 @@ class Answers:
         return is_prepared
 
     def _is_later(self, path: Any) -> bool:
-        """Return whether a file was written, or a folder made, by the first run's loop or behind it, and not by this
-        process.
+        """Return whether a file was written by the first run's loop or behind it, or a folder and all in it by the
+        run, and not by this process. A folder of data may have been made before the loop.
         """
         path = os.path.abspath(os.fsdecode(path))
         if not self._files.is_in_reach(path):
             return False
+        is_folder = os.path.isdir(path)
+        since = self._outside.started_at if is_folder else self._outside.entered_at
         waiting, count = [path], 0
         with contextlib.suppress(OSError):
             while waiting and count < _MOST_FILES:
                 item, count = waiting.pop(), count + 1
                 info = _lstat(item)
-                if not self._outside.entered_at <= info.st_mtime < self._started:
+                if not since <= info.st_mtime < self._started:
                     return False
                 if stat.S_ISDIR(info.st_mode):
                     with _scandir(item) as entries:
                         waiting += [entry.path for entry in entries]
-            return not waiting
+            return not waiting and not (is_folder and self._is_kept_data(path))
         return False
 
     @property
@@ -203,9 +207,31 @@ class Answers:
         """Whether the process is still on its way to the first loop, which another one has been in."""
         return not self._has_entered and self._outside.entered_at < self._started
 
-    def _hides(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
-        """Return whether something is not there for a library that asks, as it was not for the first run."""
-        return not self._is_asking and self._ask(lambda: self._is_later(path) and is_asked_by_library(frame, through))
+    def _is_left(self, path: Any) -> bool:
+        """Return whether something lies in a folder that code before the first run's loop may have made only behind
+        this question, or is one, and is not data: this process has not made it yet.
+        """
+        path = os.path.abspath(os.fsdecode(path))
+        folder = self._files.left_in(path)
+        if folder is None or self._is_new(folder) or self._is_new(path):
+            return False
+        return not (self._is_kept_data(folder) or self._is_kept_data(path))
+
+    def _is_kept_data(self, path: str) -> bool:
+        if path not in self._data:
+            self._data[path] = _is_data(path, self._outside.entered_at)
+        return self._data[path]
+
+    def _hides(self, path: Any, frame: FrameType, through: Collection[str], *, is_listed: bool = False) -> bool:
+        """Return whether something is not there for a library that asks, as it was not for the first run; `is_listed`:
+        by a folder.
+        """
+
+        def hides() -> bool:
+            is_left = self._is_left(path) or ((is_listed or not os.path.isdir(path)) and self._is_later(path))
+            return is_left and is_asked_by_library(frame, through)
+
+        return not self._is_asking and not _is_own(frame) and self._ask(hides)
 
     def _is_new(self, path: Any) -> bool:
         try:
@@ -227,7 +253,7 @@ class Answers:
             if self._is_program(path, frame, _THROUGH):
                 return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
             is_there = real(path, *arguments, **keywords)
-            may_hide = is_there and self._is_before and _is_file(path) and not _is_own(frame)
+            may_hide = is_there and self._is_before and _is_path(path)
             return is_there and not (may_hide and self._hides(path, frame, _THROUGH))
 
         return ask
@@ -239,7 +265,7 @@ class Answers:
             if self._is_program(path, frame, _THROUGH):
                 is_hidden = not self.is_so(question, path, lambda: _is_there(path)) and _is_there(path)
             else:
-                is_hidden = self._is_before and _is_file(path) and not _is_own(frame) and self._hides(path, frame, _THROUGH)
+                is_hidden = self._is_before and _is_path(path) and _is_there(path) and self._hides(path, frame, _THROUGH)
             if is_hidden:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             return real(path, *arguments, **keywords)
@@ -280,11 +306,13 @@ class Answers:
 
     def _for_library(self, path: Any, real: Callable[..., Any], frame: FrameType, name_of: Callable[[Any], str]) -> Any:
         """Return a listing without what is not there yet for a library that asks."""
-        found = real(path)
         if not self._is_before or not _is_path(path):
-            return found
-        items = list(found)
-        left = [item for item in items if not self._hides(_beside(path, name_of(item)), frame, _THROUGH_WALK)]
+            return real(path)
+        if _is_there(path) and self._hides(path, frame, _THROUGH_WALK):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+        found = real(path)
+        names = {name_of(item): item for item in found}
+        left = [item for name, item in names.items() if not self._hides(_beside(path, name), frame, _THROUGH_WALK, is_listed=True)]
         return left if isinstance(found, list) else sorted_entries(left)
 
     def _clearing(self, question: str, real: Callable[..., Any]) -> Callable[..., None]:
@@ -340,10 +368,6 @@ def _is_there(path: Any) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _is_file(path: Any) -> bool:
-    return _is_path(path) and _is_there(path) and not stat.S_ISDIR(_lstat(path).st_mode)
 
 
 def _is_path(path: object) -> bool:

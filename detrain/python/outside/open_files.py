@@ -54,7 +54,7 @@ class Files:
         """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
         self._made: set[str] = set()
         self._made_here: set[str] = set()
-        """Of these folders those that code of this process has asked for."""
+        """Folders that code of this process has asked for, or has made or written something in."""
         self._then: dict[str, tuple[int, int]] = {}
         """Of files that are appended to: how long the run that was killed had them at some place of the program, and
         how long they were here, at the same."""
@@ -116,7 +116,7 @@ class Files:
             if self.is_own(known):
                 original(path, *args, **kwargs)
                 return
-            self._made_here.add(known)
+            self._has_here(known)
             if not (self._kept_folders and known in self._made and os.path.isdir(known)):
                 changes.make(known, lambda: original(path, *args, **kwargs))
                 self._made.add(known)
@@ -142,6 +142,22 @@ class Files:
         is_made_here = path in self._made_here or path in self._written
         return is_below and not is_made_here and not self.is_own(path) and is_user_file(path)
 
+    def _has_here(self, folder: str) -> None:
+        """Code of this process has a folder, and so those around it."""
+        if folder not in self._made_here:
+            self._made_here.update((folder, *map(str, Path(folder).parents)))
+
+    def left_in(self, path: str) -> str | None:
+        """Return the outermost folder on the way to a path (or there) that an earlier process of the run has made, and
+        code of this one has not asked for yet; None if there is none.
+        """
+        if self._changes is None or not self._changes.folders:
+            return None
+        folders = [*map(str, reversed(Path(path).parents)), path]
+        outermost = next((each for each in folders if each in self._changes.folders and each not in self._made_here), None)
+        is_anyones = outermost is None or self.versions is None or self.versions.is_of_others(path) or not is_user_file(path)
+        return None if is_anyones else outermost
+
     def is_own(self, path: str) -> bool:
         """Return whether a file of this path would be one of detrain's own: in the folder of
         checkpoints, by its name.
@@ -152,12 +168,16 @@ class Files:
         return any(path in files for files in self._kept)
 
     def reads(self, file: Any) -> None:
-        """Refuse a file that was written after the checkpoint, and not by this process: it holds what came later."""
+        """The program reads a file. Refuse one that was written after the checkpoint, and not by this process: it holds
+        what came later.
+        """
         try:
             path = os.path.abspath(os.fsdecode(file))
             written = os.stat(path).st_mtime
         except (OSError, TypeError, ValueError):
             return
+        if self._before_loop is not None:
+            self._read_before.add(path)
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
         is_later = is_new and path not in self._written and is_user_file(path) and not self.is_own(path)
         if (is_later or self.is_stale(path)) and path not in self._said:
@@ -170,6 +190,20 @@ class Files:
                 how = f"start anew with --fresh; or add `--allow-lost {shlex.quote(shown)}`, which reads it as it is"
                 self.fail(NotCapturable(what, how))
 
+    def changed_since(self, moment: float) -> list[str]:
+        """Return which of the user's files that code before the first loop has read here were changed after a moment,
+        before this process started, and not by the run itself.
+        """
+        read = [path for path in sorted(self._read_before) if os.path.isfile(path) and is_user_file(path)]
+        changed = [path for path in read if moment < os.stat(path).st_ctime < self._started]  # the time of a move, too
+        shown = [self.shown(path) for path in changed if not (self.is_own(path) or self._is_of_run(path))]
+        return [path for path in shown if path not in self.allowed]
+
+    def _is_of_run(self, path: str) -> bool:
+        """Return whether the run has written a file."""
+        is_found = self._changes is not None and self._changes.as_found(path) is not None
+        return is_found or path in self._then or path in self._written or self._is_kept(path)
+
     def as_then(self, path: str) -> Path | None:
         """Return where there lies, until it is read, what a file held for the run that was killed at this place of its
         way: of a log what that run found, and what this process has added; of one that the loop writes as a whole what
@@ -177,8 +211,6 @@ class Files:
         """
         if self._changes is None or not os.path.isfile(path):
             return None
-        if self._before_loop is not None:
-            self._read_before.add(path)
         kept = self._changes.as_found(path) if self._before_loop is not None and path not in self._written else None
         found, before = self._then.get(path, (0, 0))
         if not self._is_on_way or (kept is None and found == before):
@@ -199,6 +231,8 @@ class Files:
             if self._changes is not None and is_new:
                 self._changes.append(path, size)
         self._written.add(path)
+        if self._before_loop is not None:
+            self._has_here(os.path.dirname(path))
         self._open.setdefault(path, []).append(weakref.ref(file))
 
     def enter(self) -> None:
@@ -390,8 +424,7 @@ class _Open:
         if not _WRITING & set(mode):
             if not self._files.may_read(file):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
-            if self._files.is_resumed:
-                self._files.reads(file)
+            self._files.reads(file)
             view = self._files.as_then(path)
             made = self._original(view or file, mode, *args, **kwargs)
             if view is not None:

@@ -73,17 +73,23 @@ class Restorer:
                 f"{', '.join(astray[:4])} is not where the first run had it: steps that are passed over had moved it",
                 "keep what it knows in objects of the program, or start anew with --fresh",
             )
-        if missing.unnamed:
+        world = self._state.world
+        changed = world.files.changed_since(world.outside.entered_at) if missing.others else []
+        unnamed = missing.unnamed + (missing.others if changed else [])
+        if unnamed:
             raise Diverged(
-                f"the program is not as it was at the checkpoint: {'; '.join(missing.unnamed[:4])}",
+                f"the program is not as it was at the checkpoint: {'; '.join(unnamed[:4])}"
+                + (f"; {', '.join(changed[:4])} has changed since the run began" if changed else ""),
                 "its source and arguments are what they were: detrain cannot bring this back, or what the program reads before "
                 "its loop was changed; restore that, or start anew with --fresh",
             )
         harmless = {place_of_loss(loss) for loss in snapshot.meta.not_captured if is_harmless(loss)}
         if is_last and (without := [place for place in missing.named if place not in harmless]):
             messages.warn(f"going on without what was named as not captured: {', '.join(without[:8])}")
+        if missing.others:
+            places = ", ".join(dict.fromkeys(other.partition(": ")[0] for other in missing.others[:8]))
+            messages.say(f"made otherwise before the loop than in the first run, and put back as it was: {places}")
         self._state.adapters.build_made()
-        world = self._state.world
         world.files.restore(snapshot.meta.files, self._catalogue.folder if is_last else None)
         databases = enumerate(snapshot.meta.databases)
         world.contents.restore_databases({shown: snapshot.arrays[f"database{number:05d}"] for number, shown in databases})

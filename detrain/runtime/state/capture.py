@@ -55,6 +55,8 @@ class Missing(NamedTuple):
     """What the first run has named as lost, and what is not here, either."""
     astray: list[str]
     """What is not where it was, though the same batches were loaded again."""
+    others: list[str]
+    """What code before the loop has made otherwise than in the first run. It has been put back."""
 
 
 class Capture:
@@ -213,7 +215,7 @@ class Capture:
             decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})
         self._find_libraries(decoder, baseline)
-        return Missing(self._bind(decoder, frame, loop), decoder.gone, decoder.astray)
+        return Missing(self._bind(decoder, frame, loop), decoder.gone, decoder.astray, decoder.others)
 
     def _walk(
         self, make: Callable[[], E], frame: FrameType, baseline: Baseline, changed: dict[str, object]
