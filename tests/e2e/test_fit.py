@@ -547,6 +547,6 @@ show(model, history.history)
     assert ("the arrays that fit() validates on (changed in place" in died.err) == is_changed
     if is_changed:
         assert run.status == errors.NotCapturable.exit_code
-        assert "are not what it had copied" in run.err
+        assert "lacks the arrays that fit() validates on" in run.err
     else:
         assert run.last_line() == whole.last_line()

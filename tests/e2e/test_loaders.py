@@ -104,16 +104,14 @@ FORWARDED = {
         program("for i in range(12):", "x = load(i)").replace("import numpy", "import msgspec\nimport numpy"),
         "imports msgspec, which may keep a state",
     ),
-    "a cursor of a database": (
-        program("for i in range(12):", "x = load(i) + next(cursor)[0]").replace(
-            "optimizer, stream",
-            "import sqlite3\ncursor = sqlite3.connect(':memory:').execute("
-            "'with recursive n(i) as (select 1 union all select i + 1 from n) select i from n')\noptimizer, stream",
-        ),
-        "cursor (sqlite3.Cursor: what an extension keeps in it cannot be read",
-    ),
 }
 
+
+CURSOR = program("for i in range(12):", "x = load(i) + next(cursor)[0]").replace(
+    "optimizer, stream",
+    "import sqlite3\ncursor = sqlite3.connect(':memory:').execute("
+    "'with recursive n(i) as (select 1 union all select i + 1 from n) select i from n')\noptimizer, stream",
+)
 
 TWO_LOOPS = """
 for epoch in range(3):
@@ -234,6 +232,17 @@ def test_batches_are_loaded_again_where_a_seek_might_not_be_exact(name: str, tmp
     assert why in resumed.err
     assert loads(resumed) == 36
     assert resumed.out == run(text, tmp_path, "--bare").out
+
+
+def test_a_cursor_that_loads_move_on_is_refused_and_that_is_said_beforehand(tmp_path: Path, run: Run) -> None:
+    """Nobody can see where the cursor of a database is, so whether loading again has brought it there."""
+    text = CURSOR
+    died = run(text, tmp_path, "--every", "1b", die_at="0:7")
+    resumed = run(text, tmp_path)
+
+    assert "cursor (sqlite3.Cursor: what an extension keeps in it cannot be read" in died.err
+    assert "REFUSED" in died.err
+    assert resumed.status == errors.NotCapturable.exit_code
 
 
 def test_loading_again_can_be_asked_for(tmp_path: Path, run: Run) -> None:
