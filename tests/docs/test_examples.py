@@ -10,7 +10,8 @@ import numpy as np
 
 from detrain.faults.bits import DTYPES
 from detrain.faults.models import FaultModel
-from detrain.faults.plan import apply, trial_rng
+from detrain.faults.plan import trial_rng
+from tests.faults.applied import applied
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -26,7 +27,7 @@ def test_the_fault_model_of_the_how_to_negates_every_other_element() -> None:
     model = names["EveryOther"]()
     values = np.arange(1, 8, dtype=np.float32)
 
-    after = apply(model.plan((7,), DTYPES["float32"], trial_rng(1, 0)), values.view(np.uint32)).view(np.float32)
+    after = applied(model.plan((7,), DTYPES["float32"], trial_rng(1, 0)), values.view(np.uint32)).view(np.float32)
 
     assert isinstance(model, FaultModel)
     np.testing.assert_array_equal(after, values * np.array([-1, 1, -1, 1, -1, 1, -1], np.float32))

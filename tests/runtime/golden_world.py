@@ -106,7 +106,7 @@ def made() -> World:
         "tool": Tool(), "handler": Counted(), "made in the loop": None, "iterators": [],
         "file": io.StringIO("ab"), "shown": types.MappingProxyType({"a": nested}), "event": threading.Event(),
         "weak": weakref.WeakValueDictionary(), "node": node, "by address": {},
-        "pattern": re.compile("a+"), "slice": slice(1, 2, 3),
+        "pattern": re.compile("a+"), "slice": slice(1, 2, 3), "space": types.SimpleNamespace(a=1, b=nested),
     }  # fmt: skip
     return holder
 
@@ -147,6 +147,7 @@ def moved(world: World) -> World:
     world["file"].seek(2)
     world["writer"] = csv.writer(world["file"])
     world["writer"].writerow([1, "b"])
+    world["space"].a = 2
     world["event"].set()
     world["weak"]["node"] = world["node"]
     world["by address"] = {id(world["node"]): "node"}

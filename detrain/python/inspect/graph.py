@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.python.inspect.graph_of_format_3 import node_of_format_3
+from detrain.python.inspect.graph_of_format_3 import node_of_format_3, unfold
 
 FORMAT: Final = 4
 
@@ -85,4 +85,4 @@ def _converted(nodes: list[Any]) -> list[Any]:
         more[number - len(nodes)] = node_of_format_3(node, apart)
         return [number]
 
-    return [*[node_of_format_3(node, apart) for node in nodes], *more]
+    return [*[node_of_format_3(unfold(node, nodes), apart) for node in nodes], *more]

@@ -38,6 +38,15 @@ def node_of_format_3(node: list[Any], apart: Callable[[list[Any]], Any]) -> list
     return [kind, *form(rest, apart)] if form is not None else _others(kind, rest)
 
 
+def unfold(node: list[Any], nodes: list[list[Any]]) -> list[Any]:
+    """Return a node with the attributes that a `SimpleNamespace` had in a slot, as a dictionary of their own."""
+    if node[0] != "object":
+        return node
+    folded = [pair for pair in node[3] if pair[0] == "__dict__"]
+    own = [pair for _name, (number,) in folded for pair in nodes[number][1]]
+    return [*node[:2], [*(node[2] or ()), *own], [pair for pair in node[3] if pair not in folded], *node[4:]] if folded else node
+
+
 def _others(kind: str, rest: list[Any]) -> list[Any]:
     if kind == "made":
         return [rest[0], None, rest[1]]

@@ -401,9 +401,11 @@ def own_attributes(value: object) -> dict[str, object] | None:
 
 @by_class
 def _shows_dictionary(cls: type) -> bool:
-    """Return whether `__dict__` is what Python made it, not a property that makes another one (munch's)."""
+    """Return whether `__dict__` is what Python made it (a member, in `SimpleNamespace`), not a property that makes another
+    one (munch's).
+    """
     found = next((vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)), None)
-    return found is None or isinstance(found, types.GetSetDescriptorType)
+    return found is None or isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType)
 
 
 def held_by(value: Any) -> Iterator[tuple[tuple[str, Any], object]]:
@@ -430,4 +432,5 @@ def slots_of(cls: type) -> dict[str, Any]:
     for base in reversed(cls.__mro__):
         if base not in BASES:
             found.update({name: item for name, item in vars(base).items() if isinstance(item, types.MemberDescriptorType)})
+    found.pop("__dict__", None)  # see `own_attributes`
     return found
