@@ -401,8 +401,8 @@ def own_attributes(value: object) -> dict[str, object] | None:
 
 @by_class
 def _shows_dictionary(cls: type) -> bool:
-    """Return whether `__dict__` is what Python made it (a member, in `SimpleNamespace`), not a property that makes another
-    one (munch's).
+    """Return whether `__dict__` is what Python made it, not a property that makes another one (munch's). That of
+    `SimpleNamespace` is a member.
     """
     found = next((vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)), None)
     return found is None or isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType)
