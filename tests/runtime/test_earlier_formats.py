@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from detrain.python.codec.api import Encoded
 from detrain.python.inspect.graph import FORMAT, unpack
+from detrain.python.inspect.names import own_attributes, slots_of
 from tests.runtime import golden_world
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import World, baseline_of, encode, restore
@@ -48,6 +50,29 @@ def test_a_world_of_all_kinds_comes_back(encoded: object) -> None:
     assert (tool, act, total) == ({"k": 1}, golden_world.other_act, 3)
     assert [add(), add()] == [other(), other()] == [8, 9]
     assert addresses == {id(found["node"]): "node"}
+
+
+def test_nothing_of_it_is_lost_but_what_a_collection_holds_weakly() -> None:
+    """Not a class of the program that derives from a generator, either: its state is in a node of its own."""
+    assert [loss.partition(" ")[0] for loss in of_this_version().not_captured] == ["weak"]
+
+
+@pytest.mark.parametrize("value", [np.str_("a\0"), np.bytes_(b"a\0"), np.str_("\0"), np.float32(1.5), np.datetime64("2020", "25s")])
+def test_a_scalar_of_numpy_keeps_all_its_bytes(value: np.generic) -> None:
+    world: World = {}
+    assert restore(encode({"value": value}), world) == []
+
+    assert type(world["value"]) is type(value)
+    assert world["value"].dtype == value.dtype
+    assert world["value"].tobytes() == value.tobytes()
+
+
+def test_the_attributes_of_a_namespace_are_attributes() -> None:
+    """Its `__dict__` is a member of the class, as slots are."""
+    space = types.SimpleNamespace(a=1)
+
+    assert own_attributes(space) is vars(space)
+    assert slots_of(types.SimpleNamespace) == {}
 
 
 def test_both_versions_say_the_same_of_it() -> None:
