@@ -8,7 +8,7 @@ import enum
 import random
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, GeneratorType, MappingProxyType
 from typing import Any, Final
 
@@ -18,19 +18,20 @@ from detrain.base.array_memory import address_of, axes_of, bounds_of, memory_of,
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.kinds import describe, kind_of
+from detrain.python.codec.kinds import describe
 from detrain.python.codec.state_rules import Kinds, member_attributes
 from detrain.python.inspect.fingerprint import Unreadable
 from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import (
     class_name,
+    container_base,
     is_findable,
     is_made_open,
     is_own_class,
+    slots_of,
     type_name,
 )
 from detrain.python.inspect.object_graph import (
-    ABSENT,
     BIT_GENERATORS,
     HARMLESS,
     LARGE_BYTES,
@@ -45,10 +46,28 @@ from detrain.python.inspect.object_graph import (
     shown,
 )
 from detrain.python.inspect.output_only import is_output_only
+from detrain.python.inspect.ownership import of_last_use
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
 from detrain.python.process import filled_queues
 
+_WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
+
+
+Rule = Callable[[int, Any, str], Node]
+"""How an object is described: of its number, itself and its path."""
+
+
+class Known:
+    """What a class says of all its objects. It is asked once a walk, for a class may change between two."""
+
+    __slots__ = ("base", "gone", "is_tuple", "name", "slots")
+
+    def __init__(self, cls: type, name: str | None) -> None:
+        self.name = name
+        """None where it depends on where the class was made."""
+        self.is_tuple = hasattr(cls, "_fields") and issubclass(cls, tuple)
+        self.gone, self.slots, self.base = of_last_use(cls), slots_of(cls), container_base(cls)
 
 
 class LeafEncoder(ABC):
@@ -94,6 +113,9 @@ class LeafEncoder(ABC):
         """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
         more."""
         self._noted: set[type] = set()
+        self._rules: dict[type, Rule] = {}
+        """How objects of each class that was met are described."""
+        self._known: dict[type, Known] = {}
         self._addresses: list[tuple[int, str, set[Any], str]] = []
         self._far_views: list[tuple[int, Array, str]] = []
         self._memories: dict[int, int] = {}
@@ -140,19 +162,15 @@ class LeafEncoder(ABC):
         items = list(values)
         return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
-    def _encode_value(self, value: Any, path: str) -> Node | None:
-        """Encode what cannot change, and leads to nothing that can."""
-        if value is ABSENT:
-            return Node("absent")
+    def _encode_nan(self, _number: int, value: float, _path: str) -> Node:
+        """Encode what is not a number: as a key it is found by its identity alone."""
+        return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
+
+    def _encode_enum(self, _number: int, value: enum.Enum, path: str) -> Node:
         cls = type(value)
-        if cls is float:  # not a number: as a key it is found by its identity alone
-            return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
-        if issubclass(cls, enum.Enum):
-            bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
-            own = member_attributes(value) if is_own_class(cls) else {}
-            return Node("enum", [self._name_of(cls, path), value.name], [bits], self._encode_pairs(own, path))
-        kind = kind_of(value)
-        return self._encode_described(value, path) if kind is not None and kind.is_value else None
+        bits = self.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+        own = member_attributes(value) if is_own_class(cls) else {}
+        return Node("enum", [self._name_of(cls, path), value.name], [bits], self._encode_pairs(own, path))
 
     def _encode_described(self, value: object, path: str) -> Node | None:
         """Encode what is made again from its parts."""
@@ -172,7 +190,7 @@ class LeafEncoder(ABC):
             self._name(path, cls, f"{class_name(cls)}: the loop has made its class")
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
-    def _encode_random(self, value: Any, path: str) -> Node | None:
+    def _encode_random(self, number: int, value: Any, path: str) -> Node:
         """Encode NumPy's generators, and Python's."""
         cls = type(value)
         if cls in STREAMS:
@@ -182,7 +200,7 @@ class LeafEncoder(ABC):
             return Node("seeds", None, [self.encode(part, path) for part in parts])
         if cls.__name__ in BIT_GENERATORS and cls is getattr(np.random, cls.__name__):
             return self._describe_bits(value, path, has_seeds=True)
-        return None
+        return self._encode_opaque(number, value, path)
 
     def _encode_stream(self, base: Any, value: Any, path: str) -> Node:
         """Encode the place of a generator; read past the methods of a class that derives from `base`."""
@@ -304,7 +322,7 @@ class LeafEncoder(ABC):
 
     def _note_weak(self, value: object, path: str) -> None:
         """Name a collection that holds weakly and has changed: what a baseline holds lives longer than it would."""
-        if not isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary | weakref.WeakSet):
+        if type(value) not in _WEAK:
             return
         if self._collects:
             self._baseline.add_position(value, position(value))

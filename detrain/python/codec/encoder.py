@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import array
 import collections
+import enum
 import functools
 import itertools
 import logging
 import random
 import types
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Final
@@ -22,6 +22,8 @@ from detrain.base.digest import Array
 from detrain.base.dtypes import dtype_name
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.encode_functions import Functions
+from detrain.python.codec.encode_leaves import Known, Rule
+from detrain.python.codec.kinds import kind_of
 from detrain.python.codec.state_rules import (
     class_attributes,
     class_methods,
@@ -36,17 +38,16 @@ from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.gone_over import is_gone_over
 from detrain.python.inspect.graph import FORMAT, Graph, Item, Node, is_array, is_reference
 from detrain.python.inspect.names import (
+    METHODS,
     STATIC,
     class_name,
     computes,
-    container_base,
     find_method,
     is_bound,
     is_findable,
     is_own_class,
     is_user_class,
     own_attributes,
-    slots_of,
     static_name,
     stream_base,
     type_name,
@@ -291,21 +292,43 @@ class Encoder(Functions):
 
     def _encode_object(self, number: int, value: Any, path: str) -> Node:
         cls = type(value)
-        if cls in weakref.ProxyTypes and (node := self._encode_described(value, path)) is not None:
-            return node  # all else is that of what it stands for
-        if cls in (bytearray, array.array) and not self._collects:
-            self._spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
-        if cls in (set, frozenset):
-            return self._encode_set(number, value, path)
-        if cls.__name__ in CONTAINERS and CONTAINERS[cls.__name__] is cls:
-            return self._encode_container(number, cls, value, path)
+        rule = self._rules.get(cls)
+        if rule is None:
+            rule = self._rules[cls] = self._rule_of(value)
+        return rule(number, value, path)
+
+    def _rule_of(self, value: Any) -> Rule:
+        """Return how objects of a value's class are described, as far as the class decides that."""
+        cls = type(value)
+        if CONTAINERS.get(cls.__name__) is cls:
+            return self._encode_set if cls in (set, frozenset) else functools.partial(self._encode_container, cls=cls)
         if cls is np.ndarray:
-            return self._encode_ndarray(number, value, path)
+            return self._encode_ndarray
         if stream_base(cls) is not None:
-            return self._encode_derived(number, value, path)
+            return self._encode_derived
         if issubclass(cls, _RANDOM):
-            return self._encode_random(value, path) or self._encode_opaque(number, value, path)
-        return self._encode_value(value, path) or self._encode_special(number, value, path)
+            return self._encode_random
+        if cls is float:
+            return self._encode_nan
+        if value is ABSENT:
+            return lambda *_: Node("absent")
+        if issubclass(cls, enum.Enum):
+            return self._encode_enum
+        if cls is types.CellType:
+            return self._encode_cell
+        if (reduction := reduction_of(cls)) is not None:
+            return functools.partial(self._encode_reduced, reduction=reduction)
+        if issubclass(cls, type):
+            return self._encode_type
+        if is_wrapper(value):
+            return self._encode_wrapped
+        if issubclass(cls, (*STATIC, *METHODS, np.ufunc, type(np.mean))):
+            return self._encode_callable
+        if issubclass(cls, functools.partial):
+            return self._encode_partial
+        if is_table(value):
+            return self._encode_table
+        return self._encode_stranger if kind_of(value) is None else self._encode_kind
 
     def _encode_attributes(self, owner: object, values: Mapping[Any, object], path: str) -> list[list[Item]]:
         """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too.
@@ -313,6 +336,8 @@ class Encoder(Functions):
         So is what is lost of what it only lists, unless something else leads there.
         """
         is_output, listed = is_output_only(owner), lists(type(owner))
+        if not is_output and not listed:
+            return self._encode_pairs(values, path)
         self._outputs += is_output
         pairs = self._encode_pairs({name: item for name, item in values.items() if name not in listed}, path)
         self._outputs += 1
@@ -324,7 +349,7 @@ class Encoder(Functions):
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
         return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
 
-    def _encode_container(self, number: int, cls: Any, value: Any, path: str) -> Node:
+    def _encode_container(self, number: int, value: Any, path: str, *, cls: Any) -> Node:
         """Encode what a container holds; read past the methods of a class that derives from it."""
         if issubclass(cls, dict):
             entries = list((cls if cls is collections.OrderedDict else dict).items(value))
@@ -372,37 +397,51 @@ class Encoder(Functions):
             self._lose(number, path, f"{name}: {why}")
         return Node(name, "kept" if is_kept else how, items)
 
-    def _encode_special(self, number: int, value: Any, path: str) -> Node:
-        cls = type(value)
-        if cls is types.CellType:
-            return Node("cell", None, [self.encode(value.cell_contents, path)] if has_contents(value) else [])
-        if (reduction := reduction_of(cls)) is not None:
-            return self._encode_reduced(number, value, reduction, path)
+    def _encode_cell(self, _number: int, value: types.CellType, path: str) -> Node:
+        return Node("cell", None, [self.encode(value.cell_contents, path)] if has_contents(value) else [])
+
+    def _encode_type(self, number: int, value: Any, path: str) -> Node:
+        return self._encode_class(number, value, path) if is_own_class(value) else self._encode_static(number, value, path)
+
+    def _encode_wrapped(self, _number: int, value: Any, path: str) -> Node:
+        return Node("wrapped", type(value).__name__, self._encode_all(functions_in(value), path))
+
+    def _encode_callable(self, number: int, value: Any, path: str) -> Node:
+        """Encode a function, a method or a module."""
         if computes(value):
             return Node("static", static_name(value))
-        if cls is types.FunctionType and (node := self._encode_parts(value, path)) is not None:
-            return node
-        if cls is types.FunctionType and (holds_state(value) or self._baseline.is_other(value)):
-            return self._encode_function(number, value, path)
-        if issubclass(cls, type) and is_own_class(value):
-            return self._encode_class(number, value, path)
-        if is_wrapper(value):
-            return Node("wrapped", cls.__name__, self._encode_all(functions_in(value), path))
+        if type(value) is types.FunctionType:
+            if (node := self._encode_parts(value, path)) is not None:
+                return node
+            if holds_state(value) or self._baseline.is_other(value):
+                return self._encode_function(number, value, path)
         if is_bound(value):
             owner = self.encode(value.__self__, f"{path}.__self__")
-            is_named = cls is not types.MethodType or find_method(value.__self__, value.__name__) == value
+            is_named = type(value) is not types.MethodType or find_method(value.__self__, value.__name__) == value
             function = None if is_named else self.encode(value.__func__, f"{path}.__func__")
             return Node("method", value.__name__, [owner, function])
-        if issubclass(cls, STATIC):
-            return self._encode_static(number, value, path)
-        if issubclass(cls, functools.partial):
-            parts = [self.encode(getattr(value, name), f"{path}.{name}") for name in ("func", "args", "keywords")]
-            return self._annotated(Node("partial", None if cls is functools.partial else class_name(cls), parts), value, path)
-        if is_table(value):
-            return self._encode_table(number, value, path)
-        if (node := self._encode_described(value, path)) is not None:
-            self._note_weak(value, path)
-            return node
+        is_static = issubclass(type(value), STATIC)
+        return self._encode_static(number, value, path) if is_static else self._encode_stranger(number, value, path)
+
+    def _encode_partial(self, _number: int, value: Any, path: str) -> Node:
+        cls = type(value)
+        parts = [self.encode(getattr(value, name), f"{path}.{name}") for name in ("func", "args", "keywords")]
+        return self._annotated(Node("partial", None if cls is functools.partial else class_name(cls), parts), value, path)
+
+    def _encode_kind(self, number: int, value: Any, path: str) -> Node:
+        """Encode what is made again from its parts, if this one can be."""
+        if type(value) in (bytearray, array.array) and not self._collects:
+            self._spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
+        node = self._encode_described(value, path)
+        if node is None:
+            return self._encode_stranger(number, value, path)
+        self._note_weak(value, path)
+        return node
+
+    def _encode_stranger(self, number: int, value: Any, path: str) -> Node:
+        """Encode what its class alone does not tell: a framework's tensor or variable, an object of the program or of a
+        library."""
+        cls = type(value)
         shared = self._hooks.shared(value)
         if shared is not None:
             return self._encode_shared(value, shared, path)
@@ -415,6 +454,7 @@ class Encoder(Functions):
         if tensor is not None:
             return self._encode_tensor(value, tensor, path)
         if is_user_class(cls):
+            self._rules[cls] = self._encode_user_object
             return self._encode_user_object(number, value, path)
         is_marked = self._hooks.holds_variables(value) and self._kinds.is_marked(value)
         if not is_marked and (node := self._encode_parts(value, path)) is not None:
@@ -450,7 +490,7 @@ class Encoder(Functions):
             return self._node(plain(value), self._encode_set(number, value, path))
         return self.encode(plain(value), path)
 
-    def _encode_reduced(self, number: int, value: Any, reduction: Reduction, path: str) -> Node:
+    def _encode_reduced(self, number: int, value: Any, path: str, *, reduction: Reduction) -> Node:
         """An object that a package's reducer saves: it stays, or is made anew, and is given its data."""
         if self._collects:
             self._baseline.add(value, "" if self._is_unordered else path)
@@ -494,20 +534,27 @@ class Encoder(Functions):
 
     def _encode_user_object(self, number: int, value: Any, path: str) -> Node:
         cls = type(value)
-        self._note_classes(cls)
-        if hasattr(cls, "_fields") and issubclass(cls, tuple):
-            return Node("namedtuple", self._name_of(cls, path), self._encode_all(tuple.__iter__(value), path))
-        own, gone = own_attributes(value), of_last_use(cls)
+        known = self._known.get(cls)
+        if known is None:
+            self._note_classes(cls)
+            known = self._known[cls] = Known(cls, self._name_of(cls, path) if is_findable(cls) else None)
+        name = known.name or self._name_of(cls, path)
+        if known.is_tuple:
+            return Node("namedtuple", name, self._encode_all(tuple.__iter__(value), path))
+        own, gone, base = own_attributes(value), known.gone, known.base
         lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
         attributes = [] if own is value else self._encode_attributes(value, lasting, path)
-        slots = {name: item for name, slot in slots_of(cls).items() if (item := read_slot(slot, value)) is not None}
-        base = container_base(cls)
-        if base is set:
+        if base is None:
+            content = []
+        elif base is set:
             content = [self._node(None, self._encode_set(number, value, path))]
         else:
-            content = [] if base is None else [self._node(None, self._encode_container(number, base, value, path))]
+            content = [self._node(None, self._encode_container(number, value, path, cls=base))]
+        if not known.slots:
+            return Node("object", [name, 0, own is value], content, attributes)
+        slots = {each: item for each, slot in known.slots.items() if (item := read_slot(slot, value)) is not None}
         in_slots = self._encode_pairs({n: i[0] for n, i in slots.items()}, path)
-        return Node("object", [self._name_of(cls, path), len(in_slots), own is value], content, [*attributes, *in_slots])
+        return Node("object", [name, len(in_slots), own is value], content, [*attributes, *in_slots])
 
     def _encode_data(self, number: int, value: Any, path: str) -> Node:
         """An object of a library that is data is captured as those of the program are, but found by its address: others

@@ -69,10 +69,10 @@ class LiveEncoder(Encoder):
         encoded = self.finish(roots)
         return Live(encoded.graph, encoded.arrays, self._alive, self._opaque, self._attributes, encoded.not_captured)
 
-    def _encode_special(self, number: int, value: Any, path: str) -> Node:
+    def _encode_kind(self, number: int, value: Any, path: str) -> Node:
         if isinstance(value, Iterator) and describe(value) is not None:
             return self._encode_opaque(number, value, path)
-        return super()._encode_special(number, value, path)
+        return super()._encode_kind(number, value, path)
 
     def _note_addresses(self, *_: object) -> None:
         """In this process objects stay where they are."""

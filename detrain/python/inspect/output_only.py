@@ -14,26 +14,34 @@ from typing import Any
 
 import numpy as np
 
-from detrain.base.libraries import libraries, said
-from detrain.python.inspect.names import module_of
+from detrain.base.libraries import entry, libraries, said
+from detrain.python.inspect.names import by_class, module_of
 
 
 def is_output_only(value: Any) -> bool:
     """Return whether an object only shows or records what a program does, or reads a file that nobody writes."""
-    cls = type(value)  # `isinstance` asks the object itself, which may say what it likes
+    output = _said_of(type(value))  # `isinstance` asks the object itself, which may say what it likes
+    return output if output is not None else _is_reader(value)
+
+
+@by_class
+def _said_of(cls: type) -> bool | None:
+    """Return whether objects of a class are output only; None where each has to be looked at."""
     if issubclass(cls, logging.handlers.MemoryHandler):
         return False  # what it holds is still to be written
+    for base in cls.__mro__:
+        entry(module_of(base))  # a package's own file is read once the package is asked about
     output = said(module_of(cls), "output")
-    return bool(output) or (output is None and _is_reader(value))
+    if output is not None:
+        return bool(output)
+    readers = [getattr(sys.modules.get(module), name, None) for module, each in libraries().items() for name in each.readers]
+    kinds = (zipfile.ZipFile, np.memmap, *(kind for kind in readers if isinstance(kind, type)))
+    return None if issubclass(cls, kinds) else False
 
 
 def _is_reader(value: Any) -> bool:
-    cls = type(value)
-    if issubclass(cls, zipfile.ZipFile | np.memmap):
+    if issubclass(type(value), zipfile.ZipFile | np.memmap):
         return bool(value.mode == "r")
-    kinds = [getattr(sys.modules.get(module), name, None) for module, each in libraries().items() for name in each.readers]
-    if not any(isinstance(kind, type) and issubclass(cls, kind) for kind in kinds):
-        return False
     try:
         return not hasattr(value, "flags") or bool(value.flags()["readonly"])  # an environment of LMDB
     except Exception:  # an edge: an extension's; it is closed
