@@ -54,8 +54,8 @@ _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.
 UNSEEN: Final = "loading the same batches must move it to where it is, and nothing tells where that is"
 
 
-Rule = Callable[[int, Any, str], Node]
-"""How an object is described: of its number, itself and its path."""
+Rule = Callable[[Any, int, Any, str], Node]
+"""How an object is described: of the encoder, the object's number, itself and its path."""
 
 
 class Known:

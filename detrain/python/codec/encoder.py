@@ -295,40 +295,40 @@ class Encoder(Functions):
         rule = self._rules.get(cls)
         if rule is None:
             rule = self._rules[cls] = self._rule_of(value)
-        return rule(number, value, path)
+        return rule(self, number, value, path)
 
     def _rule_of(self, value: Any) -> Rule:
         """Return how objects of a value's class are described, as far as the class decides that."""
-        cls = type(value)
+        cls, how = type(value), type(self)  # bound methods would keep the encoder, and all that it holds
         if CONTAINERS.get(cls.__name__) is cls:
-            return self._encode_set if cls in (set, frozenset) else functools.partial(self._encode_container, cls=cls)
+            return how._encode_set if cls in (set, frozenset) else functools.partial(how._encode_container, cls=cls)
         if cls is np.ndarray:
-            return self._encode_ndarray
+            return how._encode_ndarray
         if stream_base(cls) is not None:
-            return self._encode_derived
+            return how._encode_derived
         if issubclass(cls, _RANDOM):
-            return self._encode_random
+            return how._encode_random
         if cls is float:
-            return self._encode_nan
+            return how._encode_nan
         if value is ABSENT:
             return lambda *_: Node("absent")
         if issubclass(cls, enum.Enum):
-            return self._encode_enum
+            return how._encode_enum
         if cls is types.CellType:
-            return self._encode_cell
+            return how._encode_cell
         if (reduction := reduction_of(cls)) is not None:
-            return functools.partial(self._encode_reduced, reduction=reduction)
+            return functools.partial(how._encode_reduced, reduction=reduction)
         if issubclass(cls, type):
-            return self._encode_type
+            return how._encode_type
         if is_wrapper(value):
-            return self._encode_wrapped
+            return how._encode_wrapped
         if issubclass(cls, (*STATIC, *METHODS, np.ufunc, type(np.mean))):
-            return self._encode_callable
+            return how._encode_callable
         if issubclass(cls, functools.partial):
-            return self._encode_partial
+            return how._encode_partial
         if is_table(value):
-            return self._encode_table
-        return self._encode_stranger if kind_of(value) is None else self._encode_kind
+            return how._encode_table
+        return how._encode_stranger if kind_of(value) is None else how._encode_kind
 
     def _encode_attributes(self, owner: object, values: Mapping[Any, object], path: str) -> list[list[Item]]:
         """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too.
@@ -454,7 +454,7 @@ class Encoder(Functions):
         if tensor is not None:
             return self._encode_tensor(value, tensor, path)
         if is_user_class(cls):
-            self._rules[cls] = self._encode_user_object
+            self._rules[cls] = type(self)._encode_user_object
             return self._encode_user_object(number, value, path)
         is_marked = self._hooks.holds_variables(value) and self._kinds.is_marked(value)
         if not is_marked and (node := self._encode_parts(value, path)) is not None:

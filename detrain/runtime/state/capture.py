@@ -167,7 +167,8 @@ class Capture:
             if loop is not None and not loop.is_fetched_in_body:
                 roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
             encoded = encoder.finish(roots)
-        late = self._modules.not_imported(encoder.classes())
+            late = self._modules.not_imported(encoder.classes())
+            del encoder  # or Python would look for garbage in its nodes
         return replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
