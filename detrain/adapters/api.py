@@ -17,7 +17,7 @@ from detrain.adapters.instruments import TakesInstruments
 from detrain.base.config import Ranks
 from detrain.base.digest import Array
 from detrain.base.options import Mode
-from detrain.python.inspect.graph import Item
+from detrain.python.inspect.graph import Graph, Item
 from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
@@ -352,7 +352,7 @@ class Devices(Protocol):
     def map_to_cpu(self) -> None:
         """Have `mapped` put on the CPU what was on such devices."""
 
-    def mapped(self, graph: bytes) -> bytes:
+    def mapped(self, graph: Graph) -> Graph:
         """Return a graph of Python state as it is to be put back."""
 
     def copies_later(self) -> AbstractContextManager[None]:

@@ -24,6 +24,7 @@ from detrain.adapters.api import (
 )
 from detrain.base.digest import Array
 from detrain.base.options import Mode
+from detrain.python.inspect.graph import Graph
 from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile
@@ -269,7 +270,7 @@ class Adapters:
                     stack.enter_context(each.devices.copies_later())
             yield
 
-    def mapped(self, graph: bytes) -> bytes:
+    def mapped(self, graph: Graph) -> Graph:
         """Return a graph of Python state as it is to be put back, on the devices that are here."""
         for each in self._all:
             graph = graph if each.devices is None else each.devices.mapped(graph)

@@ -68,7 +68,7 @@ def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
     """Yield all that names lead to, in their order: its name, its number, its node, and all nodes."""
     if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of nodes of tensors
         return
-    graph = unpack(snapshot.python)
+    graph = unpack(snapshot.python, snapshot.arrays)
     nodes = graph.nodes
     names: dict[int, str] = {}
     waiting = deque((item, key.rpartition("|")[2]) for key, item in graph.roots.items())

@@ -112,7 +112,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
-    graph = unpack(snapshot.python)
+    graph = unpack(snapshot.python, snapshot.arrays)
     layouts = layouts_of(snapshot)
     return {
         "file": str(path),

@@ -112,7 +112,7 @@ def _compare_arrays(one: Mapping[str, Array], other: Mapping[str, Array], what: 
 
 
 def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
-    graphs = [unpack(snapshot.python) for snapshot in (one, other)]
+    graphs = [unpack(snapshot.python, snapshot.arrays) for snapshot in (one, other)]
     walk = _PairWalk(one, other, graphs[0].nodes, graphs[1].nodes)
     roots = [graph.roots for graph in graphs]
     spent = [_spent(graph) for graph in graphs]

@@ -14,6 +14,7 @@ import numpy as np
 from detrain.adapters.group import Adapters
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
+from detrain.python.inspect.graph import unpack
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
@@ -82,7 +83,7 @@ class World:
     def restore(self, file: bytes, names: dict[str, Any], baseline: Baseline) -> list[str]:
         """Put a state back; return what could not be."""
         graph, arrays = unpacked(file)
-        decoder = Decoder(graph, arrays, self.hooks(), baseline)
+        decoder = Decoder(unpack(graph, arrays), arrays, self.hooks(), baseline)
         decoder.hold_cells({})
         for name, item in decoder.roots.items():
             value = decoder.decode(item, names.get(name, ABSENT), name)

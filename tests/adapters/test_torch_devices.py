@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 from detrain.adapters.torch.devices import copies  # noqa: E402
 from detrain.adapters.torch.devices.placement import TorchDevices  # noqa: E402
 from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
-from detrain.python.inspect.graph import FORMAT  # noqa: E402
+from detrain.python.inspect.graph import FORMAT, Graph, unpack  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
 from tests.adapters.torch_resume import World, packed  # noqa: E402
 
@@ -228,7 +228,7 @@ def test_what_was_on_a_card_goes_to_the_cpu_where_that_is_wanted(capfd: pytest.C
     weight, generator = again["weight"], again["generator"].get_state()
     world.devices.map_to_cpu()
     graph, arrays = msgspec.msgpack.decode(file)
-    mapped = msgspec.msgpack.encode((world.devices.mapped(graph), arrays))
+    mapped = msgspec.msgpack.encode((world.devices.mapped(unpack(graph)).pack(), arrays))
     assert world.restore(mapped, again, world.baseline(again)) == []
 
     assert again["weight"] is weight
@@ -245,8 +245,8 @@ def test_what_was_on_a_card_goes_to_the_cpu_where_that_is_wanted(capfd: pytest.C
 
 
 def test_only_where_it_is_wanted_is_anything_mapped() -> None:
-    graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": [], "roots": {"a": "cuda"}})
-    assert TorchDevices().mapped(graph) is graph
+    graph = Graph(FORMAT, [], {"a": "cuda"})
+    assert TorchDevices().mapped(graph).roots == {"a": "cuda"}
 
 
 def test_devices_that_are_not_here_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks
+from detrain.python.inspect.graph import unpack
 
 World = dict[str, Any]
 """Names of a program and what they hold."""
@@ -48,7 +49,7 @@ def encode(world: World, baseline: Baseline | None = None, *, are_loads_replayed
 
 def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) -> list[str]:
     """Put a state into a world, and return what could not be put back."""
-    decoder = Decoder(encoded.graph, encoded.arrays, NO_FRAMEWORK, baseline or Baseline())
+    decoder = Decoder(unpack(encoded.graph, encoded.arrays), encoded.arrays, NO_FRAMEWORK, baseline or Baseline())
     decoder.hold_cells({})
     for name, item in decoder.roots.items():
         value = decoder.decode(item, world.get(name, ABSENT), name)

@@ -30,7 +30,7 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.kinds import describe, is_same, make_again
 from detrain.python.codec.state_rules import read_slot
 from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.graph import Item, Node, unreadable
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -63,6 +63,8 @@ class Decoder(Decoding):
             try:
                 with deep_calls():
                     value = self._decode_node(number, self.nodes[number], current, path)
+            except RecursionError as error:
+                raise unreadable(f"{shown(path)} is nested too deeply, or lies in itself") from error
             finally:
                 self.is_inside = False
         if number in self.lost and shown(path) in self.missing:  # the order of a set

@@ -17,7 +17,7 @@ import numpy as np
 from detrain.base.array_memory import bounds_of
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
-from detrain.python.inspect.graph import Item, Node, unpack
+from detrain.python.inspect.graph import Graph, Item, Node
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, shown
 from detrain.python.inspect.output_only import is_output_only
@@ -34,13 +34,12 @@ class Decoding(ABC):
     """Whether the tensor that is at a place is that of the node: else only one that has the node's address is. Who
     holds the memory of another one, cannot be known."""
 
-    def __init__(self, graph: bytes, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
-        content = unpack(graph)
-        self.nodes = content.nodes
-        self.roots = content.roots
-        self.lost = frozenset(content.lost)
+    def __init__(self, graph: Graph, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
+        self.nodes = graph.nodes
+        self.roots = graph.roots
+        self.lost = frozenset(graph.lost)
         """Numbers of the nodes that the first run has named as lost."""
-        self.spare = frozenset(content.spare)
+        self.spare = frozenset(graph.spare)
         """Numbers of those that need not be there."""
         self.arrays = arrays
         self.hooks = hooks

@@ -23,7 +23,7 @@ from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.kinds import describe, is_value
 from detrain.python.codec.state_rules import Kinds, has_value_hash
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.graph import Item, Node, unpack
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, SharedTensor, deep_calls
 from detrain.python.inspect.progress import is_open_for_writing
@@ -133,7 +133,7 @@ class LiveDecoder(Decoder):
     finds_by_place = True
 
     def __init__(self, live: Live, hooks: Hooks, baseline: Baseline) -> None:
-        super().__init__(live.graph, live.arrays, hooks, baseline)
+        super().__init__(unpack(live.graph), live.arrays, hooks, baseline)
         self._live = live
 
     def decode(self, item: Item, _current: object, path: str) -> object:

@@ -6,10 +6,13 @@ of one text (the name of an array).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
+from detrain.base.errors import CheckpointDamaged
+from detrain.python.inspect.graph_forms import check, check_items
 from detrain.python.inspect.graph_of_format_3 import node_of_format_3, unfold
 
 FORMAT: Final = 4
@@ -48,18 +51,34 @@ class Graph(msgspec.Struct):
         return msgspec.msgpack.encode(self)
 
 
-def unpack(content: bytes) -> Graph:
-    """Return the graph that `Graph.pack` has written, or an earlier version. Raises ValueError for any other bytes."""
+def unpack(content: bytes, arrays: Collection[str] | None = None) -> Graph:
+    """Return the graph that `Graph.pack` has written, or an earlier version. `arrays`: the names of those beside it;
+    without them the graph is not checked, as it was made in this process.
+
+    Raises CheckpointDamaged for any other bytes.
+    """
     try:
         try:
-            return _decoder.decode(content)
+            graph = _decoder.decode(content)
         except msgspec.ValidationError:
             earlier = msgspec.msgpack.decode(content)
             if "format" in earlier:
                 raise
-            return msgspec.convert({**earlier, "format": FORMAT, "nodes": _converted(earlier["nodes"])}, Graph)
-    except (msgspec.MsgspecError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"no graph of Python objects of format {FORMAT} or earlier: {error}") from error
+            graph = msgspec.convert({**earlier, "format": FORMAT, "nodes": _converted(earlier["nodes"])}, Graph)
+        if graph.format != FORMAT:
+            raise ValueError(f"it is of format {graph.format}; this detrain reads up to {FORMAT}")
+        if arrays is not None:
+            check(graph.nodes, arrays)
+            check_items(graph.roots.values(), len(graph.nodes), arrays)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:  # those of msgspec are ValueErrors
+        raise unreadable(str(error)) from error
+    return graph
+
+
+def unreadable(reason: str) -> CheckpointDamaged:
+    """Return the error of a graph that is of no form."""
+    advice = "go on from another checkpoint (--from), or start anew with --fresh"
+    return CheckpointDamaged(f"the Python objects in the checkpoint cannot be read: {reason}", advice)
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Graph)

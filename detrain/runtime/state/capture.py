@@ -20,6 +20,7 @@ from detrain.base.errors import Diverged
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.graph import unpack
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
@@ -211,7 +212,8 @@ class Capture:
 
         With `loop` its loader is set to its position, else it stays where it is. `is_ahead`: generators stay, too.
         """
-        decoder = Decoder(self._adapters.mapped(snapshot.python), snapshot.arrays, self._hooks(), baseline)
+        graph = self._adapters.mapped(unpack(snapshot.python, snapshot.arrays))
+        decoder = Decoder(graph, snapshot.arrays, self._hooks(), baseline)
         if not is_ahead:
             decoder.replay_generators()
         decoder.hold_cells(_cells(frame) or {})

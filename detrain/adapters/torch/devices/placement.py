@@ -11,7 +11,7 @@ import torch
 
 from detrain.adapters.torch.devices.copies import Copies
 from detrain.python.codec.kinds import is_value
-from detrain.python.inspect.graph import Item, unpack
+from detrain.python.inspect.graph import Graph, Item
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
@@ -56,22 +56,21 @@ class TorchDevices:
         """Have what was on CUDA devices go to the CPU from here on."""
         self._maps = True
 
-    def mapped(self, graph: bytes) -> bytes:
+    def mapped(self, graph: Graph) -> Graph:
         """Return a graph of Python state with what was on CUDA devices on the CPU, if that is wanted: tensors, and
         values of the program that are devices or their names.
         """
         if not self._maps:
             return graph
-        content = unpack(graph)
-        for node in content.nodes:
+        for node in graph.nodes:
             if node.kind not in _UNTOUCHED and not is_value(node.kind):
                 node.items = list(map(_on_cpu, node.items))
                 node.named = [[name, _on_cpu(value)] for name, value in node.named]
             if node.kind == "shared":
                 form = node.data[1]
                 form[2] = _on_cpu(form[2])
-        content.roots = {name: _on_cpu(item) for name, item in content.roots.items()}
-        return content.pack()
+        graph.roots = {name: _on_cpu(item) for name, item in graph.roots.items()}
+        return graph
 
     def copies_later(self) -> AbstractContextManager[None]:
         """Inside, what is held of CUDA devices may still be there."""
