@@ -78,36 +78,45 @@ class Watched:
 
 
 class TensorLeaves(Protocol):
-    """A framework's tensors as leaves of Python objects: how one is read, and how one is made."""
+    """A framework's tensors as leaves of Python objects: how one is read, and how one is made. A framework has none of
+    what is not written out.
+    """
 
-    constant_type: type | None
+    constant_type: type | None = None
     """The type of immutable tensors; None: the framework has none."""
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's or variable's value, or None for anything else. It may share memory."""
+        return None
 
     def constant(self, value: object) -> Array | None:
         """Return the value of an immutable tensor, or None for anything else. It may share memory."""
+        return None
 
     def form(self, value: object) -> list[Item] | None:
         """Return, as data, what tells an immutable tensor from another one of the same value, begun by the adapter's
         name; None: nothing does, or it is anything else.
         """
+        return None
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return an immutable tensor of a value and a form; None if the form is another adapter's."""
+        return None
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
         """Return the kind of a tensor of several parts and these, or None for anything else."""
+        return None
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
         """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
+        return None
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
         """Return the tensor of a kind with these parts, `current` if it is that or can become it;
 
         None for other kinds.
         """
+        return None
 
 
 class SharedTensors(Protocol):
@@ -362,7 +371,7 @@ class Devices(Protocol):
 
 
 class Adapter(Protocol):
-    """What knows one framework. What it cannot do is None.
+    """What knows one framework. What one cannot do is None: an adapter that derives from this says what it can.
 
     An adapter is made when the program itself has imported the framework, never before. It takes part in experiments by
     handing `Instruments` to `Settings.experiment`, and gives probes to loops of the framework's own by
@@ -371,24 +380,26 @@ class Adapter(Protocol):
 
     name: str
     leaves: TensorLeaves
-    shared: SharedTensors | None
-    variables: VariableRegistry | None
-    names: NamedTensors | None
-    rules: ObjectRules | None
-    random: RandomStreams | None
-    loaders: LoaderPositions | None
-    building: LazyBuild | None
-    rollback: Rollback | None
-    norms: Norms | None
-    replicas: Replicas | None
-    devices: Devices | None
+    shared: SharedTensors | None = None
+    variables: VariableRegistry | None = None
+    names: NamedTensors | None = None
+    rules: ObjectRules | None = None
+    random: RandomStreams | None = None
+    loaders: LoaderPositions | None = None
+    building: LazyBuild | None = None
+    rollback: Rollback | None = None
+    norms: Norms | None = None
+    replicas: Replicas | None = None
+    devices: Devices | None = None
 
     @property
     def weights(self) -> WeightsExport | None:
         """The files of weights, once the library that writes them is there."""
+        return None
 
     def state(self) -> bytes:
         """Return, as JSON, what else is state: counts that name things, how often loaders were drawn from, settings."""
+        return b"{}"
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
         """Set what `state` returned; loaders are set to their positions, those without one
@@ -397,6 +408,7 @@ class Adapter(Protocol):
 
     def environment(self) -> dict[str, str]:
         """Return versions and settings that decide about bits."""
+        return {}
 
     def on_import(self, module: str) -> None:
         """Called when a module of `registry.FOLLOWED` has been imported."""
@@ -409,9 +421,11 @@ class Adapter(Protocol):
 
     def uncaptured(self) -> list[str]:
         """Return what state there is that a checkpoint does not hold, in words."""
+        return []
 
     def at_rest(self) -> AbstractContextManager[None]:
         """Inside, what the framework keeps in one of several forms is in the one that checkpoints hold."""
+        return nullcontext()
 
     def flush(self) -> None:
         """Have what the program has written through the framework reach its files: a kill after the cut must not lose

@@ -9,11 +9,11 @@ from types import ModuleType
 from typing import Any, Final
 
 from detrain.base.errors import FrameworkUnsupported
-from detrain.base.framework_names import KNOWN
+from detrain.base.framework_names import KNOWN, NAMES
 from detrain.python.inspect.user_modules import user_modules
 
 FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
-_TODO: Final = "train with PyTorch, TensorFlow or JAX, or run the program with --bare: deterministic settings, no checkpoints"
+_TODO: Final = f"train with {NAMES}, or run the program with --bare: deterministic settings, no checkpoints"
 
 
 left_out: Final[list[str]] = []
@@ -40,7 +40,7 @@ def check_training(*, has_updates: bool) -> list[str]:
         )
     if names and not has_updates:
         raise FrameworkUnsupported(
-            f"the loop has updated no weights of PyTorch, TensorFlow or JAX, and the program uses {' and '.join(names)}, "
+            f"the loop has updated no weights of {NAMES}, and the program uses {' and '.join(names)}, "
             "whose weights no checkpoint holds yet",
             _TODO,
         )

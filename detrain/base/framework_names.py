@@ -1,11 +1,14 @@
 """What is known of frameworks by names alone, for code that imports none: an entry for each framework that has an
-adapter.
+adapter. Besides its room, that entry is all that detrain is told of a framework.
+
+A package may bring the entry of a framework, and its adapter, by an entry point of the group `detrain.frameworks`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Final
 
 
@@ -15,6 +18,22 @@ class FrameworkNames:
 
     modules: frozenset[str]
     """Top-level modules: an object of a class from there is the adapter's business."""
+    name: str = ""
+    """What people call it; empty for libraries that are no framework."""
+    imported: str = ""
+    """The module whose import brings it in."""
+    adapter: tuple[str, str] = ("", "")
+    """Module and class of the adapter, which is imported when the program imports the framework."""
+    versions: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    """The first version that the adapter knows, and the first that it does not."""
+    followed: tuple[str, ...] = ()
+    """Other modules of whose import the adapters are told."""
+    has_doctor: bool = False
+    """Whether the adapter's room has computations for `detrain doctor --repeat` to do again."""
+    captured: str = ""
+    """What of it a checkpoint holds, in words."""
+    streams: str = ""
+    """Its random streams, in words."""
     python_loaders: frozenset[str] = frozenset()
     """Those of them whose iterators run Python: of the program's own, or with a state that the adapter does not bring
     back.
@@ -54,6 +73,14 @@ class FrameworkNames:
 _OPS: Final = ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
 TENSORFLOW: Final = FrameworkNames(
     modules=frozenset({"tensorflow", "keras", "tf_keras"}),
+    name="TensorFlow",
+    imported="tensorflow",
+    adapter=("detrain.adapters.tensorflow.adapter", "TensorFlow"),
+    versions=((2, 21), (2, 22)),
+    followed=("keras", "tf_keras"),
+    has_doctor=True,
+    captured="every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
+    streams="TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
     python_loaders=frozenset({"keras", "tf_keras"}),  # over pictures and texts
     computing=frozenset(
         {
@@ -87,6 +114,14 @@ _TRAINERS: Final = (
     "timm",
 )
 TORCH: Final = FrameworkNames(
+    name="PyTorch",
+    imported="torch",
+    adapter=("detrain.adapters.torch.adapter", "Torch"),
+    versions=((2, 9), (2, 16)),
+    followed=("torch._dynamo", "torch._inductor.codecache", "safetensors.torch", "safetensors.numpy"),
+    has_doctor=True,
+    captured="PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers",
+    streams="PyTorch's generators, those of workers too",
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
     open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING, *_TRAINERS}),
@@ -135,6 +170,12 @@ SHOWING: Final = FrameworkNames(
 """Libraries that only show: their objects are attributes, as the program's own are."""
 
 JAX: Final = FrameworkNames(
+    name="JAX",
+    imported="jax",
+    adapter=("detrain.adapters.jax.adapter", "Jax"),
+    versions=((0, 10), (0, 11)),
+    followed=("optax", "equinox"),
+    captured="JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox",
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
     open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(
@@ -148,7 +189,19 @@ JAX: Final = FrameworkNames(
     options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
 )
 
-KNOWN: Final = (TENSORFLOW, TORCH, JAX, SHOWING)
+
+def _of_packages() -> tuple[FrameworkNames, ...]:
+    """Return the frameworks that installed packages bring an adapter for."""
+    found = [point.load() for point in sorted(entry_points(group="detrain.frameworks"), key=lambda point: point.name)]
+    return tuple(each for each in found if isinstance(each, FrameworkNames))
+
+
+KNOWN: Final = (TORCH, TENSORFLOW, JAX, *_of_packages(), SHOWING)
+FRAMEWORKS: Final = tuple(each for each in KNOWN if each.name)
+"""Those that have an adapter."""
+_NAMES: Final = [each.name for each in FRAMEWORKS]
+NAMES: Final = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+"""How they are listed in a message."""
 
 
 @dataclass(frozen=True, slots=True)

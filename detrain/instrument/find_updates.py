@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from detrain.base.framework_names import JAX
 from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.scopes import Scope, aliases_in
 from detrain.instrument.syntax import (
@@ -28,7 +29,6 @@ _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _SCALER_WORDS: Final = ("scaler",)
 _NO_OPTIMIZER: Final = ("sched", "lr_")
 """In the names of what has a `step`, too: a learning rate's schedule."""
-_OF_JAX: Final = frozenset({"jax", "flax", "optax", "equinox"})
 _TAKING: Final = frozenset({"grad", "value_and_grad", "filter_grad", "filter_value_and_grad", "vjp"})
 """Functions of JAX's that take gradients, or make functions that do."""
 _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
@@ -60,7 +60,7 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
     """Return what updates weights: the calls, and the functions of the program that make them, directly or through
     others.
     """
-    of_jax = [tree for tree in trees if _imports(tree, _OF_JAX)]
+    of_jax = [tree for tree in trees if _imports(tree, JAX.modules)]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
     updates = UpdateCalls(found or _gradients_of_jax(of_jax) or _settings(trees), set())
     aliases = aliases_in(trees, methods)

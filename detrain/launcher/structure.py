@@ -9,6 +9,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import NoStructure, StructureInvalid
+from detrain.base.framework_names import NAMES
 from detrain.base.source_files import imported_by_libraries, imported_modules
 from detrain.base.structure import Structure, read_info
 from detrain.launcher.program import Program
@@ -38,8 +39,8 @@ def find_structure(program: Program, *homes: Path) -> Structure:
     foreign = sorted(imported.intersection(FOREIGN))
     raise NoStructure(
         f"no training loop found in {program.shown!r}: no loop in it or in the modules beside it updates weights"
-        + (f" of PyTorch, TensorFlow or JAX (it imports {' and '.join(foreign)})" if foreign else ""),
-        "detrain trains with PyTorch, TensorFlow and JAX only, so far"
+        + (f" of {NAMES} (it imports {' and '.join(foreign)})" if foreign else ""),
+        f"train with {NAMES}: detrain knows no other framework yet"
         if foreign
         else "where a library trains, write its loop out; or name the loops in an inst.info (docs/reference/inst-info.md), "
         "or put in probes by hand (docs/reference/api.md)",

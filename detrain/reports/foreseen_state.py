@@ -8,7 +8,7 @@ from typing import Final
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
-from detrain.base.framework_names import JAX, TENSORFLOW, TORCH
+from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
 from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
@@ -122,19 +122,9 @@ def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     tops = {name.partition(".")[0] for name in names}
-    has_torch = not TORCH.modules.isdisjoint(tops)
-    found = []
-    if has_torch:
-        found.append("PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers")
-    has_jax = not JAX.modules.isdisjoint(tops)
-    if has_jax:
-        found.append("JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox")
-    if not (has_torch or has_jax) or not TENSORFLOW.modules.isdisjoint(tops):
-        found.append("every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators")
-    streams = ["random, numpy.random", *(["PyTorch's generators, those of workers too"] if has_torch else [])]
-    if len(found) > has_torch + has_jax:
-        streams.append("TensorFlow's eager seeds; stateful random ops in traced functions are lifted")
-    return [*found, f"random streams: {', '.join(streams)}"]
+    found = [each for each in FRAMEWORKS if not each.modules.isdisjoint(tops)] or [TENSORFLOW]
+    streams = ["random, numpy.random", *(each.streams for each in found if each.streams)]
+    return [*(each.captured for each in found), f"random streams: {', '.join(streams)}"]
 
 
 def _cursor(meta: Meta) -> Cursor:

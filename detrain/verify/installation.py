@@ -21,13 +21,8 @@ from typing import Final
 import msgspec
 
 from detrain.base import VERSION
+from detrain.base.framework_names import FRAMEWORKS
 
-FRAMEWORKS: Final = {
-    "tensorflow": ("TensorFlow", (2, 21), (2, 22)),
-    "torch": ("PyTorch", (2, 9), (2, 16)),
-    "jax": ("JAX", (0, 10), (0, 11)),
-}
-"""By package: what people call it, the first version that is known, the first that is not. As the extras have them."""
 _ROOM_BYTES: Final = 1_000_000_000
 _TIMEOUT_S: Final = 20
 
@@ -58,16 +53,17 @@ def _python() -> Check:
 
 def _frameworks() -> Iterator[Check]:
     installed = {}
-    for package, (name, low, high) in FRAMEWORKS.items():
+    for each in FRAMEWORKS:
+        package, (low, high) = each.imported, each.versions
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[package] = importlib.metadata.version(package)
         wanted = f"{'.'.join(map(str, low))} to below {'.'.join(map(str, high))}"
         if package in installed:
             is_known = low <= _numbers(installed[package]) < high
             todo = "" if is_known else f"pip install 'detrain[{package}]' (this detrain knows {wanted})"
-            yield Check(name, installed[package], is_known, todo)
+            yield Check(each.name, installed[package], is_known, todo)
     if not installed:
-        choices = " or ".join(f"'detrain[{package}]'" for package in FRAMEWORKS)
+        choices = " or ".join(f"'detrain[{each.imported}]'" for each in FRAMEWORKS)
         yield Check("frameworks", "none", is_good=False, todo=f"pip install {choices}")
 
 

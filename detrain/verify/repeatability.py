@@ -46,7 +46,7 @@ class Repeatability(msgspec.Struct, frozen=True):
         return not any("no" in row.deterministic.values() for row in self.rows)
 
 
-FRAMEWORKS: Final = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+FRAMEWORKS: Final = {each.imported: each.name for each in KNOWN if each.has_doctor}
 """Those whose computations are known, as people call them."""
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import detrain
 from detrain.base import errors
+from detrain.base.framework_names import FRAMEWORKS
 from detrain.cli import COMMANDS, FIRST, main
-from detrain.verify.installation import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -57,9 +57,9 @@ def test_each_public_name_is_shown_in_an_example() -> None:
 def test_the_doctor_knows_the_versions_that_the_extras_install() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-    for package, (_name, low, high) in FRAMEWORKS.items():
-        wanted = f"{package}>={'.'.join(map(str, low))},<{'.'.join(map(str, high))}"
-        assert wanted in extras[package]
+    for each in FRAMEWORKS:
+        low, high = (".".join(map(str, version)) for version in each.versions)
+        assert f"{each.imported}>={low},<{high}" in extras[each.imported]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -10,13 +10,12 @@ import functools
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NoReturn
 
 import jax
 from jax._src import distributed
 
-from detrain.adapters.api import Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
@@ -28,34 +27,16 @@ from detrain.base.errors import FrameworkUnsupported
 from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
-_SUPPORTED: Final = ((0, 10), (0, 11))
 _OPTIMIZERS: Final = {"optax": ("_src.update",), "equinox": ("_update",)}
 """Libraries that add what optimizers gave to weights, and other modules of theirs in which that function is."""
 
 
-class Jax:
+class Jax(Adapter):
     """See `detrain.adapters.api.Adapter`. Make it right after JAX was imported, before the program uses it."""
 
     name = NAME
-    shared = None
-    variables = None
-    random = None
-    loaders = None
-    building = None
-    rollback = None
-    replicas = None
-    devices = None
-    norms = None
-    names = None
-    weights = None
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
-        version = tuple(int(part) for part in jax.__version__.split(".")[:2])
-        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
-            raise FrameworkUnsupported(
-                f"JAX {jax.__version__} is not supported: this detrain knows 0.10",
-                "install jax>=0.10,<0.11 (the extra `detrain[jax]`)",
-            )
         self._settings = settings
         self.rules = JaxRules()
         self._updates = JaxUpdates(settings.on_update)
@@ -106,17 +87,6 @@ class Jax:
                     "train in one process, or run it with --bare: deterministic settings, no checkpoints",
                 )
             )
-
-    def end_phase(self) -> None:
-        """Nothing is noted of a loop that is over."""
-
-    def uncaptured(self) -> list[str]:
-        """All is captured, or named by the codec where it meets it."""
-        return []
-
-    def at_rest(self) -> AbstractContextManager[None]:
-        """Nothing has several forms."""
-        return nullcontext()
 
     def flush(self) -> None:
         """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""

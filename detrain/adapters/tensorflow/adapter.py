@@ -51,14 +51,12 @@ from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
 from detrain.base.digest import Array
-from detrain.base.errors import FrameworkUnsupported
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"
 """Stands, in a state, before the text of a number that is not finite."""
-_SUPPORTED: Final = ((2, 21), (2, 22))
 _SEED: Final = "global seed"
 _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     "jit": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
@@ -84,12 +82,6 @@ class TensorFlow:
     names = None
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
-        version = tuple(int(part) for part in tf.__version__.split(".")[:2])
-        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
-            raise FrameworkUnsupported(
-                f"TensorFlow {tf.__version__} is not supported: this detrain knows 2.21",
-                "install tensorflow>=2.21,<2.22 (the extra `detrain[tensorflow]`)",
-            )
         hide_own_frames()
         self._births = births = Births()
         self._building = building = Building(streams)

@@ -11,10 +11,6 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final
-
-import torch
-import torch.utils.data
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch import lost_graph
@@ -40,8 +36,6 @@ from detrain.base.errors import FrameworkUnsupported
 from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
-_SUPPORTED: Final = ((2, 9), (2, 16))
-
 
 class Torch:
     """See `detrain.adapters.api.Adapter`. Make it right after PyTorch was imported, before the program uses it."""
@@ -52,12 +46,6 @@ class Torch:
     weights = None
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
-        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-        if not _SUPPORTED[0] <= version < _SUPPORTED[1]:
-            raise FrameworkUnsupported(
-                f"PyTorch {torch.__version__} is not supported: this detrain knows 2.9 to 2.15",
-                "install torch>=2.9,<2.16 (the extra `detrain[torch]`)",
-            )
         self._settings = settings
         flags.fix(settings.seed, settings.threads)
         watch_seeds()
