@@ -19,6 +19,7 @@ from detrain.store import Catalogue, read
 from tests.e2e.runs import Run
 
 PROGRAM = """
+import sys
 import torch
 class Own:
     pass
@@ -144,6 +145,19 @@ def test_a_forged_node_is_one_clear_error(name: str, home: Path, detrain: Run) -
     assert "Traceback" not in run.err
     assert not (home / "run").exists()
     assert {path.name: path.read_bytes() for path in (home / "ckpt").glob("*.h5")} == before
+
+
+@pytest.mark.parametrize("root", ["module|sys|path", "attributes|__main__|sys|path", "module|torch.serialization|LOADS"])
+def test_a_file_gives_nothing_of_python_or_a_library_another_value(root: str, home: Path, detrain: Run) -> None:
+    """It could name folders from which Python imports."""
+
+    def named(graph: dict[str, Any]) -> None:
+        graph["nodes"].append(["list", None, ["/tmp/evil"], [], None])
+        graph["roots"][root] = [len(graph["nodes"]) - 1]
+
+    forge(home, named)
+    run = detrain("run", "program.py", cwd=home)
+    assert (run.status, run.out) == (Diverged.exit_code, ""), run.err
 
 
 @pytest.mark.parametrize("command", ["run program.py", "ckpt show NEWEST", "ckpt export --to npz NEWEST"])

@@ -12,7 +12,7 @@ import pytest
 from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
-from detrain.python.inspect.graph import FORMAT
+from detrain.python.inspect.graph import FORMAT, unpack
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.capture import Capture
@@ -50,16 +50,20 @@ def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest
     """Only what a library holds under it is filled."""
     capture = Capture(Adapters(), Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
     library = ModuleType("some_lib")
+    library.torch = ModuleType("torch")  # type: ignore[attr-defined]  # of those that import a framework
     library.kept = [1]  # type: ignore[attr-defined]
     library.run = print  # type: ignore[attr-defined]
-    kept = library.kept  # type: ignore[attr-defined]
+    library.paths = sys.path  # type: ignore[attr-defined]
+    kept, paths = library.kept, list(sys.path)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_lib", library)
-    roots = {"module|some_lib|kept": [0], "module|some_lib|run": [1]}
+    roots = {"module|some_lib|kept": [0], "module|some_lib|run": [1], "module|some_lib|paths": [1], "module|sys|path": [1]}
     graph = {"format": FORMAT, "nodes": [["list", None, [1, 2]], ["list", None, [3]]], "roots": roots}
-    decoder = Decoder(msgspec.msgpack.encode(graph), {}, capture._hooks(), Baseline())
+    decoder, baseline = Decoder(unpack(msgspec.msgpack.encode(graph), ()), {}, capture._hooks(), Baseline()), Baseline()
+    capture._find_libraries(decoder, baseline)
 
     missing = capture._bind(decoder, here())
 
-    assert missing == ["some_lib.run"]
+    assert missing == ["some_lib.run", "some_lib.paths", "sys.path"]
+    assert sys.path == paths
     assert library.kept is kept == [1, 2]  # type: ignore[attr-defined]
     assert library.run is print  # type: ignore[attr-defined]

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detrain.python.inspect.library_globals import held_in_library, name_in_library
 from detrain.python.inspect.names import is_laid_open, own_attributes
+from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.reductions import tells
 from detrain.runtime.state.uncaptured import is_refused
 from tests.runtime.state_values import World, baseline_of, encode, restore
@@ -130,6 +132,37 @@ class Tag(str):
 
 class Bound(functools.partial):
     pass
+
+
+class Missing:
+    pass
+
+
+_UNSET = object()
+MISSING = Missing()
+DEFAULTS, EMPTY, CHOSEN = {"rate": [0.1]}, [], Meter()
+
+
+ASKED = None
+
+
+def first_asked():
+    global ASKED
+    if ASKED is None:
+        ASKED = Meter()
+    return ASKED
+
+
+class Option:
+    NOT_YET, last = object(), None
+
+    def __init__(self, value=_UNSET, other=MISSING):
+        self.value, self.other, self.later = value, other, self.NOT_YET
+        self.defaults, self.empty, self.chosen, self.own = DEFAULTS, EMPTY, CHOSEN, object()
+
+    def marks(self):
+        is_default = self.value is _UNSET, self.other is MISSING, self.later is self.NOT_YET
+        return *is_default, self.defaults is DEFAULTS, self.empty is EMPTY, self.chosen is CHOSEN
 '''
 
 
@@ -326,6 +359,82 @@ def test_a_partial_call_comes_back_with_its_class_and_attributes(library: Any, n
 def test_a_class_of_c_with_members_does_not_show_all_that_its_objects_hold() -> None:
     assert not is_laid_open(functools.partial)
     assert is_laid_open(type("Slotted", (), {"__slots__": ("one", "other")}))
+
+
+def test_what_a_library_knows_by_its_identity_is_that_in_the_resumed_process(library: Any) -> None:
+    """A mark for "not given" was another object after a resume, in silence: the library took it for a value."""
+    back = made_anew(library.Option)
+    assert back.marks() == (True,) * 6
+
+    given = made_anew(lambda: library.Option(3, None))
+    assert (given.value, given.other) == (3, None)
+    assert type(given.own) is object
+    assert given.own is not library.Option.NOT_YET
+
+
+def test_what_the_loop_changes_of_such_is_changed_under_the_librarys_name(library: Any) -> None:
+    world: World = {"value": None}
+    baseline = baseline_of(world)
+    world["value"] = library.Option()
+    library.DEFAULTS["rate"].append(0.5)
+    library.EMPTY.append("x")
+    library.CHOSEN.total = 7.0
+    encoded, there = encode(world, baseline), {"value": None}
+    assert encoded.not_captured == []
+
+    library.DEFAULTS["rate"][:], library.EMPTY[:], library.CHOSEN.total = [0.1], [], 0.0  # as a new process has it
+    assert restore(encoded, there, baseline_of(there)) == []
+    assert there["value"].marks() == (True,) * 6  # type: ignore[attr-defined]
+    assert (library.DEFAULTS, library.EMPTY, library.CHOSEN.total) == ({"rate": [0.1, 0.5]}, ["x"], 7.0)
+
+
+def test_what_no_library_holds_any_more_is_missed(library: Any) -> None:
+    world: World = {"value": None}
+    baseline = baseline_of(world)
+    world["value"] = library.Option()
+    encoded, there = encode(world, baseline), {"value": None}
+    del library._UNSET
+    assert restore(encoded, there, baseline_of(there)) == ["value.value: no library holds library_of_data:_UNSET here"]
+
+
+def test_what_a_library_makes_when_it_is_first_asked_is_its_own_again(library: Any) -> None:
+    """The library kept None under its name, and made another one when it was asked next."""
+    world: World = {"value": None}
+    baseline = baseline_of(world)
+    world["value"] = library.first_asked()
+    world["value"].total = 3.0  # type: ignore[attr-defined]
+    library.Option.last = library.Tree()
+    world["tree"] = library.Option.last
+    encoded, there = encode(world, baseline), {"value": None, "tree": None}
+    library.ASKED = library.Option.last = None
+    assert restore(encoded, there, baseline_of(there)) == []
+
+    assert there["value"] is library.first_asked()
+    assert library.ASKED.total == 3.0
+    assert there["tree"] is library.Option.last
+
+
+def test_two_objects_hold_one_mark_whichever_was_there_before(library: Any) -> None:
+    """Also where the one that the loop has made is put back first."""
+    world: World = {"made": None, "there": library.Option()}
+    baseline = baseline_of(world)
+    world["made"] = library.Option()
+    encoded, again = encode(world, baseline), {"made": None, "there": library.Option()}
+    assert restore(encoded, again, baseline_of(again)) == []
+    assert [each.marks() for each in again.values()] == [(True,) * 6] * 2  # type: ignore[attr-defined]
+
+
+def test_a_container_that_python_holds_is_none_of_a_librarys(library: Any) -> None:
+    """A library may have taken `sys.path` for its own: a file must not be able to fill it."""
+    library.PATHS = sys.path
+    assert name_in_library(sys.path) is None
+    assert held_in_library("library_of_data:PATHS") is ABSENT
+    assert held_in_library("sys:path") is ABSENT
+    assert held_in_library("library_of_data:DEFAULTS") is library.DEFAULTS
+
+
+def test_ellipsis_and_not_implemented_are_values() -> None:
+    assert made_anew(lambda: [..., (0, ...), {"a": NotImplemented}]) == [..., (0, ...), {"a": NotImplemented}]
 
 
 def test_a_partial_call_that_is_there_is_kept_and_its_parts_are_put_back(library: Any) -> None:

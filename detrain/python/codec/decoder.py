@@ -31,6 +31,7 @@ from detrain.python.codec.kinds import describe, is_same, make_again
 from detrain.python.codec.state_rules import read_slot
 from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor
 from detrain.python.inspect.graph import Item, Node, unreadable
+from detrain.python.inspect.library_globals import give_to_library, held_in_library
 from detrain.python.inspect.names import (
     container_base,
     is_own_class,
@@ -113,6 +114,8 @@ class Decoder(Decoding):
             return decode_array(self, number, node, current, path)
         if kind in ("random", "RandomState", "Generator", "bits", "seeds"):
             return decode_rng(self, node, current, path)
+        if kind == "library":
+            return self._decode_held_by_library(number, node, current, path)
         if kind == "inside":
             return self._decode_inside(node, current, path)
         if kind == "variable":
@@ -161,6 +164,18 @@ class Decoder(Decoding):
         elif live is ABSENT or self.decode(item, live, path) is not live:
             self.miss(path, "an object of a library holds another one than it did")
         return owner
+
+    def _decode_held_by_library(self, number: int, node: Node, current: object, path: str) -> object:
+        """Fill the object that a library holds under a name: there is one of it. Where the library has none yet, it is
+        given one.
+        """
+        found = held_in_library(node.data)
+        if found is not ABSENT:
+            self.made[number] = found
+        value = self.decode(node.items[0], current if found is ABSENT else found, path)
+        if value is not found and not (found is ABSENT and give_to_library(node.data, value)):
+            self.miss(path, f"no library holds {node.data} here")
+        return value
 
     def _decode_loader(self, node: Node, current: object, path: str) -> object:
         """Set an object of a library to the position that it offered."""

@@ -92,7 +92,8 @@ class Decoding(ABC):
 
     def miss(self, path: str, what: str = "") -> None:
         """Name what could not be put back."""
-        self.missing.append(shown(path) + (f": {what}" if what else ""))
+        if what or not (self.missing and self.missing[-1].startswith(f"{shown(path)}: ")):  # the reason has been given
+            self.missing.append(shown(path) + (f": {what}" if what else ""))
 
     def miss_item(self, item: Item, path: str) -> None:
         """Name an item whose value is not there."""

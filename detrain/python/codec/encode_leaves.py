@@ -26,8 +26,10 @@ from detrain.python.inspect.names import (
     class_name,
     container_base,
     is_findable,
+    is_library_class,
     is_made_open,
     is_own_class,
+    module_of,
     slots_of,
     type_name,
 )
@@ -61,12 +63,14 @@ Rule = Callable[[Any, int, Any, str], Node]
 class Known:
     """What a class says of all its objects. It is asked once a walk, for a class may change between two."""
 
-    __slots__ = ("base", "gone", "is_tuple", "name", "slots")
+    __slots__ = ("base", "gone", "is_own", "is_tuple", "name", "of_library", "slots")
 
     def __init__(self, cls: type, name: str | None) -> None:
         self.name = name
         """None where it depends on where the class was made."""
         self.is_tuple = hasattr(cls, "_fields") and issubclass(cls, tuple)
+        self.is_own = is_own_class(cls)
+        self.of_library = "" if self.is_own or not is_library_class(cls) else module_of(cls).partition(".")[0]
         self.gone, self.slots, self.base = of_last_use(cls), slots_of(cls), container_base(cls)
 
 
@@ -128,6 +132,10 @@ class LeafEncoder(ABC):
         """Objects whose classes say themselves what they hold."""
         self._is_unordered = False
         """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
+        self._strangers: list[str] = []
+        """The packages of the objects of libraries that this is inside of."""
+        self._looked_through: set[str] = set()
+        """Packages of which it is known what they hold now."""
         self._outputs = 0
         """Inside how many objects that only show or record what the program does."""
         self._depth = 0

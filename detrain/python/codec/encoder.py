@@ -37,6 +37,7 @@ from detrain.python.codec.state_rules import (
 from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.gone_over import is_gone_over
 from detrain.python.inspect.graph import FORMAT, Graph, Item, Node, is_array, is_reference
+from detrain.python.inspect.library_globals import look_through, name_in_library
 from detrain.python.inspect.names import (
     METHODS,
     STATIC,
@@ -47,6 +48,7 @@ from detrain.python.inspect.names import (
     is_findable,
     is_own_class,
     is_user_class,
+    module_of,
     own_attributes,
     static_name,
     stream_base,
@@ -271,7 +273,13 @@ class Encoder(Functions):
         self._numbers[id(value)] = number
         self._nodes.append(None)
         self._alive.append(value)
-        if kind in _EMPTY and not value and self._depth < MAX_DEPTH and not getattr(value, "__dict__", None):
+        if (
+            kind in _EMPTY
+            and not value
+            and not self._strangers
+            and self._depth < MAX_DEPTH
+            and not getattr(value, "__dict__", None)
+        ):
             # Many, and nothing in them to walk.
             self._nodes[number] = Node(kind.__name__)
         elif self._depth:
@@ -301,7 +309,7 @@ class Encoder(Functions):
         """Return how objects of a value's class are described, as far as the class decides that."""
         cls, how = type(value), type(self)  # bound methods would keep the encoder, and all that it holds
         if CONTAINERS.get(cls.__name__) is cls:
-            return how._encode_set if cls in (set, frozenset) else functools.partial(how._encode_container, cls=cls)
+            return functools.partial(how._encode_plain, cls=cls)
         if cls is np.ndarray:
             return how._encode_ndarray
         if stream_base(cls) is not None:
@@ -348,6 +356,12 @@ class Encoder(Functions):
     def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[list[Item]]:
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
         return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
+
+    def _encode_plain(self, number: int, value: Any, path: str, *, cls: Any) -> Node:
+        """Encode a container of Python's; one within an object of a library may be the library's own."""
+        is_set = cls in (set, frozenset)
+        node = self._encode_set(number, value, path) if is_set else self._encode_container(number, value, path, cls=cls)
+        return self._named_by_library(value, node) if self._strangers and cls not in (tuple, frozenset) else node
 
     def _encode_container(self, number: int, value: Any, path: str, *, cls: Any) -> Node:
         """Encode what a container holds; read past the methods of a class that derives from it."""
@@ -533,6 +547,11 @@ class Encoder(Functions):
                     self._classes[f"class|{place}"] = self.encode(held, place)
 
     def _encode_user_object(self, number: int, value: Any, path: str) -> Node:
+        node = self._encode_open_object(number, value, path)
+        is_mark = not node.items and not node.named and node.kind == "object" and not self._known[type(value)].is_own
+        return self._named_by_library(value, node) if is_mark else node
+
+    def _encode_open_object(self, number: int, value: Any, path: str) -> Node:
         cls = type(value)
         known = self._known.get(cls)
         if known is None:
@@ -541,6 +560,25 @@ class Encoder(Functions):
         name = known.name or self._name_of(cls, path)
         if known.is_tuple:
             return Node("namedtuple", name, self._encode_all(tuple.__iter__(value), path))
+        if not known.of_library:
+            return self._encode_parts_of_object(number, value, path, known, name)
+        self._strangers.append(known.of_library)
+        node = self._encode_parts_of_object(number, value, path, known, name)
+        self._strangers.pop()
+        return node
+
+    def _named_by_library(self, value: object, node: Node) -> Node:
+        """Return a node, or where a library holds the object under a name, one that says so: there is one of it."""
+        if self._collects or self._finds_again:
+            return node
+        for package in (module_of(type(value)).partition(".")[0], *self._strangers[-1:]):
+            if package not in self._looked_through:
+                self._looked_through.add(package)
+                look_through(package)
+        held = name_in_library(value)
+        return node if held is None else Node("library", held, [self._node(None, node)])
+
+    def _encode_parts_of_object(self, number: int, value: Any, path: str, known: Known, name: str) -> Node:
         own, gone, base = own_attributes(value), known.gone, known.base
         lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
         attributes = [] if own is value else self._encode_attributes(value, lasting, path)
@@ -564,12 +602,14 @@ class Encoder(Functions):
             self._encode_opaque(number, value, path, is_captured=True)
         elif self._kinds.is_large(value) and address is not None and self._baseline.is_at(value, position(value)):
             return Node("opaque", [type_name(value)], there=address)
-        elif address is None and not self._finds_again and not _is_made_by_name(cls):
+        elif address is None and not self._finds_again and not _is_made_by_name(cls) and name_in_library(value) is None:
             return self._lose(number, path, f"{type_name(value)}: the loop has made it")
         self._note_asked(number, value, path)
-        node = self._encode_user_object(number, value, path)
-        node.there = address or ""  # one that was nowhere is not the one at its place
-        return node
+        node = self._encode_open_object(number, value, path)
+        named = node if address is not None else self._named_by_library(value, node)
+        if named is node:
+            node.there = address or ""  # one that was nowhere is not the one at its place
+        return named
 
     def _note_asked(self, number: int, value: object, path: str) -> None:
         if tells(type(value)) and not self._finds_again:

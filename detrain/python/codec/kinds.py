@@ -205,6 +205,9 @@ def _add_anew(cls: Any, name: str, parts: Callable[[Any], Parts | None], make: C
     _add(cls, name, parts, _anew(parts, make))
 
 
+for _name in ("Ellipsis", "NotImplemented"):
+    _one = functools.partial(getattr, builtins, _name)
+    _BY_CLASS[type(_one())] = _value(f"builtins.{_name}", lambda _: [], _one)
 _add_anew(slice, "builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
 
 

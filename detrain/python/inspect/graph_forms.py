@@ -35,6 +35,7 @@ _FORMS: Final[dict[str, Form]] = {
     **dict.fromkeys(("opaque", "function"), Form([str])),
     **dict.fromkeys(("ndarray", "tensor"), Form([(list, _NONE), bool], 1, 1, "array")),
     "Generator": Form(_NONE, 1, 1),
+    "library": Form(str, 1, 1, "node"),
     "deque": Form((int, _NONE)),
     "str": Form(bytes, 0, 0),
     "nan": Form([float, (str, _NONE)], 0, 0),

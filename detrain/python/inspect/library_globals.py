@@ -1,8 +1,11 @@
-"""Names of libraries' modules that are state of the program: under them a library keeps what the loop trains (the
-parameters of Pyro, which its optimizers and its store both hold).
+"""What libraries hold under the names of their modules and classes.
 
-No name of the program leads there, and most of what modules hold never matters. So they are looked through only when
-the loop has made parameters that have not been looked for, and what holds one of these counts from then on.
+Some of it is state of the program: what the loop trains (the parameters of Pyro, which its optimizers and its store
+both hold). No name of the program leads there, and most of what modules hold never matters. So they are looked through
+only when the loop has made parameters that have not been looked for, and what holds one of these counts from then on.
+
+And some of it is known by its identity: a mark for "not given" (`_UNSET = object()`), a default that is there once. In
+every process it is the one that its name leads to.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import sys
 import weakref
 from collections.abc import Collection, Iterator
 from types import ModuleType
+from typing import Final
 
 from detrain.base.framework_names import MODULES
 from detrain.python.inspect.fingerprint import state_inside
-from detrain.python.inspect.names import FRAMEWORKS, is_user_module
+from detrain.python.inspect.names import FRAMEWORKS, at_name, by_class, is_open, is_user_module, module_of
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
 
@@ -26,9 +31,15 @@ class LibraryGlobals:
         self._found: dict[tuple[str, str], None] = {}
         self._looked_for: dict[int, weakref.ref[object]] = {}
 
-    def add(self, module: str, name: str) -> None:
-        """A checkpoint has this name of a library's module."""
-        self._found[module, name] = None
+    def has(self, module: str, name: str) -> bool:
+        """Return whether this name of a library's module is state."""
+        return (module, name) in self._found
+
+    def find(self, names: Collection[tuple[str, str]]) -> None:
+        """A checkpoint has these names (module, name). Those count that may be state of a program at all: a file must
+        not be able to fill `sys.path`.
+        """
+        self._found |= dict.fromkeys((module, name) for module, name, _ in _candidates() if (module, name) in names)
 
     def values(self) -> Iterator[tuple[str, str, object]]:
         """Yield the module, the name, and what it is bound to."""
@@ -45,15 +56,15 @@ class LibraryGlobals:
         before, known = len(self._found), {id(value) for *_, value in self.values()}
         for module, name, value in _candidates() if wanted else ():
             if id(value) not in known and any(state_inside(value, lambda item: id(item) in wanted)):
-                self.add(module, name)
+                self._found[module, name] = None
         return len(self._found) > before
 
 
 def _candidates() -> Iterator[tuple[str, str, object]]:
     """Yield what may be changed of the modules of libraries that import a framework."""
-    seen: set[int] = set()
     modules = [(name, each) for name, each in list(sys.modules.items()) if type(each) is ModuleType]
     using = {name.partition(".")[0] for name, each in modules if _imports_framework(each)} - FRAMEWORKS
+    seen = _of_python()
     for module_name, module in modules:
         if module_name.partition(".")[0] not in using or is_user_module(module):
             continue
@@ -67,3 +78,73 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
 def _imports_framework(module: ModuleType) -> bool:
     held = (each for each in list(vars(module).values()) if type(each) is ModuleType)
     return any(each.__name__.partition(".")[0] in MODULES for each in held)
+
+
+_names: Final[dict[int, str]] = {}
+"""Where libraries hold objects, by their identity: `module:NAME` or `module:Class.NAME`."""
+
+
+def look_through(package: str) -> None:
+    """Note what the modules of a package hold now, but for a framework's; for the first time, what all modules do: a
+    package may hold what is another one's."""
+    if _names and package in (*MODULES, "builtins"):
+        return
+    modules = [(name, each) for name, each in list(sys.modules.items()) if type(each) is ModuleType]
+    _names.update(_held([pair for pair in modules if not _names or pair[0].partition(".")[0] == package]))
+
+
+def name_in_library(value: object) -> str | None:
+    """Return the name under which a library holds an object, in a module or in a class; None where none does, of those
+    that have been looked through.
+    """
+    name = _names.get(id(value))
+    return name if name is not None and held_in_library(name) is value else None
+
+
+def held_in_library(name: str) -> object:
+    """Return the object that a library holds under such a name, or ABSENT. Nothing is imported, and no code is run."""
+    module_name, _, qualified = name.partition(":")
+    module = sys.modules.get(module_name)
+    if type(module) is not ModuleType or is_user_module(module):
+        return ABSENT
+    found = at_name(module, qualified)
+    return found if _is_plain(type(found)) and id(found) not in _of_python() else ABSENT
+
+
+def give_to_library(name: str, value: object) -> bool:
+    """Have a library hold an object under a name that leads to None here, as before it is first asked for one; return
+    whether that is so.
+    """
+    place, _, last = name.replace(":", ".").rpartition(".")
+    module_name, _, qualified = name.partition(":")
+    module = sys.modules.get(module_name)
+    is_library = type(module) is ModuleType and module_name.partition(".")[0] not in sys.stdlib_module_names | {"detrain"}
+    if not is_library or is_user_module(module) or not _is_plain(type(value)) or at_name(module, qualified) is not None:
+        return False
+    setattr(module if place == module_name else at_name(module, qualified.rpartition(".")[0]), last, value)
+    return True
+
+
+def _held(modules: Collection[tuple[str, ModuleType]]) -> Iterator[tuple[int, str]]:
+    own = _of_python()
+    for module_name, module in modules:
+        for name, value in [] if is_user_module(module) else list(vars(module).items()):
+            if _is_plain(type(value)) and id(value) not in own and not (name.startswith("__") and name.endswith("__")):
+                yield id(value), f"{module_name}:{name}"
+            elif issubclass(type(value), type) and module_of(value) == module_name:
+                held = list(vars(value).items())
+                yield from ((id(each), f"{module_name}:{name}.{key}") for key, each in held if _is_plain(type(each)))
+
+
+@by_class
+def _is_plain(cls: type) -> bool:
+    """Return whether an object of a class is its attributes, or a container of Python's that can be changed."""
+    is_container = cls in CONTAINERS.values() and cls not in (tuple, frozenset)
+    return cls is object or is_container or is_data_class(cls) or is_open(cls)
+
+
+def _of_python() -> set[int]:
+    """Return the identities of the containers that modules of Python hold: a file must not be able to fill one."""
+    modules = [each for name, each in list(sys.modules.items()) if name.partition(".")[0] in sys.stdlib_module_names]
+    held = (value for each in modules if type(each) is ModuleType for value in list(vars(each).values()))
+    return {id(value) for value in held if type(value) in CONTAINERS.values()}

@@ -166,7 +166,7 @@ def find_static(name: str) -> object:
     is_user = isinstance(module, types.ModuleType) and is_user_module(module)
     if not qualified:
         return module if is_user else ABSENT
-    found = _walk(module, qualified)
+    found = at_name(module, qualified)
     if name.startswith(_NAMED):
         found = found.__func__ if isinstance(found, staticmethod) else found
         is_named = isinstance(found, types.FunctionType | types.BuiltinFunctionType | type)
@@ -197,7 +197,7 @@ def computes(value: object) -> bool:
     module: Any = getattr(value, "__module__", None)
     if module == "builtins":
         return value.__name__ in _BUILTINS and vars(builtins).get(value.__name__) is value  # type: ignore[attr-defined]
-    return module in _COMPUTING and _walk(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
+    return module in _COMPUTING and at_name(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
 
 
 def is_bound(value: object) -> bool:
@@ -227,7 +227,7 @@ def find_class(name: str, current: object) -> type | None:
     if isinstance(found, type):
         return found
     module_name, _, qualified = name.partition(":")
-    for cls in (_walk(sys.modules.get(module_name), qualified), type(current)):
+    for cls in (at_name(sys.modules.get(module_name), qualified), type(current)):
         if isinstance(cls, type) and class_name(cls) == name and (is_open(cls) or (cls is type(current) and is_own_class(cls))):
             return cls
     return None
@@ -245,7 +245,7 @@ def find_method(owner: object, name: str) -> object:
 def find_enum(name: str, current: object) -> type[enum.Enum] | None:
     """Return an enumeration of any imported module: its members are data."""
     module_name, _, qualified = name.partition(":")
-    for found in (_walk(sys.modules.get(module_name), qualified), type(current)):
+    for found in (at_name(sys.modules.get(module_name), qualified), type(current)):
         if isinstance(found, type) and issubclass(found, enum.Enum) and class_name(found) == name:
             return found
     return None
@@ -257,7 +257,7 @@ def find_namedtuple(name: str) -> Any:
     None if there is none of this name.
     """
     module_name, _, qualified = name.partition(":")
-    found = _walk(sys.modules.get(module_name), qualified)
+    found = at_name(sys.modules.get(module_name), qualified)
     if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
         return None
     return found if class_name(found) == name else None
@@ -271,18 +271,18 @@ def names_of_function(function: types.FunctionType) -> list[object]:
 def find_type(name: str) -> type | None:
     """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
     module_name, _, qualified = name.partition(":")
-    found = _walk(sys.modules.get(module_name), qualified)
+    found = at_name(sys.modules.get(module_name), qualified)
     return found if isinstance(found, type) and class_name(found) == name else None
 
 
 def find_warning(name: str) -> type[Warning] | None:
     """Return a class of warnings of any imported module."""
     module_name, _, qualified = name.partition(":")
-    found = _walk(sys.modules.get(module_name), qualified)
+    found = at_name(sys.modules.get(module_name), qualified)
     return found if isinstance(found, type) and issubclass(found, Warning) else None
 
 
-def _walk(module: object, qualified: str) -> object:
+def at_name(module: object, qualified: str) -> object:
     """Follow a qualified name through a module's and classes' own dictionaries, so that no `__getattr__` is run."""
     found = module
     for part in qualified.split("."):

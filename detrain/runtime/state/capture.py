@@ -262,12 +262,12 @@ class Capture:
     def _find_libraries(self, decoder: Decoder, baseline: Baseline) -> None:
         """Have names of libraries' modules that a checkpoint holds be state from here on."""
         known = user_modules()
-        for root in decoder.roots:
-            kind, _, rest = root.partition("|")
-            module, _, name = rest.rpartition("|")
-            if kind == "module" and module not in known and hasattr(sys.modules.get(module), name):
-                self._libraries.add(module, name)
-                baseline.add(getattr(sys.modules[module], name), f"{module}.{name}")
+        roots = [root.partition("|")[2] for root in decoder.roots if root.startswith("module|")]
+        names = {(module, name) for module, _, name in (root.rpartition("|") for root in roots) if module not in known}
+        if names:
+            self._libraries.find(names)
+        for module, name, value in self._libraries.values():
+            baseline.add(value, f"{module}.{name}")
 
     def _called(self) -> dict[str, object]:
         """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
@@ -294,17 +294,20 @@ class Capture:
             if kind == "module":
                 module = modules.get(rest)
                 if module is not None:
-                    vars(module).update(_decode_names(decoder, items, vars(module), root))
+                    own = {name: item for name, item in items.items() if not is_hidden(name)}
+                    vars(module).update(_decode_names(decoder, own, vars(module), root))
                 elif rest in sys.modules:  # a library's: its objects are filled, and others do not take their names
-                    others = _decode_names(decoder, items, vars(sys.modules[rest]), root)
-                    decoder.missing += [_path(root, name) for name in others]
+                    known = {name: item for name, item in items.items() if self._libraries.has(rest, name)}
+                    others = _decode_names(decoder, known, vars(sys.modules[rest]), root)
+                    decoder.missing += [_path(root, name) for name in (*others, *(name for name in items if name not in known))]
                 else:
                     decoder.missing.append(f"module {rest!r} is not imported")
             elif kind == "attributes":
                 name, _, dotted = rest.partition("|")
                 target = _follow(modules[name], dotted) if name in modules else None
-                if target is None:
-                    decoder.missing.append(f"{dotted!r} is not there")
+                stored = stores(getattr(modules.get(name), "__file__", None) or "").on_names
+                if target is None or not stored.issuperset((dotted, attribute) for attribute in items):
+                    decoder.missing.append(f"{dotted!r} is not there, or the program sets no such attribute of it")
                     continue
                 for attribute, value in _decode_names(decoder, items, dict(vars(target)), root).items():
                     setattr(target, attribute, value)
