@@ -23,6 +23,7 @@ import gc
 import inspect
 import io
 import itertools
+import operator
 import os
 import pathlib
 import queue
@@ -31,6 +32,7 @@ import sqlite3
 import struct
 import sys
 import threading
+import time
 import types
 import typing
 import uuid
@@ -192,6 +194,7 @@ _BY_CLASS: Final[dict[Any, Kind]] = {
     # As an array, or by NumPy's own `str`, they would lose their trailing zeros.
     np.str_: _value("numpy.str_", lambda value: [str.__str__(value)], np.str_),
     np.bytes_: _value("numpy.bytes_", lambda value: [bytes.__getitem__(value, slice(None))], np.bytes_),
+    time.struct_time: _value("time.struct_time", lambda value: list(value.__reduce__()[1]), time.struct_time),
     re.Pattern: _value("re.Pattern", lambda value: [value.pattern, value.flags], re.compile),
     **{cls: _of_text(cls, *how) for cls, how in _TEXTS.items()},
 }
@@ -208,6 +211,8 @@ def _add_anew(cls: Any, name: str, parts: Callable[[Any], Parts | None], make: C
 for _name in ("Ellipsis", "NotImplemented"):
     _one = functools.partial(getattr, builtins, _name)
     _BY_CLASS[type(_one())] = _value(f"builtins.{_name}", lambda _: [], _one)
+for _getter in (operator.itemgetter, operator.attrgetter):
+    _add_anew(_getter, f"operator.{_getter.__name__}", lambda value: list(value.__reduce__()[1]), _getter)
 _add_anew(slice, "builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
 
 

@@ -32,7 +32,7 @@ import xxhash
 from detrain.base.digest import digest_array, digest_bytes
 from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import FRAMEWORKS, held_by, is_library_class, module_of, own_attributes
+from detrain.python.inspect.names import FRAMEWORKS, OF_PROCESS, held_by, is_library_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import extends_library, lists, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
@@ -45,13 +45,7 @@ _SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, np.generic
 _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
-_OF_PROCESS: Final = (
-    *("_", "abc", "argparse", "builtins", "contextlib", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
-    *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
-    *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
-)
-"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
-themselves."""
+_BY_THEMSELVES: Final = ("argparse", "contextlib")
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 Steps = tuple[tuple[str, Any], ...]
 """How one object leads to another: kinds of steps and keys, which are texts or numbers."""
@@ -202,7 +196,7 @@ def _is_of_python(value: object) -> bool:
     itself.
     """
     module = module_of(type(value))
-    is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith(_OF_PROCESS)
+    is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith((*OF_PROCESS, *_BY_THEMSELVES))
     return is_known and own_attributes(value) is not None and not isinstance(value, type | enum.Enum)
 
 

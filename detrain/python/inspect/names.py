@@ -114,6 +114,15 @@ _HEAP_TYPE: Final = 1 << 9
 FRAMEWORKS: Final = MODULES | saying("apart") | {"detrain"}
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
 """Modules of Python whose classes hold what the program puts there."""
+OF_PROCESS: Final = (
+    *("_", "abc", "builtins", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
+    *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
+    *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
+)
+"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
+themselves."""
+_OUTSIDE: Final = ("asyncio", "bdb", "cProfile", "dbm", "os", "pdb", "profile", "shelve", "tempfile", "trace", "unittest")
+"""Others of these whose objects stand for something outside of them."""
 _POINTER: Final = struct.calcsize("P")
 _MOST_CLASSES: Final = 1 << 14
 
@@ -320,6 +329,15 @@ def is_library_class(cls: type) -> bool:
     top = "" if is_data else module.partition(".")[0]
     is_known = top not in sys.stdlib_module_names or top in _DATA_OF_PYTHON
     return is_known and top not in FRAMEWORKS and not said(module, "compiled") and not is_own_class(cls)
+
+
+@by_class
+def is_data_of_python(cls: type) -> bool:
+    """Return whether a class is of Python's own library, and its objects hold what the program puts there: a message, a
+    calendar, a context that does nothing.
+    """
+    module = module_of(cls)
+    return module.partition(".")[0] in sys.stdlib_module_names and not module.startswith((*OF_PROCESS, *_OUTSIDE))
 
 
 @by_class

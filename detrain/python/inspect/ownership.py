@@ -24,6 +24,7 @@ from detrain.python.inspect.names import (
     container_base,
     find_type,
     held_by,
+    is_data_of_python,
     is_laid_open,
     is_library_class,
     is_own_class,
@@ -48,7 +49,7 @@ def extends_library(cls: type) -> bool:
 @by_class
 def is_data_class(cls: type) -> bool:
     """Return whether a class is such a one, and its objects hold nothing that Python does not see."""
-    return (is_library_class(cls) or extends_library(cls)) and is_laid_open(cls)
+    return (is_library_class(cls) or is_data_of_python(cls) or extends_library(cls)) and is_laid_open(cls)
 
 
 @by_class
