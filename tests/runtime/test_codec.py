@@ -5,7 +5,6 @@ named.
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
 import ctypes
 import dataclasses
@@ -966,7 +965,6 @@ HIDDEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: logging.handlers.MemoryHandler(9),
         lambda value: value.emit(logging.makeLogRecord({"levelno": logging.INFO})),
     ),
-    "what is left behind": (contextlib.ExitStack, lambda value: value.callback(print)),
     "hash": (hashlib.sha256, lambda value: value.update(b"x")),
     "hash of any length": (hashlib.shake_128, lambda value: value.update(b"x")),
     "compressor": (zlib.compressobj, lambda value: value.compress(b"x")),

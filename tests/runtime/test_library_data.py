@@ -483,6 +483,17 @@ def test_what_the_loop_makes_of_pythons_own_library_is_made_again(name: str) -> 
     assert _pickled(back) == _pickled(expected)
 
 
+def test_a_stack_of_contexts_leaves_what_it_has_entered() -> None:
+    def make() -> Any:
+        stack, left = contextlib.ExitStack(), ["begun"]
+        stack.callback(left.append, "left")
+        return stack, left
+
+    stack, left = made_anew(make)
+    stack.close()
+    assert left == ["begun", "left"]
+
+
 def _pickled(value: Any) -> bytes:
     """Two equal texts may be one or two: each is written out."""
     content = io.BytesIO()
