@@ -1,4 +1,7 @@
-"""Random numbers that libraries draw from generators of their own, out of Python's sight.
+"""Random numbers that libraries draw from generators of their own.
+
+Those that a library holds in a module or a class (`_rng = random.Random()`) are streams of the process, as Python's own
+is: no name of the program need lead there. Others are out of Python's sight.
 
 Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read
 and set in the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's
@@ -12,18 +15,28 @@ import ctypes
 import functools
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.framework_names import MODULES
 from detrain.base.libraries import entry, saying
-from detrain.python.process.random_streams import RngState, Streams, WordStream
+from detrain.python.inspect.names import is_user_module, module_of, own_attributes
+from detrain.python.process.random_streams import HeldGenerator, NumpyStream, PythonStream, RngState, Stream, Streams, WordStream
 
 _WORDS: Final = 624
 _WITH_CHANCE: Final = 6
 """Parts of a seed that webdataset makes, where it is to be another one in each run."""
+_STREAM_OF: Final[dict[type, Callable[[Any], Stream]]] = {
+    random.Random: PythonStream,
+    np.random.RandomState: NumpyStream,
+    np.random.Generator: HeldGenerator,
+}
+_WITH_STREAMS: Final = sys.stdlib_module_names | MODULES | {"numpy", "detrain"}
+"""Packages whose generators are streams by other names."""
 FOLLOWED: Final = ("numba", "webdataset", *saying("unseen"))
 """Top-level modules of whose import `LibraryStreams` is to be told."""
 
@@ -62,6 +75,66 @@ class NumbaStream(WordStream):
 
     def _state(self) -> _Twister:
         return _Twister.from_address(self._pointer())
+
+
+class HeldStreams:
+    """The generators that modules and classes of libraries hold, and those that objects hold which lie there.
+
+    Those of Python, NumPy and the frameworks themselves are not among them: they are streams by other names.
+    """
+
+    def __init__(self, of_framework: Callable[[object], Sequence[Stream]]) -> None:
+        """`of_framework` returns a framework's generator as a stream."""
+        self._of_framework = of_framework
+        self._modules: set[str] = set()
+        self._unset: list[tuple[str, Mapping[str, object], str]] = []
+        """What led to None when all was looked through: a library may make a generator as it is first asked."""
+        self._known: set[int] = set()
+        self._made: list[str] = []
+        """The names of those in modules that have been imported since."""
+
+    def look(self) -> dict[str, Stream]:
+        """Return those that are there as a loop is entered, by name."""
+        self._modules.clear()
+        self._unset.clear()
+        self._made.clear()
+        self._known = {id(random._inst), id(np.random.mtrand._rand)}  # libraries hold these, too
+        return dict(self._new())
+
+    def since(self) -> list[str]:
+        """Return the names of those that libraries have made since."""
+        self._made += [name for name, _ in self._new()]
+        return [*self._made, *(name for name, held, key in self._unset if self._stream(held.get(key)))]
+
+    def _new(self) -> Iterator[tuple[str, Stream]]:
+        for module_name in [name for name in sys.modules if name not in self._modules]:
+            self._modules.add(module_name)
+            module = sys.modules.get(module_name)
+            if type(module) is not ModuleType or module_name.partition(".")[0] in _WITH_STREAMS or is_user_module(module):
+                continue
+            for owner, held in _namespaces(module_name, module):
+                for key, value in list(held.items()):
+                    if value is None:
+                        self._unset.append((f"{owner}.{key}", held, key))
+                    elif id(value) not in self._known and (streams := self._stream(value)):
+                        self._known.add(id(value))
+                        yield f"{owner}.{key}", streams[0]
+
+    def _stream(self, value: Any) -> Sequence[Stream]:
+        if type(value) in _STREAM_OF:
+            return [_STREAM_OF[type(value)](value)]
+        return self._of_framework(value) if type(value).__name__ == "Generator" else ()
+
+
+def _namespaces(module_name: str, module: ModuleType) -> Iterator[tuple[str, Mapping[str, object]]]:
+    yield module_name, vars(module)
+    for name, value in list(vars(module).items()):
+        cls: Any = type(value)
+        if issubclass(cls, type):
+            if module_of(value) == module_name:
+                yield f"{module_name}.{name}", vars(value)
+        elif module_of(cls).partition(".")[0] == module_name.partition(".")[0] and (own := own_attributes(value)):
+            yield f"{module_name}.{name}", own
 
 
 class LibraryStreams:

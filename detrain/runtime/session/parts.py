@@ -201,6 +201,11 @@ class Parts:
         for name, stream in adapter.random.streams().items() if adapter.random is not None else ():
             self.streams.add(name, stream)
 
+    def find_streams(self) -> None:
+        """Take the generators that libraries hold as a loop is entered for streams."""
+        for name, stream in self.uncaptured.held.look().items():
+            self.streams.add(name, stream)
+
     def _require_devices(self, adapter: Adapter) -> None:
         """See that the devices of the checkpoint's tensors are here, before the program asks for them."""
         devices, maps = adapter.devices, self.config.map_device == "cpu"

@@ -66,6 +66,7 @@ class Session:
         parts.checkpointer.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
+        parts.find_streams()
         parts.meet()  # behind what refuses a program: ranks that watch each other take that for a death
         self.recorder.begin_phase(is_held=parts.just_in_time is not None)
         parts.baselines.at_phase, parts.baselines.left = parts.capture.begin_phase(frame), Baseline()

@@ -30,6 +30,7 @@ from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANG
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs
+from detrain.python.process.library_random import HeldStreams
 from detrain.python.process.random_streams import Streams
 
 _MOST_SHOWN: Final = 8
@@ -66,6 +67,7 @@ class Uncaptured:
         self._reads = GeneratorReads(lambda value: digest_value(value, adapters.to_array))
         self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
         self._allowed = allowed
+        self.held: Final = HeldStreams(adapters.held_generators)
         self.named: Final[set[str]] = set()
         self.gone_on_without: Final[set[str]] = set()
         """Places of what the run has lost at a resume, as the user allowed it."""
@@ -128,6 +130,7 @@ class Uncaptured:
             *self._contents.not_captured(),
             *(what for what, count in pending_callbacks.asked().items() if count > self._later.get(what, 0)),
             *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
+            *(f"{name} (a generator that a library has made since)" for name in self.held.since()),
             *self._adapters.uncaptured(),
             *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
         }

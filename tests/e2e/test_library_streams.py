@@ -1,0 +1,99 @@
+"""Generators of random numbers that a library holds for itself: no name of the program leads there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.forkserver import Server
+
+LIBRARY = """
+import random
+import numpy as np
+import torch
+
+_python = random.Random(1)
+_torch = torch.Generator().manual_seed(2)
+_late = None
+
+
+class Noise:
+    legacy = np.random.RandomState(3)
+
+    def __init__(self):
+        self.new = np.random.default_rng(4)
+
+
+_noise = Noise()
+
+
+def late():
+    global _late
+    if _late is None:
+        _late = random.Random(5)
+    return _late.random()
+
+
+DRAWS = {
+    "of Python in a module": _python.random,
+    "of NumPy in a class": Noise.legacy.rand,
+    "of NumPy in an object": lambda: float(_noise.new.random()),
+    "of PyTorch in a module": lambda: torch.rand((), generator=_torch).item(),
+    "that is made when it is first asked for": late,
+}
+"""
+PROGRAM = """
+import os, signal, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import torch
+import noises
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.DataLoader(torch.ones(16, 3), 4)
+for epoch in range(4):
+    for batch, x in enumerate(data):
+        optimizer.zero_grad()
+        (model(x).square().sum() * noises.DRAWS[NAME]()).backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, [each.hex() for each in model.weight.detach().flatten().tolist()], flush=True)
+"""
+EXACT = ("of Python in a module", "of NumPy in a class", "of NumPy in an object", "of PyTorch in a module")
+LATE = "that is made when it is first asked for"
+
+
+def written(name: str, folder: Path) -> None:
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "noises.py").write_text(LIBRARY)
+    (folder / "program.py").write_text(PROGRAM.replace("NAME", repr(name)))
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("every", "death"), [("1", "2:2"), ("3b", "1:1"), ("1b", "2:1")])
+def test_a_generator_of_a_library_is_a_stream(name: str, every: str, death: str, torch_server: Server, tmp_path: Path) -> None:
+    """A resumed run drew from where it had begun, in silence."""
+    written(name, tmp_path)
+    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
+    again = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, died.status, again.status) == (0, -9, 0), whole.err + again.err
+    lines = again.out.splitlines()
+    assert len(lines) == 4 - int(death[0])
+    assert lines == whole.out.splitlines()[-len(lines) :]
+    assert "REFUSED" not in died.err + again.err
+
+
+def test_a_generator_that_a_library_makes_in_the_loop_is_named(torch_server: Server, tmp_path: Path) -> None:
+    written(LATE, tmp_path)
+    died = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:2")
+    again = torch_server.detrain("run", "program.py", cwd=tmp_path)
+
+    said = "noises._late (a generator that a library has made since)"
+    assert f"not captured, a resumed run will be REFUSED from here on: {said}" in died.err
+    assert again.status == 79, again.out
+    assert said in again.err
