@@ -1,4 +1,4 @@
-"""Generators of random numbers that a library holds for itself: no name of the program leads there."""
+"""What a library keeps for itself and no name of the program leads to: generators of random numbers, counters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,35 @@ def late():
     return _late.random()
 
 
+_calls, _ready, _function = 0, 0, None
+
+
+class Counted:
+    made = 0.0
+
+
+def count():
+    global _calls
+    _calls += 1
+    return 1 / _calls
+
+
+def count_in_class():
+    Counted.made += 0.5
+    return 1 / Counted.made
+
+
+def set_up():
+    global _ready, _function
+    if not _ready:
+        _ready, _function = 7, lambda: 0.25
+    return _function()
+
+
 DRAWS = {
+    "a counter in a module": count,
+    "a counter in a class": count_in_class,
+    "what is set up once": set_up,
     "of Python in a module": _python.random,
     "of NumPy in a class": Noise.legacy.rand,
     "of NumPy in an object": lambda: float(_noise.new.random()),
@@ -62,7 +90,8 @@ for epoch in range(4):
             os.kill(os.getpid(), signal.SIGKILL)
     print(epoch, [each.hex() for each in model.weight.detach().flatten().tolist()], flush=True)
 """
-EXACT = ("of Python in a module", "of NumPy in a class", "of NumPy in an object", "of PyTorch in a module")
+EXACT = ("of Python in a module", "of NumPy in a class", "of NumPy in an object", "of PyTorch in a module", "a counter in a module")
+EXACT += ("a counter in a class", "what is set up once")
 LATE = "that is made when it is first asked for"
 
 
@@ -74,8 +103,11 @@ def written(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize(("every", "death"), [("1", "2:2"), ("3b", "1:1"), ("1b", "2:1")])
-def test_a_generator_of_a_library_is_a_stream(name: str, every: str, death: str, torch_server: Server, tmp_path: Path) -> None:
-    """A resumed run drew from where it had begun, in silence."""
+def test_what_a_library_keeps_for_itself_is_state(name: str, every: str, death: str, torch_server: Server, tmp_path: Path) -> None:
+    """A resumed run went on from where that had begun, in silence.
+
+    What a library has set up once, it sets up again: a number that tells of that stays as it is.
+    """
     written(name, tmp_path)
     whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
     died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)

@@ -4,6 +4,9 @@ Some of it is state of the program: what the loop trains (the parameters of Pyro
 both hold). No name of the program leads there, and most of what modules hold never matters. So they are looked through
 only when the loop has made parameters that have not been looked for, and what holds one of these counts from then on.
 
+A number that moves again and again (a counter of calls) is such state, too. One that changes once is not: that is how a
+library notes that it has been set up, which another process has to be for itself.
+
 And some of it is known by its identity: a mark for "not given" (`_UNSET = object()`), a default that is there once. In
 every process it is the one that its name leads to.
 """
@@ -12,16 +15,21 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Final
 
 from detrain.base.framework_names import MODULES
+from detrain.base.libraries import said
 from detrain.python.inspect.fingerprint import state_inside
 from detrain.python.inspect.names import FRAMEWORKS, at_name, by_class, is_open, is_user_module, module_of
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
+
+_NUMBERS: Final = frozenset({int, float})
+_FAR: Final = 1 << 31
+"""Beyond this are addresses and times."""
 
 
 class LibraryGlobals:
@@ -30,6 +38,35 @@ class LibraryGlobals:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], None] = {}
         self._looked_for: dict[int, weakref.ref[object]] = {}
+        self._numbers: list[tuple[str, str, Mapping[str, object]]] = []
+        """Where libraries have numbers: module, name, and what has them under the last part of it."""
+        self._last: list[object] = []
+        """What these were when they were looked at last."""
+        self._moved: set[tuple[str, str]] = set()
+        """Those that have been seen to move, once."""
+
+    def begin(self) -> None:
+        """The program enters a loop: note the numbers that libraries have."""
+        self._numbers = [(module, name, held) for module, name, held, value in _entries() if type(value) in _NUMBERS]
+        self._last, self._moved = [held.get(_last(name)) for _, name, held in self._numbers], set()
+
+    def look(self) -> None:
+        """See which of them have moved; one that does so again is state from here on."""
+        now = [held.get(_last(name)) for _, name, held in self._numbers]
+        for (module, name, _), before, value in zip(self._numbers, self._last, now, strict=True):
+            if value is not before and type(value) in _NUMBERS and value != before and -_FAR < value < _FAR:  # type: ignore[operator]
+                if (module, name) in self._moved:
+                    self._found[module, name] = None
+                self._moved.add((module, name))
+        self._last = now
+
+    def set(self, module: str, name: str, value: object) -> bool:
+        """Set a number that is state; return whether it is one."""
+        owner = at_name(sys.modules[module], name.rpartition(".")[0]) if "." in name else sys.modules[module]
+        if not {type(value), type(at_name(sys.modules[module], name))} <= _NUMBERS:
+            return False
+        setattr(owner, _last(name), value)
+        return True
 
     def has(self, module: str, name: str) -> bool:
         """Return whether this name of a library's module is state."""
@@ -39,13 +76,15 @@ class LibraryGlobals:
         """A checkpoint has these names (module, name). Those count that may be state of a program at all: a file must
         not be able to fill `sys.path`.
         """
-        self._found |= dict.fromkeys((module, name) for module, name, _ in _candidates() if (module, name) in names)
+        numbers = ((module, name) for module, name, _, value in _entries() if type(value) in _NUMBERS)
+        held = ((module, name) for module, name, _ in _candidates())
+        self._found |= dict.fromkeys(each for each in (*held, *numbers) if each in names)
 
     def values(self) -> Iterator[tuple[str, str, object]]:
         """Yield the module, the name, and what it is bound to."""
         for module, name in self._found:
             if module in sys.modules:
-                yield module, name, getattr(sys.modules[module], name, None)
+                yield module, name, at_name(sys.modules[module], name)
 
     def look_for(self, parameters: Collection[object]) -> bool:
         """Look for names that lead to parameters which the loop has made, where it has made some since; return whether
@@ -73,6 +112,24 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
             if is_mutable and not name.startswith("__") and id(value) not in seen and not is_output_only(value):
                 seen.add(id(value))
                 yield module_name, name, value
+
+
+def _entries() -> Iterator[tuple[str, str, Mapping[str, object], object]]:
+    """Yield what modules and classes of libraries hold: module, name, what holds it, and the thing itself."""
+    for module_name, module in list(sys.modules.items()):
+        is_known = any(said(module_name, fact) for fact in ("stateless", "output"))
+        is_other = is_known or module_name.partition(".")[0] in FRAMEWORKS | sys.stdlib_module_names
+        if type(module) is not ModuleType or is_other or is_user_module(module):
+            continue
+        for name, value in list(vars(module).items()):
+            yield module_name, name, vars(module), value
+            if issubclass(type(value), type) and module_of(value) == module_name:
+                held = vars(value)
+                yield from ((module_name, f"{name}.{key}", held, each) for key, each in list(held.items()))
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _imports_framework(module: ModuleType) -> bool:

@@ -24,6 +24,9 @@ from detrain.runtime.session.epochs_again import EpochsAgain
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
 
+_LOOKS: Final = 4
+"""At so many batches of a loop's first epoch it is looked which numbers of libraries move."""
+
 
 class Session:
     """State of detrain in the user's process, one a process."""
@@ -169,6 +172,8 @@ class Session:
         if not position.is_in_phase:
             self._begin_alone(frame)
         recorder.begin_load()
+        if position.batch < _LOOKS and position.epoch <= 0:
+            parts.capture.look()
         if position.batch == 0 and recorder.elements.is_python and not recorder.holds:
             recorder.hold(lambda: parts.capture.held_generators(frame))
         parts.checkpointer.entered.note(loop, frame, contents.written_last)

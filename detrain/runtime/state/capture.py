@@ -22,7 +22,7 @@ from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.graph import unpack
 from detrain.python.inspect.library_globals import LibraryGlobals
-from detrain.python.inspect.names import is_frozen, is_user_class, own_attributes
+from detrain.python.inspect.names import at_name, is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules
@@ -75,7 +75,12 @@ class Capture:
         """The program enters a training loop. Returns the baseline."""
         self._settings.begin()
         self._modules.enter()
+        self._libraries.begin()
         return self.baseline(frame)
+
+    def look(self) -> None:
+        """See which numbers of libraries move."""
+        self._libraries.look()
 
     def held_generators(self, frame: FrameType) -> dict[str, Stream]:
         """Return the generators of random numbers that names lead to, through objects and collections of the program,
@@ -158,6 +163,7 @@ class Capture:
         loop: RunningLoop | None = None,
     ) -> Encoded:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
+        self.look()
         cells, changed = _cells(frame), self._settings.changed()
 
         def make() -> Encoder:
@@ -236,7 +242,8 @@ class Capture:
         roots: dict[str, Item] = {}
         kept: list[str] = []
         for library, name, value in self._libraries.values():
-            baseline.add(value, f"{library}.{name}")
+            if type(value) not in (int, float):
+                baseline.add(value, f"{library}.{name}")
         with self._adapters.at_rest():
             for root, values in _namespaces(frame):
                 for name, value in values.items():
@@ -267,7 +274,8 @@ class Capture:
         if names:
             self._libraries.find(names)
         for module, name, value in self._libraries.values():
-            baseline.add(value, f"{module}.{name}")
+            if type(value) not in (int, float):
+                baseline.add(value, f"{module}.{name}")
 
     def _called(self) -> dict[str, object]:
         """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
@@ -298,8 +306,10 @@ class Capture:
                     vars(module).update(_decode_names(decoder, own, vars(module), root))
                 elif rest in sys.modules:  # a library's: its objects are filled, and others do not take their names
                     known = {name: item for name, item in items.items() if self._libraries.has(rest, name)}
-                    others = _decode_names(decoder, known, vars(sys.modules[rest]), root)
-                    decoder.missing += [_path(root, name) for name in (*others, *(name for name in items if name not in known))]
+                    live = {name: at_name(sys.modules[rest], name) for name in known}
+                    others = _decode_names(decoder, known, live, root)
+                    left = [name for name, value in others.items() if not self._libraries.set(rest, name, value)]
+                    decoder.missing += [_path(root, name) for name in (*left, *(name for name in items if name not in known))]
                 else:
                     decoder.missing.append(f"module {rest!r} is not imported")
             elif kind == "attributes":
