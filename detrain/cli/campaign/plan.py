@@ -73,9 +73,10 @@ def plan(
     """
     import msgspec
 
-    from detrain.campaign.engine.header import Drawn, Header, Sampled, make, shared_out_by
+    from detrain.campaign.engine.header import Header, Sampled, make, shared_out_by
     from detrain.campaign.engine.second_phase import make_both
     from detrain.campaign.outcomes import read_thresholds
+    from detrain.campaign.planning.drawn_plan import Drawn
 
     if mode != "ISCA" and (epochs is not None or shares != "uniform"):
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")

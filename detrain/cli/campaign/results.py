@@ -88,8 +88,8 @@ def record(
         raise UsageError(f"nothing is run of trial {number}: {told}", "give another number")
     campaign = second_of(campaign) or campaign  # its trials go to the horizon
     facts, plan = campaign.plan.trial(number)
-    done = run_trial(campaign.subject, facts.model, campaign.header.seed, plan)
-    found = record_of(campaign.subject, done, campaign.header.thresholds)
+    header = campaign.header
+    found = record_of(campaign.subject, run_trial(campaign.subject, plan), facts.model, header.seed, header.thresholds)
     path = out or campaign.folder / f"trial-{number:06d}.json"
     write_record(path, found)
     if chosen.as_json:

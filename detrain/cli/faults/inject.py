@@ -14,7 +14,7 @@ from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
-from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
+from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
@@ -73,14 +73,13 @@ def command(
     check_writable(text)
     check_writable(out)
     cursor = parse_cursor(at) if at is not None else None
-    wanted: Wanted
     if model is not None:
         if Path(given.program).suffix in (".json", ".csv"):
             raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
         wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
     elif given.arguments:
         wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
-        of_record = {"--site": site} if isinstance(wanted, RecordedFault) else {}
+        of_record = {"--site": site} if wanted.record is not None else {}
         for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
             if value is not None:
                 raise UsageError(
@@ -90,7 +89,7 @@ def command(
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
-    if isinstance(wanted, RecordedFault):
+    if wanted.record is not None:
         check_same(wanted.record, subject, allow_environment=False)
     cursor = cursor or wanted.when.at
     if permanent and steps is not None:
@@ -108,7 +107,7 @@ def command(
         least=LEAST_WITH_GUARD if guard else 0,
     )
     trial = try_fault(subject, wanted, experiment)
-    record = record_of(subject, trial, limits)
+    record = record_of(subject, trial, wanted.model, wanted.seed, limits)
     path = out or subject.folder / file_name(record)
     write_record(path, record)
     if plot is not None:
