@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,17 +38,43 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
     moments = Moments(owner, owner, lambda: variables, owner, owner)
     before = {key: variable.numpy().tobytes() for key, variable in variables.items()}
 
-    by_reference, copied = moments.hold(on_host=False), moments.hold(on_host=True)
+    ways, found = [], []
+    for on_host in (False, True):
+        ways.append(moments.hold(on_host=on_host))
+        assert moments.pulls.latest is not None
+        found.append(moments.pulls.latest.values)
 
-    assert all(isinstance(value, tf.Tensor) for value in by_reference.values.values())
-    assert all(isinstance(value, np.ndarray | np.generic) for value in copied.values.values())
-    read = {key: np.asarray(value) for key, value in by_reference.values.items()}
-    assert not any(np.shares_memory(copied.values[key], read[key]) for key in read)
-    for held in (copied, by_reference):
+    by_reference, copied = found
+    assert all(isinstance(value, tf.Tensor) for value in by_reference.values())
+    assert all(isinstance(value, np.ndarray | np.generic) for value in copied.values())
+    read = {key: np.asarray(value) for key, value in by_reference.items()}
+    assert not any(np.shares_memory(copied[key], read[key]) for key in read)
+    for put_back in reversed(ways):
         for variable in variables.values():
             variable.assign(tf.zeros_like(variable))
-        assert moments.put_back(held) == []
+        put_back()
         assert {key: variable.numpy().tobytes() for key, variable in variables.items()} == before
+
+
+def test_what_iterators_hand_out_is_kept_as_long_as_the_moment_is() -> None:
+    pytest.importorskip("tensorflow")
+    from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, TensorFlowHeldState
+
+    class Counts:
+        detrain_pulled = 0
+
+    pulls, iterator, numbers = IteratorPulls(), Counts(), itertools.count()
+    draw = lambda _iterator: next(numbers)  # noqa: E731
+    held = TensorFlowHeldState(0, 0, {}, frozenset(), {}, {}, {}, weakref.WeakSet([iterator]), (0, {}))
+    pulls.follow(held)
+    first = [pulls.next(iterator, draw) for _ in range(2)]
+    pulls.take_back(held)
+
+    assert [pulls.next(iterator, draw) for _ in range(3)] == [*first, 2]
+    assert [value for _iterator, value in held.pulls] == [0, 1, 2]
+    del held
+    assert pulls.latest is None
+    assert pulls.next(iterator, draw) == 3
 
 
 def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes_so_is_not(tmp_path: Path) -> None:

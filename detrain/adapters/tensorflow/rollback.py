@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
 
+from detrain.adapters.api import Again
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
@@ -26,23 +29,26 @@ class TensorFlowRollback:
     ) -> None:
         self._moments, self._datasets, self._fit, self._births, self._building = moments, datasets, fit, births, building
         self._kept_masks = kept_masks
-        self.hold, self.put_back, self.release = moments.hold, moments.put_back, moments.release
-        self.begin_load, self.end_load, self.load_again = moments.begin_load, moments.end_load, moments.load_again
+        self.hold = moments.hold
 
     def irreversible(self) -> list[str]:
-        """Return, in words, what steps move on that `put_back` cannot put back."""
+        """Return, in words, what steps move on that no held state can put back."""
         return [*self._datasets.irreversible(), *self._kept_masks(), *self._moments.set_by_loaders]
 
-    def is_pure(self, loader: object) -> bool:
-        """Return whether a loader runs no Python of the program."""
-        return self._fit.is_pure(loader) or self._moments.is_pure(loader)
+    def begin_load(self) -> Callable[[], Again]:
+        """Keep nothing while a batch loop loads."""
+        end = self._moments.begin_load()
+        return lambda: partial(self._again, end())
 
-    def goes_back(self, loader: object) -> bool:
-        """Iterators of tf.data cannot be set back."""
-        return False
+    def way_of(self, loader: object) -> Literal["handed out", ""]:
+        """Iterators of tf.data cannot be set back; where a load runs no Python, its batches can be kept."""
+        return "handed out" if self._fit.is_pure(loader) or self._moments.is_pure(loader) else ""
 
-    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
-        """Return a step of `fit` that fetches these batches."""
+    def _again(self, count: Callable[[], None], item: object, fetched: Sequence[list[Array]]) -> object | None:
+        """Count what the load made; return a step of `fit` that fetches these batches."""
+        count()
+        if not fetched:
+            return None
         counts = self._births.top_counts()
         try:
             with self._building.not_noted():

@@ -9,6 +9,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import gen_resource_variable_ops
 
-from detrain.adapters.api import Watched
+from detrain.adapters.api import CannotGoBackError, PutBack, Watched
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.guard.step_norms import Inside
@@ -90,22 +91,11 @@ def wide(value: Any) -> Any:
     return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What one load of a batch loop made: how many of each label, and iterators over each shuffled set."""
-
-    births: dict[str, int]
-    made: dict[str, int]
-    given: dict[str, int]
-    """Seeds that shuffled sets gave."""
-    has_changed_variables: bool
-
-
 def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class TensorFlowHeldState:
     """The variables, and what names and counts them, at a moment."""
 
@@ -126,15 +116,15 @@ class TensorFlowHeldState:
     sets: list[tuple[weakref.ref[Any], str, object]] = field(default_factory=list)
     """Attributes of Keras's objects that have been set since, likewise, and what they were."""
     following: TensorFlowHeldState | None = None
-    loaded: Loaded | None = None
-    """What the load behind this moment made."""
+    made_by_load: dict[str, int] | None = None
+    """How many iterators over each shuffled set the load behind this moment made."""
 
 
 class IteratorPulls:
     """What iterators hand out after a moment that is held."""
 
     def __init__(self) -> None:
-        self.latest: TensorFlowHeldState | None = None
+        self._latest: weakref.ref[TensorFlowHeldState] | None = None
         self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.is_loading = False
         """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
@@ -142,14 +132,26 @@ class IteratorPulls:
         """Iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change what bodies
         read."""
 
+    @property
+    def latest(self) -> TensorFlowHeldState | None:
+        """The newest moment, while its holder keeps it."""
+        return None if self._latest is None else self._latest()
+
+    def follow(self, held: TensorFlowHeldState) -> None:
+        """A moment has been held."""
+        if (before := self.latest) is not None:
+            before.following = held
+        self._latest = weakref.ref(held)
+
     def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """Return the next element of an iterator: one that was taken back, or a new one."""
         waiting = self._again.get(iterator)
         value = waiting.pop(0) if waiting else original(iterator)
-        if self.latest is not None and not self.is_loading:
-            self.latest.pulls.append((weakref.ref(iterator), value))
+        latest = None if self.is_loading else self.latest
+        if latest is not None:
+            latest.pulls.append((weakref.ref(iterator), value))
             name = getattr(iterator, "detrain_python", "")
-            if name and iterator in self.latest.iterators:
+            if name and iterator in latest.iterators:
                 self.by_python.add(name)
         return value
 
@@ -168,7 +170,7 @@ class IteratorPulls:
         for iterator, values in taken.items():
             self._again[iterator] = values + self._again.get(iterator, [])
             iterator.detrain_pulled -= len(values)
-        held.pulls, held.following, self.latest = [], None, held
+        held.pulls, held.following, self._latest = [], None, weakref.ref(held)
 
 
 def _chain(held: TensorFlowHeldState | None) -> Iterator[TensorFlowHeldState]:
@@ -217,7 +219,6 @@ class Moments:
         self._signed: set[str] = set()
         self._looks = 0
         self._reader: tuple[int, Reader, frozenset[str]] | None = None
-        self._before_load: tuple[dict[str, int], dict[str, int], dict[str, int], int] = ({}, {}, {}, 0)
         self.is_compared = False
         """Whether the steps behind a way back are compared with those of a run that never went back: what has been
         traced or built since may stay then."""
@@ -226,8 +227,9 @@ class Moments:
 
     def note_set(self, owner: Any, name: str, before: object) -> None:
         """An attribute of one of Keras's objects has been set."""
-        if self.pulls.latest is not None:
-            self.pulls.latest.sets.append((weakref.ref(owner), name, before))
+        latest = self.pulls.latest
+        if latest is not None:
+            latest.sets.append((weakref.ref(owner), name, before))
             if self.pulls.is_loading:
                 self.set_by_loaders.add(f"{name} of {type(owner).__name__}, which the loader sets")
 
@@ -285,7 +287,7 @@ class Moments:
             self._signed.add(key)
         return key in self._signed
 
-    def hold(self, *, on_host: bool) -> TensorFlowHeldState:
+    def hold(self, *, on_host: bool) -> PutBack:
         """Hold the variables by reference, or copies of them in the host's memory."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
@@ -307,21 +309,18 @@ class Moments:
             weakref.WeakSet(self.iterators),
             self._draws.state(),
         )
-        if self.pulls.latest is not None:
-            self.pulls.latest.following = held
-        self.pulls.latest = held
-        return held
+        self.pulls.follow(held)
+        return partial(self._put_back, held)
 
-    def put_back(self, held: object) -> list[str]:
+    def _put_back(self, held: TensorFlowHeldState) -> None:
         """Put variables, names and iterators back. What has been made since cannot be unmade."""
-        assert isinstance(held, TensorFlowHeldState)
         reasons = []
         if held.generation != self._generation:
             reasons.append("variables have been made or dropped since")
         is_built = held.built != len(self._building.units())
         if is_built and not self.is_compared:
             reasons.append("functions have been traced or layers built since")
-        made, in_loads = self._sets.made(), [moment.loaded.made for moment in _chain(held) if moment.loaded is not None]
+        made, in_loads = self._sets.made(), [moment.made_by_load or {} for moment in _chain(held)]
         given = self._sets.given()
         new = [key for key in made if made[key] != held.made.get(key, 0) + sum(load.get(key, 0) for load in in_loads)]
         if any(key in held.made and (key not in given or key not in held.given) for key in new):
@@ -330,7 +329,7 @@ class Moments:
         if any(has_value(alive[key]) for key in held.uninitialized if key in alive):
             reasons.append("variables have been initialized since")
         if reasons:
-            return reasons
+            raise CannotGoBackError("; ".join(reasons))
         self.inside.forget()
         for key, value in held.values.items():
             with tf.device(alive[key].handle.device):
@@ -348,50 +347,33 @@ class Moments:
         self._draws.go_back(held.draws)
         self._sets.set_given(held.given)
         self.pulls.take_back(held)
-        return []
 
-    def release(self) -> None:
-        """Keep what iterators hand out no longer."""
-        self.pulls.latest = None
-
-    def begin_load(self) -> None:
-        """Keep nothing while a batch loop loads."""
+    def begin_load(self) -> Callable[[], Callable[[], None]]:
+        """Keep nothing while a batch loop loads. Returns what ends that, and returns what counts the same again."""
         self.pulls.is_loading = True
         held = self.pulls.latest
         # Reading takes a third of a ms.
-        given = held.given if held is not None and held.loaded is None else self._sets.given()
-        self._before_load = self._births.top_counts(), dict(self._sets.made()), given, self._generation
+        given = held.given if held is not None and held.made_by_load is None else self._sets.given()
+        births, made, generation = self._births.top_counts(), dict(self._sets.made()), self._generation
 
-    def end_load(self) -> Loaded:
-        """Keep what iterators hand out again.
+        def end() -> Callable[[], None]:
+            self.pulls.is_loading = False
+            grown = _growth(births, self._births.top_counts()), _growth(given, self._sets.given())
+            if (latest := self.pulls.latest) is not None:
+                latest.made_by_load = _growth(made, self._sets.made())
+            return partial(self._count_again, *grown, has_changed_variables=generation != self._generation)
 
-        Returns what the load made, which is there when its batch is handed out again.
-        """
-        self.pulls.is_loading = False
-        births, made, given, generation = self._before_load
-        loaded = Loaded(
-            _growth(births, self._births.top_counts()),
-            _growth(made, self._sets.made()),
-            _growth(given, self._sets.given()),
-            generation != self._generation,
-        )
-        if self.pulls.latest is not None:
-            self.pulls.latest.loaded = loaded
-        return loaded
+        return end
 
-    def load_again(self, loaded: object) -> list[str]:
-        """Count what a load made, without the load; or return why that cannot be."""
-        assert isinstance(loaded, Loaded)
-        if loaded.has_changed_variables:
-            return ["the loader makes or drops variables"]
+    def _count_again(self, births: dict[str, int], given: dict[str, int], *, has_changed_variables: bool) -> None:
+        """Count what a load made, of each label, and the seeds that shuffled sets gave, without the load."""
+        if has_changed_variables:
+            raise CannotGoBackError("the loader makes or drops variables")
         counts = self._births.top_counts()
-        self._births.set_top_counts(
-            {label: counts.get(label, 0) + loaded.births.get(label, 0) for label in {*counts, *loaded.births}}
-        )
-        if loaded.given:
-            given = self._sets.given()
-            self._sets.set_given({key: given.get(key, 0) + count for key, count in loaded.given.items()})
-        return []
+        self._births.set_top_counts({label: counts.get(label, 0) + births.get(label, 0) for label in {*counts, *births}})
+        if given:
+            known = self._sets.given()
+            self._sets.set_given({key: known.get(key, 0) + count for key, count in given.items()})
 
     def is_pure(self, loader: object) -> bool:
         """Return whether an iterator is of tf.data, and no stage of it runs Python."""
