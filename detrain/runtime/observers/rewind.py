@@ -16,7 +16,6 @@ import msgspec
 
 from detrain.adapters.api import CannotGoBackError
 from detrain.base.cursor import NOTHING, Address, Cursor
-from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.frames import names_of, user_frames, write_locals
@@ -24,7 +23,7 @@ from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.trials_in_process import EQUAL, TrialsInProcess
-from detrain.runtime.rollback.ring import Moment, Ring, RingParts
+from detrain.runtime.rollback.ring import Moment, Ring
 from detrain.runtime.state.whole_state import WholeState
 
 _ProgramState = tuple[str, object]
@@ -41,13 +40,14 @@ class Rewind(Ring):
     def __init__(
         self,
         campaign: TrialsInProcess,
-        parts: RingParts,
+        whole: WholeState,
         guard: Guard | None,
         set_baseline: Callable[[Baseline], None],
-        whole: WholeState,
     ) -> None:
-        super().__init__(1, parts, guard)
-        self._campaign, self._set_baseline, self._whole = campaign, set_baseline, whole
+        super().__init__(1, whole, guard)
+        self._campaign, self._set_baseline = campaign, set_baseline
+        self._series: object = None
+        """What the series remembered at the moment."""
         self._reference: tuple[StepLine, _ProgramState] | None = None
         """The step without a fault that was done last, and the state behind it."""
         self._is_away = False
@@ -142,10 +142,7 @@ class Rewind(Ring):
             if not is_here or not any(self._campaign.plan.at[1:]):
                 self._campaign.leave(str(error))
             self._campaign.give_up(str(error))
-        bounds, series = cast(tuple[Mark, object], moment.mark)
-        if self.guard is not None:
-            self.guard.go_back(bounds)
-        self._campaign.set_series_state(series)
+        self._campaign.set_series_state(self._series)
         self._campaign.next()
         if self._is_start(moment.address):  # the moment that is held is this trial's, too
             self._campaign.note_start()
@@ -203,7 +200,7 @@ class Rewind(Ring):
             campaign.stop(EQUAL)
 
     def _state_of(self, loop: RunningLoop, frame: FrameType) -> _ProgramState:
-        state = self._whole.digest(frame, loop, self._parts.baseline(), self._campaign.plan.at, self._moments[0].files)
+        state = self._whole.digest(frame, loop, self._campaign.plan.at, self._moments[0].files)
         return state, self._campaign.series_state()
 
     # Forward.
@@ -212,10 +209,6 @@ class Rewind(Ring):
     def is_again(self) -> bool:
         """Whether the load that comes next has been done before."""
         return not self._is_away and super().is_again
-
-    def mark(self) -> object:
-        """Return what the bounds and the series are."""
-        return self.guard.bounds.mark() if self.guard is not None else ({}, ()), self._campaign.series_state()
 
     def hold(self, address: Address, batches_done: int, source: Any, frame: FrameType) -> None:
         """Hold the moment before a load, if a trial starts here; else note that a load follows."""
@@ -238,7 +231,8 @@ class Rewind(Ring):
             self.clear()
         self._moments = []
         super().hold(address, batches_done, source, frame)
-        self._kept = source.iterator, _place(frame), self._parts.baseline()
+        self._series = self._campaign.series_state()
+        self._kept = source.iterator, _place(frame), self._whole.baseline()
         self._names = dict(next((names_of(each) for each in user_frames(frame)), {}))
         self._moments[0].load = load
         self._moments += ahead

@@ -15,7 +15,8 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import FaultPersists
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.process import children
-from detrain.runtime.rollback.ring import Moment, Ring, RingParts
+from detrain.runtime.rollback.ring import Moment, Ring
+from detrain.runtime.state.whole_state import WholeState
 from detrain.store import Catalogue
 
 
@@ -27,8 +28,10 @@ class Recovery(Ring):
 
     guard: Guard
 
-    def __init__(self, guard: Guard, parts: RingParts, config: Config, write_waiting: Callable[[], None], *, on_host: bool) -> None:
-        super().__init__(DEPTH if guard.recovers else 0, parts, guard, on_host=on_host)
+    def __init__(
+        self, guard: Guard, whole: WholeState, config: Config, write_waiting: Callable[[], None], *, on_host: bool
+    ) -> None:
+        super().__init__(DEPTH if guard.recovers else 0, whole, guard, on_host=on_host)
         self._config, self._catalogue, self._write_waiting = config, Catalogue(Path(config.home)), write_waiting
         self._said: set[str] = set()
         self._cursor, self._batches_done = Cursor(0, 0, 0), 0
@@ -50,14 +53,9 @@ class Recovery(Ring):
         except CannotGoBackError as error:
             self.fail(str(error))
         self._put_aside(moment.batches_done)
-        self.guard.bounds.go_back(moment.mark)  # type: ignore[arg-type]
         steps = batches_done - moment.batches_done
         self.guard.note_way(cursor, batches_done, back_to=Cursor(*moment.address, "load"), steps=steps)
         return moment
-
-    def mark(self) -> object:
-        """Return what the bounds are."""
-        return self.guard.bounds.mark()
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
         """Hold the moment before a load, and say what stands in its way."""

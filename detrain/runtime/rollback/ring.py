@@ -17,29 +17,26 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
-from detrain.adapters.group import Adapters
 from detrain.base.cursor import NOTHING, Address, Cursor, FileState
 from detrain.base.digest import Array
+from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
-from detrain.python.codec.api import Baseline
 from detrain.python.codec.in_process import Live
 from detrain.python.codec.kinds import describe, make_again
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position
 from detrain.python.inspect.user_modules import user_modules
-from detrain.python.outside.open_files import Files
 from detrain.python.process import children, pool_jobs
-from detrain.python.process.random_streams import Streams
-from detrain.runtime.state.capture import Capture
+from detrain.runtime.state.whole_state import WholeState
 
+_NO_BOUNDS: Final[Mark] = ({}, ())
 _SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -79,8 +76,7 @@ class Moment:
     files: Mapping[str, FileState] = field(default_factory=dict)
     names: dict[str, set[str]] = field(default_factory=dict)
     """Names in the user's modules."""
-    mark: object = None
-    """What the holder wants to have back."""
+    bounds: Mark = _NO_BOUNDS
     way: Callable[[], Iterator[Any]] | None = None
     """Makes what the loop draws from as it was, where frameworks bring their loaders back: batches are loaded again
     then, and none is kept."""
@@ -93,27 +89,13 @@ class Moment:
         return self.source() is source and self.frame == id(frame)
 
 
-@dataclass(frozen=True, slots=True)
-class RingParts:
-    """What moments are made of, and put back by."""
-
-    capture: Capture
-    adapters: Adapters
-    streams: Streams
-    files: Files
-    baseline: Callable[[], Baseline]
-    """Returns what was there before the loop."""
-    kept_in: Path
-    """Where files are kept that are cut off."""
-
-
 class Ring:
     """The last `depth` moments of the batch loop that is running; with none, there is no way back."""
 
-    def __init__(self, depth: int, parts: RingParts, guard: Guard | None, *, on_host: bool = False) -> None:
+    def __init__(self, depth: int, whole: WholeState, guard: Guard | None, *, on_host: bool = False) -> None:
         self._depth, self._on_host = depth, on_host
         self.guard = guard
-        self._parts, self._capture, self._adapters, self._streams = parts, parts.capture, parts.adapters, parts.streams
+        self._whole, self._capture, self._adapters, self._streams = whole, whole.capture, whole.adapters, whole.streams
         self._moments: list[Moment] = []
         self._next = 0
         """Number of the moment whose load comes next; below their count while steps are run again."""
@@ -126,10 +108,6 @@ class Ring:
 
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
         """Go back, if it is time; return the moment to go on from. May end the process."""
-        raise NotImplementedError
-
-    def mark(self) -> object:
-        """Return what of the holder's goes back with a moment."""
         raise NotImplementedError
 
     def fail(self, why: str) -> NoReturn:
@@ -170,9 +148,9 @@ class Ring:
             id(frame),
             state,
             [part.hold(on_host=self._on_host) for part in self._adapters.rollback],
-            self._parts.files.state(),
+            self._whole.files.state(),
             {name: set(vars(module)) for name, module in user_modules().items()},
-            self.mark(),
+            _NO_BOUNDS if self.guard is None else self.guard.bounds.mark(),
             self._way_back(source, state),
         )
         if self.is_again:
@@ -256,12 +234,14 @@ class Ring:
         for name, module in user_modules().items():
             for new in set(vars(module)) - oldest.names.get(name, set(vars(module))):
                 del vars(module)[new]
-        files = self._parts.files
-        files.restore({**files.untouched(), **oldest.files}, self._parts.kept_in)
+        files = self._whole.files
+        files.restore({**files.untouched(), **oldest.files}, self._whole.kept_in)
         if oldest.way is not None:
             source.iterator = oldest.way()
             self._moments = [oldest]
         self._next = 0
+        if self.guard is not None:
+            self.guard.go_back(oldest.bounds)
         return oldest
 
     def _served(self, frame: FrameType) -> object:
@@ -283,7 +263,7 @@ class Ring:
         return refetched[0] if load.fetched else load.item
 
     def _put_back(self, state: _StateAtCut, frame: FrameType) -> None:
-        self._require_all(self._capture.restore_live(frame, state.python, self._parts.baseline()))
+        self._require_all(self._capture.restore_live(frame, state.python, self._whole.baseline()))
         self._streams.write(state.streams)
 
     @staticmethod
@@ -294,7 +274,7 @@ class Ring:
     # What is there.
 
     def _state(self, frame: FrameType) -> _StateAtCut:
-        python = self._capture.encode_live(frame, self._parts.baseline())
+        python = self._capture.encode_live(frame, self._whole.baseline())
         places = [(value, path, _place(value)) for value, path in python.opaque]
         return _StateAtCut(python, self._streams.read(), places, dict(self._streams.drawn))
 

@@ -23,7 +23,7 @@ from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.observers.trials_in_process import TrialsInProcess
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.rollback.recovery import Recovery
-from detrain.runtime.rollback.ring import Ring, RingParts
+from detrain.runtime.rollback.ring import Ring
 from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.checkpointer import Checkpointer
 from detrain.runtime.session.just_in_time import JustInTime
@@ -88,9 +88,6 @@ class Parts:
         self.guards_gradients = False
         self.recovery: Ring | None = None
         """Looks for hardware faults at each cut, and goes back."""
-        if config.guard:
-            mode, ring = config.guard, config.guard_ring
-            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -101,9 +98,14 @@ class Parts:
         beside = (self.world.contents, self.recorder.pulls, now)
         self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.strict, allowed=config.allow_lost)
         self.recorder.batches.suspects = self.uncaptured.named
+        baseline = lambda: self.baselines.at_first_batch  # noqa: E731
+        parts = (self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
+        self._whole = WholeState(*parts, baseline, catalogue.folder)
+        if config.guard:
+            mode, ring = config.guard, config.guard_ring
+            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         if isinstance(self.experiment, TrialsInProcess):
-            whole = WholeState(self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
-            self.recovery = Rewind(self.experiment, self._ring_parts(), self.guard, self.baselines.set_at_first_batch, whole)
+            self.recovery = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:
@@ -158,11 +160,7 @@ class Parts:
         log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
-        self.recovery = Recovery(self.guard, self._ring_parts(), config, self._write_waiting, on_host=ring == "host")
-
-    def _ring_parts(self) -> RingParts:
-        baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-        return RingParts(self.capture, self.adapters, self.streams, self.files, baseline, self.catalogue.folder)
+        self.recovery = Recovery(self.guard, self._whole, config, self._write_waiting, on_host=ring == "host")
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
         """Return what an adapter is made with."""
