@@ -12,6 +12,7 @@ from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
 from detrain.cli.shared.options import After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, program_command
+from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
@@ -119,7 +120,7 @@ def plan(
         header = msgspec.structs.replace(header, sampled=sampled)
     made = (make if second is None else make_both)(header, Path(chosen.home), chosen.name)
     if chosen.as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(made.header), indent=1).decode())
+        print_json(made.header)
         return 0
     click.echo(f"{made.header.count:,} trials, plan {made.header.digest}, in {made.folder}")
     if made.header.two_phase is not None:

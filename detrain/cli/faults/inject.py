@@ -19,7 +19,7 @@ from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TimeLimit, takes_options
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
 from detrain.faults.record import FaultRecord, write_record
@@ -115,7 +115,7 @@ def command(
     if text is not None:
         write_text(text, subject, trial)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
+        print_json(record)
     else:
         _show(record, trial)
         messages.say(f"the record is {path}; `detrain replay {path} {given.program}` runs it again")
@@ -134,7 +134,6 @@ def _end(text: str | None) -> tuple[int | None, Address | None]:
 
 def _show(record: FaultRecord, trial: Trial) -> None:
     """Print a trial for a person."""
-    from rich.table import Table
     from rich.text import Text
 
     printer = console()
@@ -157,17 +156,15 @@ def _show(record: FaultRecord, trial: Trial) -> None:
         printer.print(f"  not in {len(record.missed)} of these steps, where the site did not run, or had another shape: {steps}")
     if not trial.is_unarmed_equal:
         printer.print("  with the site in place the program's bits are others: the golden run has it in place, too")
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["loss", *sorted({name for step in record.steps for name in step.series} - {"loss"})]
-    for column in ("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"):
-        table.add_column(column, justify="right")
+    shown = table(("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"), left=())
     known = trial.golden.by_cursor()
     for step in record.steps[:8]:
         golden = known.get(step.at)
         cells = [_number(run.series.get(name)) if run is not None else "" for name in names for run in (golden, step)]
         same = "" if golden is None or not step.state else "equal" if golden.state == step.state else "differs"
-        table.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
-    printer.print(table)
+        shown.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
+    printer.print(shown)
     if len(record.steps) > 8:
         printer.print(f"  … {len(record.steps) - 8} more steps")
     if record.alarm is not None:

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import click
-import msgspec
-
 from detrain.base import messages
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
@@ -27,7 +24,7 @@ from detrain.cli.shared.options import (
     TrialLimit,
     program_command,
 )
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.faults.statistics.wilson import wilson
@@ -98,7 +95,7 @@ def command(
     if plot is not None and in_order:
         plot_campaign(plot, in_order, golden)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(in_order), indent=1).decode())
+        print_json(in_order)
     else:
         _show(in_order, trials - len(records), folder, has_guard=guard)
     return 0
@@ -111,16 +108,12 @@ def _described(record: FaultRecord) -> str:
 
 
 def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_guard: bool) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     of_guard = ("seen in 2 steps", "later", "95 % interval of seen in 2") if has_guard else ()
-    for column in ("outcome", "trials", "share", "95 % interval", *of_guard):
-        table.add_column(column, justify="left" if column == "outcome" else "right")
+    counts = table(("outcome", "trials", "share", "95 % interval", *of_guard), left=("outcome",))
     for row in rows_of(records):
-        table.add_row(*row[: len(table.columns)])
+        counts.add_row(*row[: len(counts.columns)])
     printer = console()
-    printer.print(table)
+    printer.print(counts)
     if unfired:
         printer.print(f"{unfired} drawn faults did not fire and are not counted")
     printer.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import click
-import msgspec
-
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import Experiment, parse_cursor
 from detrain.faults.sites import Site, matching
 
@@ -41,24 +38,20 @@ def command(
     contractions = [site for site in fitting if site.is_contraction]
     shown = contractions if contractions and pattern is None and not is_all else fitting
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        print_json(shown)
         return 0
     _print(shown, len(found))
     return 0
 
 
 def _print(sites: list[Site], total: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("site", "label", "operands", "elements", "runs", ""):
-        table.add_column(column, justify="right" if column in ("elements", "runs") else "left", overflow="fold")
+    shown = table(("site", "label", "operands", "elements", "runs", ""), left=("site", "label", "operands", ""))
     for site in sites:
         operands = "\n".join(f"{name} {_shape(operand.shape)} {operand.dtype}" for name, operand in site.operands.items())
         elements = "\n".join(f"{operand.elements:,}" for operand in site.operands.values())
-        table.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
+        shown.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
     printer = console()
-    printer.print(table)
+    printer.print(shown)
     dead = sum(not site.is_alive for site in sites)
     replicas = max(site.replicas for site in sites)
     text = f"{len(sites)} of {total} sites" + (f", {dead} of them dead" if dead else "")
