@@ -30,18 +30,12 @@ class TrialsInProcess(ExperimentRun):
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._waiting = list(plans)
-        self._is_over = False
         super().__init__(plans, tensors, drain)
 
     @property
     def plans(self) -> Sequence[Experiment]:
         """The experiments that are not over."""
         return self._waiting
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the trial has ended, so that the run has to go back."""
-        return self._is_over
 
     @property
     def is_begun(self) -> bool:
@@ -56,53 +50,28 @@ class TrialsInProcess(ExperimentRun):
     @property
     def may_be_equal(self) -> bool:
         """Whether the faulty step, and it alone, has been done."""
-        return self._done == 1 and self._has_fired and not self._is_over
+        return self._done == 1 and self._has_fired and not self.is_over
 
     def stop(self, why: str) -> None:
         """End the trial."""
-        if not self._is_ending and not self._is_over:
+        if not self._is_ending and not self.is_over:
             self._write(Log(end=why))
-            self._is_over = True
+            self.is_over = True
 
     def ends_with_error(self, error: Exception, frame: FrameType) -> bool:
         """End the trial with an exception that the program does not catch, as it would end the process."""
-        is_of_trial = self._body is not None and self._body >= self.plan.at and self.plan.ends_with_loop and not self._is_over
+        is_of_trial = self._body is not None and self._body >= self.plan.at and self.plan.ends_with_loop and not self.is_over
         if not is_of_trial or self._instruments is None or any(map(catches, user_frames(frame))):
             return False
         if self._is_armed:
             self._instruments.disarm()
         self._write(Log(crash=type(error).__name__))
-        self._is_over = True
+        self.is_over = True
         return True
-
-    def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
-        """The body of a batch, if there was one, is over."""
-        if not self._is_over:
-            super().end_body(kept, is_last=is_last)
-
-    def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
-        """The guard has seen something at the end of a body."""
-        if not self._is_over:
-            super().note_alarm(variable, norm, bound, kind)
-
-    def end_loop(self) -> None:
-        """The training loop is over."""
-        if not self._is_over:
-            super().end_loop()
-
-    def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
-        """An epoch is over, what comes after its batches (validation) included."""
-        if not self._is_over:
-            super().end_epoch(phase, epoch, kept)
-
-    def end_load(self) -> None:
-        """The loader has run out."""
-        if not self._is_over:
-            super().end_load()
 
     def finish(self) -> None:
         """The program ends."""
-        if self._is_over:
+        if self.is_over:
             self.leave("the training loop has been left behind a trial")
         super().finish()
 
@@ -126,7 +95,7 @@ class TrialsInProcess(ExperimentRun):
         self._waiting.pop(0)
         if not self._waiting:
             self._exit()
-        self._is_over = False
+        self.is_over = False
         self._log.close()
         self._take_up(self._waiting[0])
 
@@ -140,7 +109,7 @@ class TrialsInProcess(ExperimentRun):
 
     def give_up(self, why: str) -> NoReturn:
         """End the process: there is no exact way back."""
-        if self._is_over:
+        if self.is_over:
             self._waiting.pop(0)
             if self._waiting:
                 self._take_up(self._waiting[0])
