@@ -208,6 +208,7 @@ class Moments:
         self._births, self._building, self._alive, self._draws, self._sets = births, building, alive, draws, sets
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pulls = IteratorPulls()
+        self._are_pure: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._generation = 0
         """Goes up with each variable that is made or gone."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
@@ -377,7 +378,11 @@ class Moments:
 
     def is_pure(self, loader: object) -> bool:
         """Return whether an iterator is of tf.data, and no stage of it runs Python."""
-        return isinstance(loader, iterator_ops.OwnedIterator) and not runs_python(loader._dataset)
+        if not isinstance(loader, iterator_ops.OwnedIterator):
+            return False
+        if loader not in self._are_pure:
+            self._are_pure[loader] = not runs_python(loader._dataset)
+        return self._are_pure[loader]
 
 
 def runs_python(dataset: Any) -> bool:
