@@ -101,21 +101,21 @@ class TrialsInProcess(ExperimentRun):
 
     def leave(self, why: str) -> NoReturn:
         """End the process: another one can begin the next trial."""
-        self._waiting.pop(0)
-        if self._waiting:
-            self._take_up(self._waiting[0])
-            self._write(Log(left=why))
-        self._exit()
+        self._tell_next(Log(left=why))
 
     def give_up(self, why: str) -> NoReturn:
         """End the process: there is no exact way back."""
         if self.is_over:
-            self._waiting.pop(0)
-            if self._waiting:
-                self._take_up(self._waiting[0])
-                self._write(Log(obstacle=why))
-        else:  # in the middle of a trial whose batches cannot be handed out again
-            self._write(Log(obstacle=why))
+            self._tell_next(Log(obstacle=why))
+        self._write(Log(obstacle=why))  # in the middle of a trial whose batches cannot be handed out again
+        self._exit()
+
+    def _tell_next(self, why: Log) -> NoReturn:
+        """End the process, and say in the next trial's log why."""
+        self._waiting.pop(0)
+        if self._waiting:
+            self._take_up(self._waiting[0])
+            self._write(why)
         self._exit()
 
     def series_state(self) -> object:
