@@ -189,7 +189,8 @@ class Ring:
 
     def end_load(self) -> list[Again]:
         """The loader has returned a batch, or has run out. Returns what hands the batch out again."""
-        return [end() for end in self._loading]
+        ends, self._loading = self._loading, []
+        return [end() for end in ends]
 
     def keep(self, item: object, loader: object, frame: FrameType) -> None:
         """Keep what a load has returned."""
