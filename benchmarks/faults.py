@@ -341,7 +341,6 @@ def trials(trained: Trained, rounds: int) -> None:
     from detrain.campaign.batch_of_trials import run_together
     from detrain.campaign.planning.drawn_plan import DrawnPlan
     from detrain.campaign.subject import Subject
-    from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
     from detrain.faults.population.facts import DIGESTS_EVERY
     from detrain.launcher.program import Program
@@ -350,7 +349,7 @@ def trials(trained: Trained, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(Program.find(str(trained.program), is_module=False), trained.arguments, Path(folder))
         sites = [site for site in subject.sites() if site.is_contraction]
-        golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
+        golden = subject.whole()
         steps = [(0, 0, batch) for batch in range(1, 1 + 2 * trained.count)]
         plan_of_all = DrawnPlan(3, len(steps), list(PUBLISHED.values()), {0: sites}, steps, lambda _at: sites, after=TRIAL)
         drawn = {number: plan_of_all.trial(number)[1] for number in range(len(steps))}

@@ -53,7 +53,7 @@ def try_fault(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial
             return run_trial(subject, msgspec.structs.replace(experiment, injection=listed))
         except FaultNotFired as error:
             reason = error
-    found = wanted.among(subject.sites(msgspec.structs.replace(experiment, until=None, count=1)))
+    found = wanted.among(subject.sites(experiment.at))
     if found == listed:
         raise reason
     return run_trial(subject, msgspec.structs.replace(experiment, injection=found))

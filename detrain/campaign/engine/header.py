@@ -23,7 +23,6 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
-from detrain.faults.experiment import Experiment
 from detrain.faults.outcome_classes import Outcome, Thresholds
 from detrain.faults.population.facts import CampaignPlan
 from detrain.faults.population.frame import Selection
@@ -269,15 +268,11 @@ def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResul
             least=least,
             path=listing.name.list_name,
         )
-        return listed, _whole(subject)
+        return listed, subject.whole()
     if header.sampled is not None:
         profile, sampled = profile_for(subject), header.sampled
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, shares=None)
         if sampled.allocation:
             plan = replace(plan, allocation=sampled.allocation)
-        return plan, _whole(subject)
+        return plan, subject.whole()
     return drawn_plan(subject, header.drawn or Drawn(), seed=header.seed, count=header.count, after=header.after)
-
-
-def _whole(subject: Subject) -> TrialResult:
-    return subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)

@@ -138,11 +138,10 @@ def drawn_plan(subject: Subject, drawn: Drawn, *, seed: int, count: int, after: 
     first, last = _epochs(drawn.epochs)
 
     def sites_of(at: Address | None) -> list[Site]:
-        listed = subject.sites(Experiment(log="", at=at) if at is not None else None)
-        return select(listed, drawn.pattern, stage=drawn.stage)
+        return select(subject.sites(at), drawn.pattern, stage=drawn.stage)
 
     sites = {0: sites_of(None)}
-    golden = subject.golden(Experiment(log="", at=(0, first, 0)), has_step=False)
+    golden = subject.whole(first)
     trained = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:

@@ -9,7 +9,7 @@ from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.faults.experiment import Experiment, parse_cursor
+from detrain.faults.experiment import parse_cursor
 from detrain.faults.sites import Site, matching
 
 
@@ -33,7 +33,7 @@ def command(
       detrain sites --match 'conv2d*' --stage backward train.py
     """
     subject = Subject(given.found(), given.arguments, Path(home))
-    found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
+    found = subject.sites(parse_cursor(at) if at is not None else None)
     fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]
     shown = contractions if contractions and pattern is None and not is_all else fitting
