@@ -339,20 +339,20 @@ def resnet(count: int) -> Trained:
 def trials(trained: Trained, rounds: int) -> None:
     """Print how long trials take: many in one process, and one process each."""
     from detrain.campaign.batch_of_trials import run_together
-    from detrain.campaign.drawn_trials import DIGESTS_EVERY, Drawing
+    from detrain.campaign.planning.drawn_plan import DrawnPlan
     from detrain.campaign.subject import Subject
-    from detrain.faults.experiment import Experiment
     from detrain.faults.models import PUBLISHED
+    from detrain.faults.population.facts import DIGESTS_EVERY
     from detrain.launcher.program import Program
 
     os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(Program.find(str(trained.program), is_module=False), trained.arguments, Path(folder))
         sites = [site for site in subject.sites() if site.is_contraction]
-        golden = subject.golden(Experiment(log="", at=(0, 0, 0)))
+        golden = subject.whole()
         steps = [(0, 0, batch) for batch in range(1, 1 + 2 * trained.count)]
-        draw = Drawing(3, {0: sites}, list(PUBLISHED.values()), steps, None)
-        drawn = {number: draw.trial(number, TRIAL)[1] for number in range(len(steps))}
+        plan_of_all = DrawnPlan(3, len(steps), list(PUBLISHED.values()), {0: sites}, steps, lambda _at: sites, after=TRIAL)
+        drawn = {number: plan_of_all.trial(number)[1] for number in range(len(steps))}
         drawn = {
             number: msgspec.structs.replace(plan, stops_on_nonfinite=False, at=steps[number]) for number, plan in drawn.items()
         }

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -275,44 +275,40 @@ class LazyBuild(Protocol):
         """Build what the first run had built by what the loop had made, once that is there again."""
 
 
+class CannotGoBackError(Exception):
+    """The way back to a moment in memory is not exact. The text says why."""
+
+
+PutBack = Callable[[], None]
+"""Puts a held state back, as often as it is called. Raises CannotGoBackError, with nothing done, where that is not
+exact."""
+Again = Callable[[object, Sequence[list[Array]]], object | None]
+"""Called when the batch of a load is about to be handed out again, with it and what its body has fetched. Returns the
+step of a framework's own loop that fetches that again; None: there is none. Raises CannotGoBackError where the load did
+more than that."""
+
+
 class Rollback(Protocol):
     """A moment of the framework's state, held in memory and put back."""
 
-    def hold(self, *, on_host: bool) -> object:
-        """Return the state of the framework at this moment, to be put back by `put_back`.
+    def hold(self, *, on_host: bool) -> PutBack:
+        """Hold the state of the framework at this moment; return what puts it back. While that is kept, what iterators
+        hand out is, too.
 
         It shares memory, copied on write; `on_host`: it is a copy in the host's memory, and takes none of the device's.
         """
 
-    def put_back(self, held: object) -> list[str]:
-        """Put a state back, or return, with nothing done, why that cannot be exact."""
-
     def irreversible(self) -> list[str]:
-        """Return, in words, what steps move on that `put_back` cannot put back."""
+        """Return, in words, what steps move on that no held state can put back."""
 
-    def release(self) -> None:
-        """No state that was held will be put back: what iterators hand out need not be kept."""
+    def begin_load(self) -> Callable[[], Again]:
+        """The load of a batch loop begins, whose batch is kept elsewhere. Call what is returned when it is over."""
 
-    def begin_load(self) -> None:
-        """The load of a batch loop begins, whose batch is kept elsewhere."""
+    def way_of(self, loader: object) -> Literal["put back", "handed out", ""]:
+        """Return how the batches of an iterator come again.
 
-    def end_load(self) -> object:
-        """The load is over. Returns what it did, to be told when its batch is handed out again."""
-
-    def load_again(self, loaded: Any) -> list[str]:
-        """The batch of a load is about to be handed out again. Returns why that is not the same as the load was."""
-
-    def is_pure(self, loader: object) -> bool:
-        """Return whether an iterator of the framework runs no Python of the program."""
-
-    def goes_back(self, loader: object) -> bool:
-        """Return whether `put_back` brings an iterator of the framework to where it was, so that its batches are loaded
-        again, instead of kept and handed out again.
-        """
-
-    def refetch(self, item: object, fetched: Sequence[list[Array]]) -> object | None:
-        """Return the step of a framework's own loop with an iterator over these batches in it, or None if there can be
-        none.
+        put back: it is an iterator of the framework's that comes to where it was with the state, and loads them again.
+        handed out: it runs no Python of the program, so that they can be kept. Empty: it is none of these.
         """
 
 

@@ -77,17 +77,15 @@ def run_together(
             return
         chunk = _chunk(waiting, are_watched=subject.is_watched)
         with subject.scratch() as home:
-            process = _TrialProcess(subject, chunk, golden, home, running, ends_early=ends_early and not subject.has_guard)
+            was_alone = known.is_first_alone
+            process = _TrialProcess(subject, chunk, golden, home, running, known, ends_early=ends_early and not subject.has_guard)
             yield from process.run()
-        has_learned = process.is_first_alone > known.is_first_alone
-        if not (process.sound or process.alone or has_learned):
+        if not (process.sound or process.alone or known.is_first_alone > was_alone):
             process.alone.add(next(iter(chunk)))  # or the same would come to nothing again
         for number in (*process.sound, *process.alone):
             waiting.pop(number, None)
-        known.is_first_alone |= process.is_first_alone
-        known.obstacle = process.obstacle
         if known.obstacle:
-            messages.say(f"each further trial runs in a process of its own: {process.obstacle}")
+            messages.say(f"each further trial runs in a process of its own: {known.obstacle}")
 
 
 def in_order(plans: Mapping[int, Experiment], *, are_watched: bool) -> list[int]:
@@ -144,13 +142,12 @@ class _TrialProcess:
     home: Path
     running: Callable[[int | None], None]
     """Is told whose fault has been armed, and that it is over (None); not of each that is over at once."""
+    together: Together
+    """Learns what is in the way."""
     ends_early: bool = False
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
-    obstacle: str = ""
-    """Why no trials of this program can be done in one process."""
-    is_first_alone: bool = False
     _pending: dict[int, TrialResult] = field(default_factory=dict)
     _known: Mapping[Address, StepLine] = field(default_factory=dict)
     _has_ended: bool = False
@@ -186,7 +183,7 @@ class _TrialProcess:
                 if done.end == _ENDED and process.poll():  # with a status that the log does not know
                     done = replace(done, end="")
                 yield from self._take(index, done, experiments[index])
-                if self.obstacle or self._has_ended:
+                if self.together.obstacle or self._has_ended:
                     break
                 index, changed = index + 1, time.monotonic()
             if status := process.poll():
@@ -234,14 +231,14 @@ class _TrialProcess:
         number = self._queue[index][0]
         is_last = index == len(self._queue) - 1
         if not self._is_golden(done, plan):
-            self.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
+            self.together.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
             return
         yield from self._confirm(done, plan)
         if done.obstacle or done.left:
             self._has_ended = True
-            self.obstacle = done.obstacle
+            self.together.obstacle = done.obstacle
             before = self._queue[index - 1][1]
-            self.is_first_alone = not any(before.at[1:]) and not done.obstacle
+            self.together.is_first_alone |= not any(before.at[1:]) and not done.obstacle
             if done.left:
                 yield from self._confirm_ended()
             return
@@ -251,7 +248,7 @@ class _TrialProcess:
             if number is not None:
                 self.alone.add(number)
             elif not self._pending or not is_last:
-                self.obstacle = "a process ended before its last step without a fault"
+                self.together.obstacle = "a process ended before its last step without a fault"
             return
         if number is not None:
             self._pending[number] = done

@@ -107,19 +107,19 @@ class Subject:
         """Return what decides about bits outside of the program."""
         return base_environment(threads_here())
 
-    def sites(self, plan: Experiment | None = None) -> list[Site]:
-        """Return the sites of the program's first step, or of a trial's: it is run until then, unless it has been."""
-        known = self.sites_file(plan)
+    def sites(self, at: Address | None = None) -> list[Site]:
+        """Return the sites of the program's first step, or of another one: it is run until then, unless it has been."""
+        known = self.sites_file(at)
         if known.is_file():
             return msgspec.json.decode(known.read_bytes(), type=list[Site])
-        if plan is None:
+        if at is None:
             messages.say(f"finding the sites of {self.program.name}: running its first step")
             with self.scratch() as home:
                 done = self.run(Experiment(log=str(home / "log"), is_profile=True), home)
         else:
-            self.golden(plan)
-            messages.say(f"finding the sites of {self.program.name} in step {written(plan.at)}")
-            done = self.trial(Experiment(log="", is_profile=True, at=plan.at))
+            self.golden(Experiment(log="", at=at, count=1))
+            messages.say(f"finding the sites of {self.program.name} in step {written(at)}")
+            done = self.trial(Experiment(log="", is_profile=True, at=at))
         if done.end == "profile" and not done.sites:
             raise FaultInvalid(
                 f"the step has no value of a dtype that faults can be in: {', '.join(BITS)}",
@@ -138,9 +138,9 @@ class Subject:
         """Whether ops are watched as they run, in the step that is hit alone: no fault costs anything in another."""
         return any(self.folder.glob(f"sites*{_WATCHED}"))
 
-    def sites_file(self, plan: Experiment | None) -> Path:
-        """Return the file that has the sites of a trial's step, or of the first one, if they have been listed."""
-        return self.folder / (f"sites-{written(plan.at).replace('/', '-').replace(':', '-')}.json" if plan else "sites.json")
+    def sites_file(self, at: Address | None) -> Path:
+        """Return the file that has the sites of a step, or of the first one, if they have been listed."""
+        return self.folder / (f"sites-{written(at).replace('/', '-').replace(':', '-')}.json" if at else "sites.json")
 
     def label_of(self, name: str) -> str:
         """Return the label of a site that has been listed."""
@@ -180,6 +180,10 @@ class Subject:
         self._require_unchanged_by_watching(done)
         return done
 
+    def whole(self, epoch: int = 0) -> TrialResult:
+        """Return the golden run to the program's end, from an epoch on at least. Raises FaultInvalid."""
+        return self.golden(Experiment(log="", at=(0, epoch, 0)), has_step=False)
+
     def _require_unchanged_by_watching(self, golden: TrialResult) -> None:
         """Raise FaultInvalid where a step whose ops were watched as they ran was another than the golden run's.
 
@@ -189,7 +193,7 @@ class Subject:
         watched = self._watched()
         if watched and not steps.keys() & watched.keys() and not self._is_looking:
             self._is_looking = True
-            self.sites(Experiment(log="", at=min(key for key in steps if key[2] >= 0), count=1))
+            self.sites(min(key for key in steps if key[2] >= 0))
             watched = self._watched()
         for at in sorted(steps.keys() & watched.keys()):
             then, now = steps[at], watched[at]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
@@ -23,12 +22,10 @@ LEAST_WITH_GUARD: Final = 3
 class Trial:
     """One fault that has been done, and the golden run it is compared with."""
 
-    model: str
-    seed: int | None
     experiment: Experiment
     golden: TrialResult
     done: TrialResult
-    is_unarmed_equal: bool
+    is_unarmed_equal: bool = True
     """Whether the run with the site in place, before the fault, was bit for bit the run without it."""
 
     @property
@@ -53,24 +50,24 @@ def try_fault(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial
         messages.say(f"the first step has no such site: {error.what}")
     if listed is not None:
         try:
-            return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=listed))
+            return run_trial(subject, msgspec.structs.replace(experiment, injection=listed))
         except FaultNotFired as error:
             reason = error
-    found = wanted.among(subject.sites(msgspec.structs.replace(experiment, until=None, count=1)))
+    found = wanted.among(subject.sites(experiment.at))
     if found == listed:
         raise reason
-    return run_trial(subject, wanted.name, wanted.seed, msgspec.structs.replace(experiment, injection=found))
+    return run_trial(subject, msgspec.structs.replace(experiment, injection=found))
 
 
-def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experiment, folder: Path | None = None) -> Trial:
-    """Run one fault beside its golden run. Raises FaultNotFired, FaultInvalid."""
+def run_trial(subject: Subject, experiment: Experiment) -> Trial:
+    """Run one fault, in a process of its own, beside its golden run. Raises FaultNotFired, FaultInvalid."""
     golden = subject.golden(experiment)
     _require_steps(golden, experiment)
     # No step before the fault could tell whether the site changes bits.
     # First, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     subject.say("the run with the fault")
-    done = subject.trial(experiment, folder)
+    done = subject.trial(experiment)
     is_equal = same_before(golden, done, experiment.at)
     if not is_equal:  # the site in place has changed bits (a fusion that is not made), or no step could tell
         in_place = in_place or subject.unarmed(experiment)
@@ -78,7 +75,7 @@ def run_trial(subject: Subject, model: str, seed: int | None, experiment: Experi
         golden = golden if is_equal else in_place
     if last_printed(done.error) is not None or (done.fired is None and (done.is_whole or not done.is_armed)):
         raise_unfired(done)  # else the faulty step has ended the process: an outcome
-    return Trial(model, seed, experiment, golden, done, is_equal)
+    return Trial(experiment, golden, done, is_equal)
 
 
 def _require_steps(golden: TrialResult, experiment: Experiment) -> None:

@@ -24,7 +24,7 @@ _SHOWN: Final = 4096
 """So many elements are written into the record; of longer faults a digest."""
 
 
-def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRecord:
+def record_of(subject: Subject, trial: Trial, model: str, seed: int | None, thresholds: Thresholds) -> FaultRecord:
     """Return the record of a trial. Raises FaultInvalid where its runs cannot be compared."""
     firing = trial.done.fired
     return FaultRecord(
@@ -32,8 +32,8 @@ def record_of(subject: Subject, trial: Trial, thresholds: Thresholds) -> FaultRe
         arguments=subject.arguments,
         sources=subject.sources(),
         environment=subject.environment(),
-        model=trial.model,
-        seed=trial.seed,
+        model=model,
+        seed=seed,
         experiment=msgspec.structs.replace(trial.experiment, log=""),
         elements=elements_of(trial.injection, firing) if firing is not None else (),
         elements_digest=digest_of(firing),

@@ -2,107 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
 
 from detrain.base.errors import FaultNotFired
 from detrain.campaign.batch_of_trials import Together, run_together
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial import run_trial
+from detrain.campaign.trial import Trial, run_trial
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import Experiment
+from detrain.faults.population.facts import CampaignPlan, Facts
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Done(Generic[T]):
-    """One trial that has been done, or whose fault did not fire."""
-
-    number: int
-    what: T
-    """What its plan says of it beside the experiment."""
-    experiment: Experiment
-    golden: TrialResult
-    """The run it is compared with."""
-    found: TrialResult | None
-    """None: the fault did not fire."""
-    is_unarmed_equal: bool = True
-    unfired: str = ""
-    """Why it did not."""
+Running = Callable[[int | None], None]
+"""Is told which trial runs, as far as that is known; None: it is over."""
 
 
 def do_trials(
     subject: Subject,
-    drawn: Mapping[int, tuple[T, Experiment]],
+    plan: CampaignPlan,
+    numbers: Iterable[int],
     golden: TrialResult,
-    again: Callable[[int, Experiment], tuple[T, Experiment] | None],
     *,
     in_one: bool = True,
-    known: Together | None = None,
-    running: Callable[[int | None], None] = lambda _number: None,
+    with_loop: bool = False,
     ends_early: bool = False,
-) -> Iterator[Done[T]]:
-    """Do trials, many in one process or each in one of its own; yields each once.
+    running: Running = lambda _number: None,
+) -> Iterator[tuple[Facts, Trial | str]]:
+    """Do trials, many in one process or each in one of its own; yields each once, or why its fault did not fire.
 
-    `again` draws one whose fault did not fire once more, if that can be; `running` is told which trial runs, as far as
-    that is known; `ends_early`: see `run_together`. Raises FaultInvalid.
+    `with_loop`: they end with their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises
+    FaultInvalid.
     """
-    left = dict(drawn)
-    unfired: dict[int, str] = {}
-    redrawn: dict[int, tuple[T, Experiment]] = {}
-    known = Together() if known is None else known
-    for of_round in (drawn, redrawn) if in_one else ():
-        plans = {number: plan for number, (_, plan) in of_round.items()}
-        for number, found in run_together(subject, plans, golden, known, running, ends_early=ends_early):
-            what, plan = of_round[number]
-            if not found.is_unfired:
-                del left[number]
-                yield Done(number, what, plan, golden, found)
-                continue
-            unfired[number] = found.end
-            other = again(number, plan) if of_round is drawn else None
-            if other is not None:
-                redrawn[number] = other
+    shared = Together(obstacle="" if in_one else "each is to have a process of its own")
+    left, redrawn = {number: plan.trial(number) for number in numbers}, {}
+    for is_again in (False, True):
+        experiments = {number: to_loop(drawn) if with_loop else drawn for number, (_, drawn) in left.items()}
+        for number, done in _done(subject, experiments, golden, shared, running, ends_early=ends_early):
+            facts, first = left[number]
+            again = plan.again(number, first) if isinstance(done, str) and not is_again else None
+            if again is None:
+                yield facts, done
             else:
-                del left[number]
-                yield Done(number, what, plan, golden, None, unfired=found.end)
-    for number, first in left.items():
-        running(number)
-        done = _alone(subject, number, first, golden, again, unfired.get(number, ""))
-        running(None)
-        yield done
+                redrawn[number] = again
+        left = redrawn
 
 
-def _alone(
+def to_loop(plan: Experiment) -> Experiment:
+    """Return a trial that ends with its training loop, if it has a horizon and the loop ends before."""
+    return msgspec.structs.replace(plan, ends_with_loop=plan.count is not None)
+
+
+def _done(
     subject: Subject,
-    number: int,
-    first: tuple[T, Experiment],
+    plans: Mapping[int, Experiment],
     golden: TrialResult,
-    again: Callable[[int, Experiment], tuple[T, Experiment] | None],
-    why: str,
-) -> Done[T]:
-    """Do a trial in a process of its own; `why`: it has been tried, and did not fire."""
-    for way in _ways(number, first, again, is_tried=bool(why)):
-        try:
-            trial = run_trial(subject, "", None, way[1])
-        except FaultNotFired as error:
-            why = error.what
-        else:
-            return Done(number, *way, trial.golden, trial.done, trial.is_unarmed_equal)
-    return Done(number, *first, golden, None, unfired=why)
-
-
-def _ways(
-    number: int,
-    first: tuple[T, Experiment],
-    again: Callable[[int, Experiment], tuple[T, Experiment] | None],
+    shared: Together,
+    running: Running,
     *,
-    is_tried: bool,
-) -> Iterator[tuple[T, Experiment]]:
-    if not is_tried:
-        yield first
-    other = again(number, first[1])
-    if other is not None:
-        yield other
+    ends_early: bool,
+) -> Iterator[tuple[int, Trial | str]]:
+    alone = dict(plans)
+    for number, found in run_together(subject, plans, golden, shared, running, ends_early=ends_early):
+        del alone[number]
+        yield number, found.end if found.is_unfired else Trial(plans[number], golden, found)
+    for number, plan in alone.items():
+        running(number)
+        try:
+            done: Trial | str = run_trial(subject, plan)
+        except FaultNotFired as error:
+            done = error.what
+        running(None)
+        yield number, done

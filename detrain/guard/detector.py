@@ -100,7 +100,7 @@ class Guard:
 
     def note_way(self, cursor: Cursor, batches_done: int, *, back_to: Cursor, steps: int) -> None:
         """The state of an earlier cut has been put back."""
-        self._tried_until, self._is_whole_way, self._looked_at = batches_done, steps >= DEPTH, -1
+        self._tried_until, self._is_whole_way = batches_done, steps >= DEPTH
         self._write(cursor, batches_done, "went back", {"back_to": str(back_to), "steps": steps})
         messages.say(f"went back to {back_to}, in memory: {steps} step{'s' if steps > 1 else ''} run again")
 

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, UsageError
-from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import USUAL, read_thresholds
-from detrain.campaign.random_campaign import RandomCampaign, plan_campaign
+from detrain.campaign.planning.drawn_plan import Drawn, DrawnPlan, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.tally import tally
-from detrain.campaign.trial_log import TrialResult
+from detrain.campaign.trial_folder import TrialFolder
 from detrain.campaign.trial_record import check_same, file_name
+from detrain.cli.faults.random import rows_of
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named
 from detrain.faults.record import FaultRecord, write_record
@@ -31,19 +30,21 @@ def subject(tmp_path: Path) -> Subject:
 
 
 @pytest.fixture
-def campaign(subject: Subject, tmp_path: Path) -> RandomCampaign:
-    drawing = Drawing(1, {0: SITES[:1]}, [model_named("RD")], [(0, 0, batch) for batch in range(9)], None)
-    return RandomCampaign(subject, drawing, TrialResult(0, (), "program"), 5, ("*", None), USUAL, tmp_path / "records")
+def campaign(subject: Subject, tmp_path: Path) -> TrialFolder:
+    steps = [(0, 0, batch) for batch in range(9)]
+    plan = DrawnPlan(1, 9, [model_named("RD")], {0: SITES[:1]}, steps, lambda _at: SITES[:2], after=5)
+    return TrialFolder(tmp_path / "records", subject, plan, 1, USUAL)
 
 
-def of_trial(campaign: RandomCampaign, number: int) -> FaultRecord:
-    model, plan = campaign.drawing.trial(number, campaign.after)
+def of_trial(campaign: TrialFolder, number: int, *, is_again: bool = False) -> FaultRecord:
+    facts, plan = campaign.plan.trial(number)
+    again = campaign.plan.again(number, plan) if is_again else None
     return msgspec.structs.replace(
-        record(model.name, "masked", [0.5]),
+        record(facts.model, "masked", [0.5]),
         arguments=(),
         sources=campaign.subject.sources(),
         environment=campaign.subject.environment(),
-        experiment=plan,
+        experiment=plan if again is None else again[1],
         thresholds=USUAL,
     ).signed()
 
@@ -51,22 +52,39 @@ def of_trial(campaign: RandomCampaign, number: int) -> FaultRecord:
 def test_outcomes_are_counted_the_most_frequent_first() -> None:
     late = record("RD", "masked", [0.5], Alarm(7, "kernel", "nan", 1.0, "norm"))
 
-    counts = tally([*RECORDS[::-1], late])
+    rows = rows_of([*RECORDS[::-1], late])
 
-    assert [(each.outcome, each.count) for each in counts] == [("masked", 4), ("other", 1), ("immediate INF/NaN", 1)]
-    assert [(each.seen_soon, each.seen_later) for each in counts] == [(0, 1), (0, 0), (1, 0)]
-    assert counts[0].interval == wilson(4, 6)
-    assert counts[2].seen_interval == wilson(1, 1)
-    assert tally([]) == []
+    assert [row[:3] for row in rows] == [
+        ("masked", "4", "66.7%"),
+        ("other", "1", "16.7%"),
+        ("immediate INF/NaN", "1", "16.7%"),
+    ]
+    assert [row[4:6] for row in rows] == [("0 (0.0%)", "1"), ("0 (0.0%)", "0"), ("1 (100.0%)", "0")]
+    for text, (count, total) in ((rows[0][3], (4, 6)), (rows[2][6], (1, 1))):
+        low, high = wilson(count, total)
+        assert text == f"{low:.1%} – {high:.1%}"
+    assert rows_of([]) == []
 
 
-def test_a_record_of_the_campaign_is_known_again(campaign: RandomCampaign) -> None:
+def test_a_record_of_the_campaign_is_known_again(campaign: TrialFolder) -> None:
     campaign.folder.mkdir()
     mine = of_trial(campaign, 3)
     write_record(campaign.path(3), mine)
 
+    again = next(n for n in range(4, 9) if campaign.plan.again(n, campaign.plan.trial(n)[1]) is not None)
+    write_record(campaign.path(again), of_trial(campaign, again, is_again=True))
+
     assert campaign.known(3) == mine
-    assert campaign.known(4) is None
+    assert campaign.known(again) == of_trial(campaign, again, is_again=True)
+    assert campaign.known(2) is None
+
+
+def test_a_record_of_another_fault_is_refused(campaign: TrialFolder) -> None:
+    campaign.folder.mkdir()
+    write_record(campaign.path(3), of_trial(campaign, 4))
+
+    with pytest.raises(FaultInvalid, match="its fault is another"):
+        campaign.known(3)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +97,7 @@ def test_a_record_of_the_campaign_is_known_again(campaign: RandomCampaign) -> No
     ],
 )
 def test_a_record_of_another_campaign_is_refused(
-    change: dict[str, object], error: type[Exception], words: str, campaign: RandomCampaign
+    change: dict[str, object], error: type[Exception], words: str, campaign: TrialFolder
 ) -> None:
     campaign.folder.mkdir()
     write_record(campaign.path(0), msgspec.structs.replace(of_trial(campaign, 0), **change).signed())
@@ -88,7 +106,7 @@ def test_a_record_of_another_campaign_is_refused(
         campaign.known(0)
 
 
-def test_an_altered_record_is_refused(campaign: RandomCampaign) -> None:
+def test_an_altered_record_is_refused(campaign: TrialFolder) -> None:
     campaign.folder.mkdir()
     write_record(campaign.path(0), msgspec.structs.replace(of_trial(campaign, 0), outcome="crash"))
 
@@ -96,7 +114,7 @@ def test_an_altered_record_is_refused(campaign: RandomCampaign) -> None:
         campaign.known(0)
 
 
-def test_of_another_environment_a_record_is_taken_where_that_is_allowed(campaign: RandomCampaign) -> None:
+def test_of_another_environment_a_record_is_taken_where_that_is_allowed(campaign: TrialFolder) -> None:
     elsewhere = msgspec.structs.replace(of_trial(campaign, 0), environment={})
 
     check_same(elsewhere, campaign.subject, allow_environment=True)
@@ -104,7 +122,7 @@ def test_of_another_environment_a_record_is_taken_where_that_is_allowed(campaign
         check_same(elsewhere, campaign.subject, allow_environment=False)
 
 
-def test_each_fault_has_a_file_of_its_own(campaign: RandomCampaign) -> None:
+def test_each_fault_has_a_file_of_its_own(campaign: TrialFolder) -> None:
     names = {file_name(of_trial(campaign, number)) for number in range(8)}
 
     assert len(names) == 8
@@ -114,4 +132,4 @@ def test_each_fault_has_a_file_of_its_own(campaign: RandomCampaign) -> None:
 @pytest.mark.parametrize("text", ["2", "a:3", "1:b"])
 def test_epochs_that_are_no_range_are_refused_before_anything_runs(text: str, subject: Subject) -> None:
     with pytest.raises(UsageError, match="is not a range"):
-        plan_campaign(subject, [model_named("RD")], epochs=text)
+        drawn_plan(subject, Drawn(models=("RD",), epochs=text), seed=0, count=1, after=None)

@@ -225,6 +225,13 @@ def test_trials_in_a_step_with_a_smaller_batch_are_drawn_among_its_own_sites(tmp
     for path in (tmp_path / "out").glob("*.json"):
         assert detrain("replay", str(path), "program.py", cwd=tmp_path).out.startswith("IDENTICAL")
 
+    done = detrain("campaign", "plan", "--mode", "ISCA", *options[:-3], "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    drawn_again = next(k for k, each in enumerate(records) if (each["model"], each["experiment"]["at"][2]) == ("RD", 1))
+    done = detrain("campaign", "record", "--number", drawn_again, "--json", "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["experiment"] == records[drawn_again]["experiment"]
+
 
 def _works_in(pid: str, folder: Path) -> bool:
     try:

@@ -12,7 +12,6 @@ import pytest
 
 from detrain.campaign.batch_of_trials import run_together
 from detrain.campaign.subject import Subject
-from detrain.faults.experiment import Experiment
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.groups import SASSIFI_MODELS, Group
 from detrain.faults.population.plan import sampled_plan
@@ -58,7 +57,7 @@ def test_a_profile_counts_what_the_layers_compute_and_its_trials_fire(tmp_path: 
 
     monkeypatch.chdir(tmp_path)
     subject = Subject(Program.find("train.py", is_module=False), (), Path("ckpt"))
-    golden = subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
+    golden = subject.whole()
     for choice in (Selection(models=SASSIFI_MODELS), Selection(modes=("IOA",), models=("FLIP:1", "ADJ:2"), groups=("GPR",))):
         plan = sampled_plan(profile, choice, 16, after=1)
         trials = {number: plan.trial(number) for number in range(plan.count)}

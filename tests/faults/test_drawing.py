@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from detrain.base.errors import FaultInvalid, SiteUnknown
-from detrain.campaign.drawn_trials import Drawing
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
+from detrain.campaign.planning.drawn_plan import DrawnPlan
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
@@ -112,32 +112,40 @@ def test_what_goes_into_the_step_is_the_plan(name: str, dtype_name: str, seed: i
     assert np.array_equal(done(fault, bits), applied(plan, bits))
 
 
+def drawn_from(sites: list[Site], steps: list[tuple[int, int, int]], there: list[Site] | None = None) -> DrawnPlan:
+    return DrawnPlan(5, 40, list(PUBLISHED.values()), {0: sites}, steps, lambda _at: there or sites)
+
+
 def test_a_trial_is_the_same_fault_whichever_ran_before() -> None:
     steps = [(0, epoch, batch) for epoch in range(3) for batch in range(9)]
-    drawing = Drawing(5, {0: SITES[:1]}, list(PUBLISHED.values()), steps, None)
-    trials = [drawing.trial(number, None)[1] for number in range(8)]
+    plan = drawn_from(SITES[:1], steps)
+    trials = [plan.trial(number)[1] for number in range(8)]
 
-    assert [drawing.trial(number, None)[1] for number in reversed(range(8))] == trials[::-1]
+    assert [plan.trial(number)[1] for number in reversed(range(8))] == trials[::-1]
     assert len({trial.at for trial in trials}) > 1
 
 
 def test_a_trial_that_missed_is_drawn_among_the_sites_of_its_own_step() -> None:
-    drawing = Drawing(5, {0: SITES[:1]}, list(PUBLISHED.values()), [(0, 1, batch) for batch in range(9)], None)
     there = [site("net/small"), site("net/branch")]
+    plan = drawn_from(SITES[:1], [(0, 1, batch) for batch in range(9)], there)
     for number in range(20):
-        first = drawing.trial(number, 1)[1]
-        again = drawing.trial(number, 1, (first.at, there))[1]
+        first = plan.trial(number)[1]
+        found = plan.again(number, first)
+        assert found is not None
+        facts, again = found
         assert again.at == first.at
         assert again.injection is not None
-        assert again.injection.site in {each.name for each in there}
-        assert drawing.trial(number, 1, (first.at, there))[1] == again
+        assert again.injection.site == facts.site
+        assert (facts.layer, facts.site) in {(each.layer, each.name) for each in there}
+        assert plan.again(number, first) == found
+        assert plan.again(number, again) is None, "it is the same fault"
 
 
 def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:
     often = msgspec.structs.replace(SITES[0], executions=3)
-    drawing = Drawing(5, {0: [often]}, list(PUBLISHED.values()), [(0, 0, 0)], None)
+    plan = drawn_from([often], [(0, 0, 0)])
 
-    assert {drawing.trial(number, None)[1].occurrence for number in range(40)} == {0, 1, 2}
+    assert {plan.trial(number)[1].occurrence for number in range(40)} == {0, 1, 2}
 
 
 def test_replicas_and_operands_that_are_not_there_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from detrain.base.errors import FaultInvalid, ReplayDiffers
 from detrain.campaign.replay import compare
-from detrain.campaign.requested_fault import RecordedFault
+from detrain.campaign.requested_fault import recorded_fault
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import digest_of, elements_of, steps_of
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
@@ -42,7 +42,7 @@ RECORD = FaultRecord(
 
 def test_a_replay_with_all_that_the_record_says_is_identical() -> None:
     assert RECORD.elements == (Element((0, 1), "03", "05"),)
-    compare(RECORD, DONE, DONE)
+    compare(RECORD, RECORD)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_replay_with_all_that_the_record_says_is_identical() -> None:
 )
 def test_a_record_that_says_something_else_is_not_what_was_replayed(name: str, value: Any, words: str) -> None:
     with pytest.raises(ReplayDiffers, match=words):
-        compare(msgspec.structs.replace(RECORD, **{name: value}), DONE, DONE)
+        compare(msgspec.structs.replace(RECORD, **{name: value}), RECORD)
 
 
 def test_a_fault_in_what_cannot_be_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_a_record_whose_fault_does_not_fit_its_site_is_refused(changes: dict[str
     site = Site("s", "layer", "MatMul", "forward", "", operands, 1, is_alive=True)
     given = {"operand": "input", "index": 0, "limited": (5).to_bytes(8, "little"), **changes}
     injection = msgspec.structs.replace(INJECTION, **given)
-    wanted = RecordedFault(RECORD, injection)
+    wanted = recorded_fault(RECORD, injection)
     if words:
         with pytest.raises(FaultInvalid, match=words):
             wanted.among([site])

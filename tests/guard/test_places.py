@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +18,7 @@ from detrain.guard.detector import Guard
 
 def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_the_same() -> None:
     tf = pytest.importorskip("tensorflow")
-    from detrain.adapters.tensorflow.guard.held_state import Moments
+    from detrain.adapters.tensorflow.rollback import TensorFlowRollback
 
     variables = {
         "floats": tf.Variable([1.5, float("nan"), -0.0]),
@@ -32,26 +34,53 @@ def test_what_is_held_on_the_host_takes_no_memory_of_the_device_and_comes_back_t
         made=dict,
         given=dict,
         set_given=lambda _given: None,
+        inside=SimpleNamespace(forget=lambda: None),
     )
-    moments = Moments(owner, owner, lambda: variables, owner, owner)
+    rollback = TensorFlowRollback(owner, owner, lambda: variables, owner, owner, owner, owner)
     before = {key: variable.numpy().tobytes() for key, variable in variables.items()}
 
-    by_reference, copied = moments.hold(on_host=False), moments.hold(on_host=True)
+    ways, found = [], []
+    for on_host in (False, True):
+        ways.append(rollback.hold(on_host=on_host))
+        assert rollback.pulls.latest is not None
+        found.append(rollback.pulls.latest.values)
 
-    assert all(isinstance(value, tf.Tensor) for value in by_reference.values.values())
-    assert all(isinstance(value, np.ndarray | np.generic) for value in copied.values.values())
-    read = {key: np.asarray(value) for key, value in by_reference.values.items()}
-    assert not any(np.shares_memory(copied.values[key], read[key]) for key in read)
-    for held in (copied, by_reference):
+    by_reference, copied = found
+    assert all(isinstance(value, tf.Tensor) for value in by_reference.values())
+    assert all(isinstance(value, np.ndarray | np.generic) for value in copied.values())
+    read = {key: np.asarray(value) for key, value in by_reference.items()}
+    assert not any(np.shares_memory(copied[key], read[key]) for key in read)
+    for put_back in reversed(ways):
         for variable in variables.values():
             variable.assign(tf.zeros_like(variable))
-        assert moments.put_back(held) == []
+        put_back()
         assert {key: variable.numpy().tobytes() for key, variable in variables.items()} == before
+
+
+def test_what_iterators_hand_out_is_kept_as_long_as_the_moment_is() -> None:
+    pytest.importorskip("tensorflow")
+    from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, TensorFlowHeldState
+
+    class Counts:
+        detrain_pulled = 0
+
+    pulls, iterator, numbers = IteratorPulls(), Counts(), itertools.count()
+    draw = lambda _iterator: next(numbers)  # noqa: E731
+    held = TensorFlowHeldState(0, 0, {}, frozenset(), {}, {}, {}, weakref.WeakSet([iterator]), (0, {}))
+    pulls.follow(held)
+    first = [pulls.next(iterator, draw) for _ in range(2)]
+    pulls.take_back(held)
+
+    assert [pulls.next(iterator, draw) for _ in range(3)] == [*first, 2]
+    assert [value for _iterator, value in held.pulls] == [0, 1, 2]
+    del held
+    assert pulls.latest is None
+    assert pulls.next(iterator, draw) == 3
 
 
 def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes_so_is_not(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    from detrain.adapters.tensorflow.guard.held_state import Moments
+    from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 
     variables = {
         "best": tf.Variable([np.inf, 2.0]),
@@ -60,9 +89,9 @@ def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes
         "nan": tf.Variable([np.nan, np.inf]),
     }
     owner: Any = SimpleNamespace(living=lambda _cls: [], find=lambda _name: None)
-    moments = Moments(owner, owner, lambda: variables, owner, owner)
+    watching = TensorFlowNorms(owner, lambda: variables)
     adapters = Adapters()
-    adapters.add(cast(Any, SimpleNamespace(name="tensorflow", norms=moments)))
+    adapters.add(cast(Any, SimpleNamespace(name="tensorflow", norms=watching)))
     guard = Guard(recovers=False, goes_on=False, log=tmp_path / "log", adapters=adapters, is_first=True)
 
     guard.must_go_back(Cursor(0, 0, 0, "epoch"), 0)
@@ -70,8 +99,8 @@ def test_what_is_infinite_before_the_first_step_is_so_by_intent_and_what_becomes
     variables["slot"].assign([0.0, -np.inf])
     variables["made late"] = tf.Variable([1.0, np.inf])  # by the first step, in which the fault is
     variables["best, made late"] = tf.Variable([1.0, np.inf], trainable=False)
-    moments.on_change()
-    watched, norms = moments.norms()
+    watching.on_change()
+    watched, norms = watching.norms()
 
     found = dict(zip((each.key for each in watched), norms, strict=True))
     assert found.keys() == {"weight", "slot", "nan", "made late"}
@@ -108,7 +137,7 @@ def test_scalars_that_are_trained_are_watched_and_sums_by_hand_are_told_from_squ
     tf = pytest.importorskip("tensorflow")
     import keras
 
-    from detrain.adapters.tensorflow.guard.held_state import Moments
+    from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 
     weight, scalar, rate = tf.Variable([1.0, 2.0]), tf.Variable(1.0), tf.Variable(0.1)
     gradients, squares = (tf.Variable([0.0, 0.0], trainable=False) for _ in range(2))
@@ -117,14 +146,14 @@ def test_scalars_that_are_trained_are_watched_and_sums_by_hand_are_told_from_squ
     variables = {"weight": weight, "scalar": scalar, "rate": rate, "gradients": gradients, "squares": squares}
     variables |= {f"slot {number}": variable._value for number, variable in enumerate(optimizer.variables)}
     owner: Any = SimpleNamespace(living=lambda _cls: [("Adam", optimizer)], find=lambda _name: None)
-    moments = Moments(owner, owner, lambda: variables, owner, owner)
+    watching = TensorFlowNorms(owner, lambda: variables)
 
     for _turn in range(11):
-        watched, norms = moments.norms()
+        watched, norms = watching.norms()
         gradients.assign([-1.0, 3.0])
         squares.assign([1.0, 9.0])
         scalar.assign(float("nan"))
-        moments.inside.note_written(scalar.handle)
+        watching.inside.note_written(scalar.handle)
 
     found = {each.key: each for each in watched}
     assert "rate" not in found

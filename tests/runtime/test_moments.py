@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from detrain.python.codec.api import Baseline
 from detrain.runtime.rollback.ring import Ring
+from detrain.runtime.state.whole_state import WholeState
 
 
 class Model:
@@ -19,7 +22,7 @@ class Model:
 
 def test_garbage_is_let_go_before_the_first_moment_of_an_epoch_alone() -> None:
     nothing: Any = SimpleNamespace(rollback=[])
-    ring = Ring(2, nothing, nothing, nothing, nothing)
+    ring = Ring(2, WholeState(*[nothing] * 6, Baseline, Path()), None)
 
     def is_swept(*address: int) -> bool:
         model = weakref.ref(Model())

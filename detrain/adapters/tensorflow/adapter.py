@@ -30,7 +30,6 @@ from detrain.adapters.tensorflow.data.file_contents import watch_contents
 from detrain.adapters.tensorflow.data.file_questions import watch_files
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.faults.memory import Memory
-from detrain.adapters.tensorflow.guard.held_state import Moments
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument, is_of_fit
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
@@ -106,27 +105,29 @@ class TensorFlow:
         self._watch_queues()
         self._draws = RandomCounters(births)
         self._datasets = datasets = Datasets(births, is_of_fit, self._fit.source)
-        moments = Moments(births, building, self.variables.alive, self._draws.eager, datasets)
-        self.variables.on_change.append(moments.on_change)
-        datasets.watch(moments.iterators, moments.pulls, settings.elements, getattr(settings.probes, "fail", None))
+        self.norms = norms = TensorFlowNorms(births, self.variables.alive)
+        self.rollback = rollback = TensorFlowRollback(
+            births, building, self.variables.alive, self._draws.eager, datasets, self._fit, norms
+        )
+        self.variables.on_change += (norms.on_change, rollback.on_change)
+        datasets.watch(rollback.iterators, rollback.pulls, settings.elements, getattr(settings.probes, "fail", None))
         self.loaders = TensorFlowLoaders(datasets, self._fit)
         updates = TensorFlowUpdates(
-            settings.on_update, settings.on_assign, moments.inside.note_written, lambda: self.variables.alive().values()
+            settings.on_update, settings.on_assign, norms.inside.note_written, lambda: self.variables.alive().values()
         )
-        self.norms = TensorFlowNorms(births, moments)
         self._instruments = None
         if settings.experiment is not None:
             self._instruments = TensorFlowInstruments(settings.experiment, Memory(self.variables, births))
             settings.experiment.attach(self._instruments)
-            moments.is_compared = True
+            rollback.is_compared = True
         self._keras = Keras(
             Watchers(
                 births=births,
                 building=building,
                 builder=self._builder,
                 variables=self.variables,
-                moments=moments,
-                norms=self.norms,
+                rollback=rollback,
+                norms=norms,
                 updates=updates,
                 rules=self.rules,
                 fit=self._fit,
@@ -135,7 +136,7 @@ class TensorFlow:
             )
         )
         self.leaves = TensorFlowLeaves(births, self._builder, datasets, self._keras)
-        self.rollback = TensorFlowRollback(moments, datasets, self._fit, births, building, self._keras.kept_masks)
+        rollback.kept_masks = self._keras.kept_masks
 
     @property
     def weights(self) -> KerasWeights | None:

@@ -13,7 +13,6 @@ from typing import Any
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
-from detrain.adapters.tensorflow.guard.held_state import Moments
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.fit import FitInstrument
@@ -22,6 +21,7 @@ from detrain.adapters.tensorflow.keras.loop_models import LoopModels
 from detrain.adapters.tensorflow.keras.state import Keras2State, KerasState
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.refusals import refuse_fit
+from detrain.adapters.tensorflow.rollback import TensorFlowRollback
 from detrain.adapters.tensorflow.rules import TensorFlowRules
 from detrain.adapters.tensorflow.tracebacks import hide_in
 from detrain.adapters.tensorflow.tracing.builder import Builder
@@ -37,7 +37,7 @@ class Watchers:
     building: Building
     builder: Builder
     variables: TensorFlowVariables
-    moments: Moments
+    rollback: TensorFlowRollback
     norms: TensorFlowNorms
     updates: TensorFlowUpdates
     rules: TensorFlowRules
@@ -130,8 +130,8 @@ class Keras:
         without_variables = config_objects.classes_of(keras)
         config_objects.watch_births(births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)
-        watch_sets(to.moments.note_set, sets)
-        watch_frozen(to.moments.note_set)
+        watch_sets(to.rollback.note_set, sets)
+        watch_frozen(to.rollback.note_set)
         to.norms.on_keras()
         callbacks = (keras.callbacks.Callback, keras.callbacks.CallbackList)
         to.rules.holders += (*callbacks, keras.utils.Progbar, Iterator, Tokenizer)
@@ -169,7 +169,7 @@ class Keras:
             watch_class(to.births, cls)
         without_variables = config_objects.classes_of(tf_keras)
         config_objects.watch_births(to.births, without_variables)
-        watch_sets(to.moments.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
+        watch_sets(to.rollback.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
         to.builder.watch_keras_2()
         to.variables.on_waiting.append(to.builder.make_legacy_slots)
         self._state_2 = to.builder.keras_states["keras 2"] = Keras2State(to.births)

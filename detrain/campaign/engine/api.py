@@ -1,4 +1,4 @@
-"""What an engine is, and what a campaign's plan is: the two things of which there are several."""
+"""What an engine is, of which there are several."""
 
 from __future__ import annotations
 
@@ -6,30 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-from detrain.faults.experiment import Experiment
-from detrain.faults.population.facts import Facts, Told
-
-
-class CampaignPlan(Protocol):
-    """The trials of a campaign: a pure function of the number."""
-
-    @property
-    def digest(self) -> str:
-        """Return what decides about each trial, hex."""
-
-    @property
-    def count(self) -> int:
-        """Return how many trials there are; their numbers are from 0."""
-
-    def trial(self, number: int) -> tuple[Facts, Experiment]:
-        """Return what is known of a trial before it is run, and its experiment."""
-
-    def told(self, number: int) -> Told:
-        """Return what is known of a trial without running it; its experiment has no injection then."""
-
-    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
-        """Return a trial whose fault did not fire drawn again, where its step has other sites; None: it is not."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from detrain.campaign.engine.api import Engine, Lease, WorkerEnded
 from detrain.campaign.engine.header import Campaign
 from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row, told_row
-from detrain.campaign.engine.work import DetrainWork, How, ordered, to_loop
+from detrain.campaign.engine.work import DetrainWork, How, ordered
+from detrain.campaign.trials_done import to_loop
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.plan import SampledPlan
 from detrain.faults.population.stopping import Look, last_look
@@ -236,7 +237,7 @@ class Driver:
         left = [plan for home in self._campaign.subject.folder.glob("trial-*") if (plan := left_running(home)) is not None]
         if not left:
             return None
-        return next((n for n in ended.lease.numbers if to_loop(self._campaign.plan.trial(n))[1] in left), None)
+        return next((n for n in ended.lease.numbers if to_loop(self._campaign.plan.trial(n)[1]) in left), None)
 
     def _without_crashes(self, numbers: list[int]) -> list[int]:
         """Return numbers without those whose workers have died twice: these are crashes."""

@@ -11,13 +11,11 @@ import msgspec
 
 from detrain.base.errors import CampaignStopped
 from detrain.campaign import full_disk
-from detrain.campaign.engine.api import CampaignPlan
-from detrain.campaign.engine.drawn_plan import DrawnPlan
 from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.outcomes import USUAL
+from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.planning.profiling import profile_program
-from detrain.campaign.random_campaign import RandomCampaign, plan_campaign
 from detrain.campaign.subject import DEFAULT_LIMIT_S, Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
@@ -25,10 +23,8 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
-from detrain.faults.experiment import Experiment
-from detrain.faults.model_shares import FIDELITY
-from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.outcome_classes import Outcome, Thresholds
+from detrain.faults.population.facts import CampaignPlan
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
 from detrain.faults.population.profile import Profile, read_profile, write_profile
@@ -39,17 +35,6 @@ from detrain.python.process.environment import set_threads
 VERSION: Final = 4
 _NAME: Final = "plan.json"
 _PROFILE: Final = "profile.json"
-
-
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials are drawn from, as it was asked for."""
-
-    models: tuple[str, ...] = ()
-    """Names of fault models; none: the published ones."""
-    shares: str = "uniform"
-    pattern: str = "*"
-    stage: str | None = None
-    epochs: str | None = None
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,27 +268,11 @@ def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResul
             least=least,
             path=listing.name.list_name,
         )
-        return listed, _whole(subject)
+        return listed, subject.whole()
     if header.sampled is not None:
         profile, sampled = profile_for(subject), header.sampled
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, shares=None)
         if sampled.allocation:
             plan = replace(plan, allocation=sampled.allocation)
-        return plan, _whole(subject)
-    drawn = header.drawn or Drawn()
-    campaign: RandomCampaign = plan_campaign(
-        subject,
-        [model_named(name) for name in drawn.models] or list(PUBLISHED.values()),
-        seed=header.seed,
-        shares=FIDELITY if drawn.shares == "fidelity" else None,
-        pattern=drawn.pattern,
-        stage=drawn.stage,
-        epochs=drawn.epochs,
-        after=header.after,
-        thresholds=header.thresholds,
-    )
-    return DrawnPlan(campaign, header.count), campaign.golden
-
-
-def _whole(subject: Subject) -> TrialResult:
-    return subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
+        return plan, subject.whole()
+    return drawn_plan(subject, header.drawn or Drawn(), seed=header.seed, count=header.count, after=header.after)

@@ -17,8 +17,6 @@ from detrain.campaign.engine.header import Campaign, load
 from detrain.campaign.engine.ledger import Ledger
 from detrain.campaign.engine.rows import Rows
 from detrain.campaign.trials_done import do_trials
-from detrain.faults.experiment import Experiment
-from detrain.faults.population.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -44,26 +42,25 @@ def do_lease(folder: Path, lease: Path, shard: str, how: How) -> None:
 
 
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How) -> None:
-    drawn = {number: to_loop(campaign.plan.trial(number)) for number in numbers}
-    again = lambda number, plan: to_loop(found) if (found := campaign.plan.again(number, plan)) is not None else None  # noqa: E731
     rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard)
     began = time.monotonic()
-    for done in do_trials(
-        campaign.subject, drawn, campaign.golden, again, in_one=how.in_one, running=ledger.note_running, ends_early=how.ends_early
+    for facts, trial in do_trials(
+        campaign.subject,
+        campaign.plan,
+        numbers,
+        campaign.golden,
+        in_one=how.in_one,
+        with_loop=True,
+        ends_early=how.ends_early,
+        running=ledger.note_running,
     ):
-        if done.found is None:
-            ledger.add_unfired(done.number, done.unfired)
+        if isinstance(trial, str):
+            ledger.add_unfired(facts.number, trial)
             continue
-        row = rows.row(done.what, done.experiment, done.found, done.golden)
+        row = rows.row(facts, trial.experiment, trial.done, trial.golden)
         alone = round(time.monotonic() - began, 4) if not row.seconds else row.seconds
         ledger.add(msgspec.structs.replace(row, seconds=alone))
         began = time.monotonic()
-
-
-def to_loop(drawn: tuple[Facts, Experiment]) -> tuple[Facts, Experiment]:
-    """Return a trial that ends with its training loop, if it has a horizon and the loop ends before."""
-    facts, plan = drawn
-    return facts, msgspec.structs.replace(plan, ends_with_loop=plan.count is not None)
 
 
 @dataclass(frozen=True)

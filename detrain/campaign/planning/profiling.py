@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from detrain.base.cursor import Address
 from detrain.campaign.subject import Subject
-from detrain.faults.experiment import Experiment
 from detrain.faults.population.profile import Profile, profile_of
 
 
@@ -17,16 +16,10 @@ def profile_program(subject: Subject) -> Profile:
     of its first epoch, and in the last of each epoch of another length. All other steps are taken for such as the
     second. Raises FaultInvalid where nothing can be drawn.
     """
-    first = subject.sites()
-    golden = subject.golden(Experiment(log="", at=(0, 0, 0)), has_step=False)
-    steps = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
-    listed = []
-    for at, like_it in representatives(steps):
-        if at == steps[0]:  # sites are listed behind it, and optimizers make their slots in it
-            sites = [site for site in first if (site.stage, site.op) != ("memory", "slot")]
-        else:
-            sites = subject.sites(Experiment(log="", at=at))
-        listed.append((at, sites, like_it))
+    # They are listed behind the first step, and optimizers make their slots in it.
+    first = [site for site in subject.sites() if (site.stage, site.op) != ("memory", "slot")]
+    steps = sorted(cursor for cursor in subject.whole().by_cursor() if cursor[2] >= 0)
+    listed = [(at, first if at == steps[0] else subject.sites(at), like_it) for at, like_it in representatives(steps)]
     return profile_of(subject.program.name, subject.arguments, listed)
 
 

@@ -12,6 +12,7 @@ from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
 from detrain.cli.shared.options import After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, program_command
+from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
@@ -73,9 +74,10 @@ def plan(
     """
     import msgspec
 
-    from detrain.campaign.engine.header import Drawn, Header, Sampled, make, shared_out_by
+    from detrain.campaign.engine.header import Header, Sampled, make, shared_out_by
     from detrain.campaign.engine.second_phase import make_both
     from detrain.campaign.outcomes import read_thresholds
+    from detrain.campaign.planning.drawn_plan import Drawn
 
     if mode != "ISCA" and (epochs is not None or shares != "uniform"):
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
@@ -118,7 +120,7 @@ def plan(
         header = msgspec.structs.replace(header, sampled=sampled)
     made = (make if second is None else make_both)(header, Path(chosen.home), chosen.name)
     if chosen.as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(made.header), indent=1).decode())
+        print_json(made.header)
         return 0
     click.echo(f"{made.header.count:,} trials, plan {made.header.digest}, in {made.folder}")
     if made.header.two_phase is not None:

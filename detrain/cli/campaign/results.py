@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from detrain.base import messages
-from detrain.base.errors import UsageError
+from detrain.base.errors import FaultNotFired, UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
 from detrain.cli.shared.options import program_command
+from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
@@ -73,11 +74,10 @@ def record(
     out: Annotated[Path | None, Option("The fault record to write [in the campaign's folder].")] = None,
 ) -> int:
     """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
-    import msgspec
 
     from detrain.campaign.engine.second_phase import second_of
-    from detrain.campaign.trial import run_trial
     from detrain.campaign.trial_record import record_of
+    from detrain.campaign.trials_done import do_trials
     from detrain.faults.record import write_record
     from detrain.reports.pictures import check_writable
 
@@ -87,13 +87,14 @@ def record(
     if told:
         raise UsageError(f"nothing is run of trial {number}: {told}", "give another number")
     campaign = second_of(campaign) or campaign  # its trials go to the horizon
-    facts, plan = campaign.plan.trial(number)
-    done = run_trial(campaign.subject, facts.model, campaign.header.seed, plan)
-    found = record_of(campaign.subject, done, campaign.header.thresholds)
+    ((facts, trial),) = do_trials(campaign.subject, campaign.plan, [number], campaign.golden, in_one=False)
+    if isinstance(trial, str):
+        raise FaultNotFired(f"the fault of trial {number} does not fire: {trial}", "give another number")
+    found = record_of(campaign.subject, trial, facts.model, campaign.header.seed, campaign.header.thresholds)
     path = out or campaign.folder / f"trial-{number:06d}.json"
     write_record(path, found)
     if chosen.as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        print_json(found)
     else:
         click.echo(f"trial {number}: {facts.model} in {facts.site}: {found.outcome}")
         messages.say(f"the record is {path}; `detrain replay {path} {chosen.program}` runs it again")

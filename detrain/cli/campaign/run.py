@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
-import msgspec
 
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
 from detrain.cli.shared.options import program_command
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.api import Engine
@@ -143,7 +142,7 @@ def _say(campaign: Campaign, progress: Progress, second: _Phase | None, *, as_js
     if as_json:
         parts = _parts(campaign, progress, has_digest=has_digest)
         more = {} if second is None else {"second": _parts(*second, has_digest=has_digest)}
-        click.echo(msgspec.json.format(msgspec.json.encode(parts | more), indent=1).decode())
+        print_json(parts | more)
         return
     two_phase = campaign.header.two_phase
     if two_phase is not None:

@@ -14,12 +14,12 @@ from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
-from detrain.campaign.requested_fault import RecordedFault, Wanted, drawn_fault, read_wanted
+from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TimeLimit, takes_options
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
 from detrain.faults.record import FaultRecord, write_record
@@ -73,14 +73,13 @@ def command(
     check_writable(text)
     check_writable(out)
     cursor = parse_cursor(at) if at is not None else None
-    wanted: Wanted
     if model is not None:
         if Path(given.program).suffix in (".json", ".csv"):
             raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
         wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
     elif given.arguments:
         wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
-        of_record = {"--site": site} if isinstance(wanted, RecordedFault) else {}
+        of_record = {"--site": site} if wanted.record is not None else {}
         for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
             if value is not None:
                 raise UsageError(
@@ -90,7 +89,7 @@ def command(
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
-    if isinstance(wanted, RecordedFault):
+    if wanted.record is not None:
         check_same(wanted.record, subject, allow_environment=False)
     cursor = cursor or wanted.when.at
     if permanent and steps is not None:
@@ -108,7 +107,7 @@ def command(
         least=LEAST_WITH_GUARD if guard else 0,
     )
     trial = try_fault(subject, wanted, experiment)
-    record = record_of(subject, trial, limits)
+    record = record_of(subject, trial, wanted.model, wanted.seed, limits)
     path = out or subject.folder / file_name(record)
     write_record(path, record)
     if plot is not None:
@@ -116,7 +115,7 @@ def command(
     if text is not None:
         write_text(text, subject, trial)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(record), indent=1).decode())
+        print_json(record)
     else:
         _show(record, trial)
         messages.say(f"the record is {path}; `detrain replay {path} {given.program}` runs it again")
@@ -135,7 +134,6 @@ def _end(text: str | None) -> tuple[int | None, Address | None]:
 
 def _show(record: FaultRecord, trial: Trial) -> None:
     """Print a trial for a person."""
-    from rich.table import Table
     from rich.text import Text
 
     printer = console()
@@ -158,17 +156,15 @@ def _show(record: FaultRecord, trial: Trial) -> None:
         printer.print(f"  not in {len(record.missed)} of these steps, where the site did not run, or had another shape: {steps}")
     if not trial.is_unarmed_equal:
         printer.print("  with the site in place the program's bits are others: the golden run has it in place, too")
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["loss", *sorted({name for step in record.steps for name in step.series} - {"loss"})]
-    for column in ("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"):
-        table.add_column(column, justify="right")
+    shown = table(("step", *(f"{name} {which}" for name in names for which in ("golden", "faulty")), "state"), left=())
     known = trial.golden.by_cursor()
     for step in record.steps[:8]:
         golden = known.get(step.at)
         cells = [_number(run.series.get(name)) if run is not None else "" for name in names for run in (golden, step)]
         same = "" if golden is None or not step.state else "equal" if golden.state == step.state else "differs"
-        table.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
-    printer.print(table)
+        shown.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
+    printer.print(shown)
     if len(record.steps) > 8:
         printer.print(f"  … {len(record.steps) - 8} more steps")
     if record.alarm is not None:

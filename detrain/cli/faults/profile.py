@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import click
-import msgspec
-
 from detrain.base import messages
 from detrain.base.options import Home, Option
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import Given, program_command
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.experiment import written
 from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
@@ -52,11 +49,7 @@ def command(
         path.write_text("".join(sassifi_profile(profile) if form == "sassifi" else nvbitfi_profile(profile)), encoding="utf-8")
     counted = totals(profile)
     if as_json:
-        click.echo(
-            msgspec.json.format(
-                msgspec.json.encode({"digest": profile.digest, "totals": counted, "memory": memory_totals(profile)}), indent=1
-            ).decode()
-        )
+        print_json({"digest": profile.digest, "totals": counted, "memory": memory_totals(profile)})
         return 0
     _print(profile, counted)
     messages.say(f"the profile {profile.digest} is in {path}")
@@ -64,17 +57,13 @@ def command(
 
 
 def _print(profile: Profile, counted: list[Total]) -> None:
-    from rich.table import Table
-
     printer = console()
     for number, kind in enumerate(profile.kinds):
         said = f"{kind.steps} of {profile.steps} steps, {len(kind.sites)} sites, as listed in {written(kind.at)}"
         printer.print(f"kind {number}: {said}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("group", "", "outputs", "elements a step", "elements in all", "bytes in all", "dead"):
-        table.add_column(column, justify="left" if column == "" else "right")
+    groups = table(("group", "", "outputs", "elements a step", "elements in all", "bytes in all", "dead"), left=("",))
     for each in counted:
-        table.add_row(
+        groups.add_row(
             str(int(each.group)),
             each.group.label,
             f"{each.outputs:,}",
@@ -83,11 +72,9 @@ def _print(profile: Profile, counted: list[Total]) -> None:
             f"{each.bytes_in_all:,}",
             f"{each.dead:,}",
         )
-    printer.print(table)
+    printer.print(groups)
     if profile.memory or profile.overwritten:
-        memory = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("memory", "variables", "bytes before a step", "overwritten", "untouched"):
-            memory.add_column(column, justify="left" if column == "memory" else "right")
+        memory = table(("memory", "variables", "bytes before a step", "overwritten", "untouched"), left=("memory",))
         for of_kind in memory_totals(profile):
             counts = (of_kind.variables, of_kind.bytes, of_kind.overwritten, of_kind.untouched)
             memory.add_row(of_kind.kind, *(f"{count:,.0f}" for count in counts))

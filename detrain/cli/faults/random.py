@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-import click
-import msgspec
+from typing import Annotated, Final, Literal
 
 from detrain.base import messages
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
-from detrain.campaign.random_campaign import plan_campaign
+from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.tally import tally
+from detrain.campaign.trial_folder import TrialFolder
 from detrain.cli.shared.options import (
     After,
     AsJson,
@@ -26,13 +24,15 @@ from detrain.cli.shared.options import (
     TrialLimit,
     program_command,
 )
-from detrain.cli.shared.printing import console
+from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import written
-from detrain.faults.model_shares import FIDELITY
-from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.record import FaultRecord
+from detrain.faults.statistics.wilson import wilson
 from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
+
+_SOON: Final = 2
+"""Steps, the faulty one counted, within which a fault is to be seen."""
 
 
 @program_command
@@ -78,34 +78,26 @@ def command(
     """
     check_plot(plot)
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard)
-    models = [model_named(name) for name in names.split(",")] if names is not None else list(PUBLISHED.values())
-    campaign = plan_campaign(
-        subject,
-        models,
-        seed=seed,
-        shares=FIDELITY if shares == "fidelity" else None,
-        pattern=pattern,
-        stage=stage,
-        epochs=epochs,
-        after=after,
-        thresholds=read_thresholds(thresholds),
-        folder=out,
-    )
-    records = {number: record for number in range(trials) if (record := campaign.known(number)) is not None}
+    models = tuple(names.split(",")) if names is not None else ()
+    drawn = Drawn(models=models, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
+    plan, golden = drawn_plan(subject, drawn, seed=seed, count=trials, after=after)
+    folder = out or subject.folder / f"random-{seed}"
+    done = TrialFolder(folder, subject, plan, seed, read_thresholds(thresholds))
+    records = {number: record for number in range(trials) if (record := done.known(number)) is not None}
     if records and not as_json:
-        messages.say(f"{len(records)} trials are in {campaign.folder} already")
+        messages.say(f"{len(records)} trials are in {folder} already")
     missing = [number for number in range(trials) if number not in records]
-    for number, record in campaign.run(missing, in_one=engine != "process"):
+    for number, record in done.run(missing, golden, in_one=engine != "process"):
         records[number] = record
         if not as_json:
             messages.say(f"trial {number}: {_described(record)}")
     in_order = [record for _, record in sorted(records.items())]
     if plot is not None and in_order:
-        plot_campaign(plot, in_order, campaign.golden)
+        plot_campaign(plot, in_order, golden)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(in_order), indent=1).decode())
+        print_json(in_order)
     else:
-        _show(in_order, trials - len(records), campaign.folder, has_guard=guard)
+        _show(in_order, trials - len(records), folder, has_guard=guard)
     return 0
 
 
@@ -116,25 +108,28 @@ def _described(record: FaultRecord) -> str:
 
 
 def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_guard: bool) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     of_guard = ("seen in 2 steps", "later", "95 % interval of seen in 2") if has_guard else ()
-    for column in ("outcome", "trials", "share", "95 % interval", *of_guard):
-        table.add_column(column, justify="left" if column == "outcome" else "right")
-    for each in tally(records):
-        cells = [str(each.count), f"{each.count / each.total:.1%}", _in_percent(each.interval)]
-        if has_guard:
-            seen = f"{each.seen_soon} ({each.seen_soon / each.count:.1%})"
-            cells += [seen, str(each.seen_later), _in_percent(each.seen_interval)]
-        table.add_row(each.outcome, *cells)
+    counts = table(("outcome", "trials", "share", "95 % interval", *of_guard), left=("outcome",))
+    for row in rows_of(records):
+        counts.add_row(*row[: len(counts.columns)])
     printer = console()
-    printer.print(table)
+    printer.print(counts)
     if unfired:
         printer.print(f"{unfired} drawn faults did not fire and are not counted")
     printer.print(f"the records are in {folder}; `detrain replay RECORD PROGRAM` runs one again")
 
 
-def _in_percent(interval: tuple[float, float]) -> str:
-    low, high = interval
+def rows_of(records: Sequence[FaultRecord]) -> list[tuple[str, ...]]:
+    """Return each outcome, its count and share, and how often the guard saw it, the most frequent outcome first."""
+    rows: list[tuple[str, ...]] = []
+    for outcome, count in Counter(record.outcome for record in records).most_common():
+        alarms = [record.alarm for record in records if record.outcome == outcome and record.alarm is not None]
+        soon = sum(alarm.steps < _SOON for alarm in alarms)
+        seen = f"{soon} ({soon / count:.1%})", str(len(alarms) - soon), _interval(soon, count)
+        rows.append((outcome, str(count), f"{count / len(records):.1%}", _interval(count, len(records)), *seen))
+    return rows
+
+
+def _interval(count: int, total: int) -> str:
+    low, high = wilson(count, total)
     return f"{low:.1%} – {high:.1%}"

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import click
-import msgspec
-
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
-from detrain.cli.shared.printing import console
-from detrain.faults.experiment import Experiment, parse_cursor
+from detrain.cli.shared.printing import console, print_json, table
+from detrain.faults.experiment import parse_cursor
 from detrain.faults.sites import Site, matching
 
 
@@ -36,29 +33,25 @@ def command(
       detrain sites --match 'conv2d*' --stage backward train.py
     """
     subject = Subject(given.found(), given.arguments, Path(home))
-    found = subject.sites(Experiment(log="", at=parse_cursor(at), count=1) if at is not None else None)
+    found = subject.sites(parse_cursor(at) if at is not None else None)
     fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]
     shown = contractions if contractions and pattern is None and not is_all else fitting
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        print_json(shown)
         return 0
     _print(shown, len(found))
     return 0
 
 
 def _print(sites: list[Site], total: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("site", "label", "operands", "elements", "runs", ""):
-        table.add_column(column, justify="right" if column in ("elements", "runs") else "left", overflow="fold")
+    shown = table(("site", "label", "operands", "elements", "runs", ""), left=("site", "label", "operands", ""))
     for site in sites:
         operands = "\n".join(f"{name} {_shape(operand.shape)} {operand.dtype}" for name, operand in site.operands.items())
         elements = "\n".join(f"{operand.elements:,}" for operand in site.operands.values())
-        table.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
+        shown.add_row(site.name, site.label, operands, elements, str(site.executions), "" if site.is_alive else "dead")
     printer = console()
-    printer.print(table)
+    printer.print(shown)
     dead = sum(not site.is_alive for site in sites)
     replicas = max(site.replicas for site in sites)
     text = f"{len(sites)} of {total} sites" + (f", {dead} of them dead" if dead else "")

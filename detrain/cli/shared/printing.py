@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from detrain.base.structure import FitCall
 
@@ -21,6 +23,23 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)
+
+
+def print_json(value: object) -> None:
+    """Print what msgspec encodes, indented."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+
+
+def table(columns: Iterable[str], left: Container[str]) -> Table:
+    """Return a table of numbers, which stand at the right; texts, in the columns `left`, stand at the left."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return made
 
 
 def show_fit(fit: FitCall, number: int, count: int) -> None:

@@ -17,7 +17,7 @@ from detrain.faults.exchange.kernels import Instruction
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.population.address import ADDRESS_MODELS, masks, misplaced
-from detrain.faults.population.facts import Facts, Mode, Told
+from detrain.faults.population.facts import Mode, Planned, Told, planned
 from detrain.faults.population.groups import SASSIFI_MODELS
 
 WARP: Final = 32
@@ -60,7 +60,7 @@ class ListedPlan:
         parts = self.profile_digest, self.group, self.model, self.mode, self.lines, self.after, self.least
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts))
 
-    def trial(self, number: int) -> tuple[Facts, Experiment]:
+    def trial(self, number: int) -> Planned:
         """Return what is known of a trial, and its experiment.
 
         It has no injection where nothing is run (`told`). Raises FaultInvalid for a number that is not in it.
@@ -68,45 +68,27 @@ class ListedPlan:
         if not 0 <= number < self.count:
             raise FaultInvalid(f"there is no trial {number} in a list of {self.count}", "numbers are from 0")
         one, line = self.instructions[number], self.lines[number]
-        site = one.output.site
-        if self.mode == "IOA":
-            drawn = _address(one, self.model, line.bit_seed)
-        else:
-            drawn = injection(site, _value(one, self.model, line.bit_seed), Operand.OUTPUT, one.replica)
-        positions = drawn.array("positions") if drawn is not None and self.mode != "IOA" else np.array([one.element])
-        phase, epoch, batch = one.at
-        experiment = Experiment(
-            log="",
-            injection=None if one.is_dead else drawn,
-            at=one.at,
-            occurrence=one.occurrence,
-            count=self.after,
-            stops_on_nonfinite=True,
-            least=self.least,
-            digests_every=10,
-        )
-        facts = Facts(
-            number=number,
-            stratum="listed",
-            weight=1.0,
-            mode=self.mode,
-            group=int(one.output.group) if self.group is None else self.group,
+        drawn = self._drawn(one, line.bit_seed)
+        facts, experiment = planned(
+            number,
+            one.output.site,
+            drawn or _unchanged(one),
+            one.at,
+            one.occurrence,
             model=SASSIFI_MODELS[self.model],
-            site=site.name,
-            layer=site.layer,
-            op=site.op,
-            stage=site.stage,
-            operand="output",
-            dtype=one.output.dtype,
-            phase=phase,
-            epoch=epoch,
-            batch=batch,
-            occurrence=one.occurrence,
-            replica=one.replica,
-            position=int(positions[0]),
-            elements=int(positions.size) + (self.mode == "IOA" and drawn is not None),
+            after=self.after,
+            least=self.least,
+            group=int(one.output.group) if self.group is None else self.group,
+            mode=self.mode,
+            stratum="listed",
         )
-        return facts, experiment
+        return facts, msgspec.structs.replace(experiment, injection=None if one.is_dead else drawn)
+
+    def _drawn(self, one: Instruction, seed: float) -> Injection | None:
+        """Return what a line does; None where its address is outside of the tensor."""
+        if self.mode == "IOA":
+            return _address(one, self.model, seed)
+        return injection(one.output.site, _value(one, self.model, seed), Operand.OUTPUT, one.replica)
 
     def told(self, number: int) -> Told:
         """Return what is known of a trial without running it: its address is outside, or nothing reads what it hits."""
@@ -114,9 +96,15 @@ class ListedPlan:
             return "never read"
         return "address outside" if self.trial(number)[1].injection is None else ""
 
-    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+    def again(self, number: int, first: Experiment) -> Planned | None:
         """Return None: a list says which fault it is."""
         return None
+
+
+def _unchanged(one: Instruction) -> Injection:
+    """Return what leaves the element as it is."""
+    keeps = Plan(np.array([one.element], np.int64), Kind.XOR, np.zeros(1, dtype_named(one.output.dtype).unsigned))
+    return injection(one.output.site, keeps, Operand.OUTPUT, one.replica)
 
 
 def _value(one: Instruction, model: int, seed: float) -> Plan:

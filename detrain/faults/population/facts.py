@@ -1,10 +1,17 @@
-"""What is known of a trial before it is run: the part of its row that the plan gives."""
+"""What a campaign's plan says of a trial: its experiment, and the part of its row that is known before it is run."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
+
+from detrain.base.cursor import Address
+from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.sites import Site
+
+DIGESTS_EVERY: Final = 10
+"""Steps of a trial between digests of all variables. Its losses and metrics, to the bit, are those of each step."""
 
 Mode = Literal["IOV", "IOA", "RF"]
 """SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
@@ -44,3 +51,79 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Flat row-major index of the first element that is hit; in mode IOA of the one that is not written."""
     elements: int
     """How many are hit."""
+
+
+Planned = tuple[Facts, Experiment]
+"""A trial before it is run."""
+
+
+class CampaignPlan(Protocol):
+    """The trials of a campaign: a pure function of the number."""
+
+    @property
+    def digest(self) -> str:
+        """Return what decides about each trial, hex. The count does not: a longer plan goes on with a shorter one."""
+
+    @property
+    def count(self) -> int:
+        """Return how many trials there are; their numbers are from 0."""
+
+    def trial(self, number: int) -> Planned:
+        """Return a trial. Raises FaultInvalid for a number that is not in the plan."""
+
+    def told(self, number: int) -> Told:
+        """Return what is known of a trial without running it; its experiment has no injection then."""
+
+    def again(self, number: int, first: Experiment) -> Planned | None:
+        """Return a trial whose fault did not fire drawn again, where its step has other sites; None: it is not."""
+
+
+def planned(
+    number: int,
+    site: Site,
+    injection: Injection,
+    at: Address,
+    occurrence: int,
+    *,
+    model: str,
+    after: int | None,
+    least: int,
+    group: int,
+    mode: Mode = "IOV",
+    stratum: str = "all",
+    weight: float = 1.0,
+) -> Planned:
+    """Return a trial: a fault at a site in a step, which runs `after` steps, and `least` though no loss is finite."""
+    phase, epoch, batch = at
+    hit = injection.array("positions")
+    facts = Facts(
+        number=number,
+        stratum=stratum,
+        weight=weight,
+        mode=mode,
+        group=group,
+        model=model,
+        site=site.name,
+        layer=site.layer,
+        op=site.op,
+        stage=site.op if mode == "RF" else site.stage,
+        operand=injection.operand,
+        dtype=injection.dtype,
+        phase=phase,
+        epoch=epoch,
+        batch=batch,
+        occurrence=occurrence,
+        replica=injection.worker,
+        position=int(injection.array("sources")[0] if mode == "IOA" else hit[0]),
+        elements=int(hit.size),
+    )
+    return facts, Experiment(
+        log="",
+        injection=injection,
+        at=at,
+        occurrence=occurrence,
+        count=after,
+        stops_on_nonfinite=True,
+        least=least,
+        digests_every=DIGESTS_EVERY,
+    )

@@ -22,14 +22,13 @@ from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.address import draw_address
-from detrain.faults.population.facts import Facts, Told
+from detrain.faults.population.facts import Planned, Told, planned
 from detrain.faults.population.frame import Cell, Frame, Selection, frame_of
 from detrain.faults.population.profile import Profile
 
 VERSION: Final = 1
 LEAST: Final = 5
 """Trials that a stratum gets at least, where there are enough for all: of fewer nothing can be said."""
-_DIGESTS_EVERY: Final = 10
 _DRAWS: Final = 100
 
 
@@ -75,7 +74,7 @@ class SampledPlan:
             found[cell.stratum].append(cell)
         return {name: (cells, np.cumsum([cell.share for cell in cells])) for name, cells in found.items()}
 
-    def trial(self, number: int) -> tuple[Facts, Experiment]:
+    def trial(self, number: int) -> Planned:
         """Return what is known of a trial, and its experiment. Raises FaultInvalid for a number that is not in it."""
         if not 0 <= number < self.count:
             raise FaultInvalid(f"there is no trial {number} in a plan of {self.count}", "numbers are from 0")
@@ -95,25 +94,27 @@ class SampledPlan:
             except FaultInvalid as error:
                 why = error  # a limited fault that no output sees
                 continue
-            experiment = Experiment(
-                log="",
-                injection=injection,
-                at=at,
-                occurrence=occurrence,
-                count=self.after,
-                stops_on_nonfinite=True,
+            return planned(
+                number,
+                site,
+                injection,
+                at,
+                occurrence,
+                model=cell.model.name,
+                after=self.after,
                 least=self.least,
-                digests_every=_DIGESTS_EVERY,
+                group=int(cell.group) if cell.group is not None else -1,
+                mode=cell.mode,
+                stratum=stratum,
+                weight=self.strata[stratum] / drawn_share,
             )
-            facts = facts_of(number, cell, injection, experiment, weight=self.strata[stratum] / drawn_share)
-            return facts, experiment
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
 
     def told(self, number: int) -> Told:
         """Return that nothing is known beforehand: what is, is counted, and not drawn."""
         return ""
 
-    def again(self, number: int, plan: Experiment) -> tuple[Facts, Experiment] | None:
+    def again(self, number: int, first: Experiment) -> Planned | None:
         """Return None: a fault that did not fire is of a step that is not as the profile has it. It is counted, not
         drawn again, because what would come in its place is of another part of the population.
         """
@@ -124,34 +125,6 @@ def _drawn(cell: Cell, worker: int, rng: np.random.Generator) -> Injection:
     if cell.mode == "IOA":
         return draw_address(cell.output.site, cell.model.name, worker, rng)
     return draw_injection(cell.output.site, cell.model, worker, rng)
-
-
-def facts_of(number: int, cell: Cell, injection: Injection, experiment: Experiment, *, weight: float) -> Facts:
-    """Return what is known of a trial of a cell."""
-    site = cell.output.site
-    positions = injection.array("positions")
-    phase, epoch, batch = experiment.at
-    return Facts(
-        number=number,
-        stratum=cell.stratum,
-        weight=weight,
-        mode=cell.mode,
-        group=int(cell.group) if cell.group is not None else -1,
-        model=cell.model.name,
-        site=site.name,
-        layer=site.layer,
-        op=site.op,
-        stage=site.stage if cell.group is not None else site.op,
-        operand=injection.operand,
-        dtype=injection.dtype,
-        phase=phase,
-        epoch=epoch,
-        batch=batch,
-        occurrence=experiment.occurrence,
-        replica=injection.worker,
-        position=int(injection.array("sources")[0] if cell.mode == "IOA" else positions[0]),
-        elements=int(positions.size),
-    )
 
 
 def sampled_plan(

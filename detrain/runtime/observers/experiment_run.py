@@ -90,6 +90,8 @@ class ExperimentRun:
     them."""
     written: Callable[[], Mapping[str, Address | None]] = dict
     """Returns the files that the program has written, and the bodies that did."""
+    is_over = False
+    """Whether the trial has ended, so that the run has to go back: nothing of it is looked at any more."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors
@@ -134,7 +136,7 @@ class ExperimentRun:
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
-        if not self._has_alarm and (self._has_fired or self._is_armed):
+        if not self.is_over and not self._has_alarm and (self._has_fired or self._is_armed):
             self._has_alarm = True
             self._write(Log(alarm=Alarm(self._done, variable, _number(norm), _number(bound), kind)))
 
@@ -176,9 +178,9 @@ class ExperimentRun:
 
         `is_last`: of an epoch. `kept`: accuracies that the program keeps.
         """
-        body, self._body = self._body, None
-        if body is None:
+        if self.is_over or self._body is None:
             return
+        body, self._body = self._body, None
         if self._instruments is None:
             raise FaultInvalid(
                 "no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch"
@@ -219,12 +221,16 @@ class ExperimentRun:
         """The loader has run out: the step that has ended was the last of its epoch, and is written again with a
         digest.
         """
+        if self.is_over:
+            return
         if self._bare is not None:
             self._write(Log(step=msgspec.structs.replace(self._bare, state=self._digest_now())))
         self._bare = None
 
     def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
         """An epoch is over, what comes after its batches (validation) included."""
+        if self.is_over:
+            return
         self.end_body(is_last=True)
         self._note_said((phase, epoch, BEHIND))
         if self._instruments is None or self.plan.is_profile:
@@ -239,7 +245,7 @@ class ExperimentRun:
 
     def end_loop(self) -> None:
         """The training loop is over."""
-        if self.plan.ends_with_loop and self._done > 0:
+        if not self.is_over and self.plan.ends_with_loop and self._done > 0:
             self.end_body()
             self.stop("loop")
 

@@ -12,18 +12,18 @@ from detrain.base import messages
 from detrain.base.config import OUTLIVING, Config, ended_by_nccl
 from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
-from detrain.guard.detector import DEPTH, Guard
+from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.outside.open_files import Files
 from detrain.python.process.random_streams import Streams
 from detrain.python.process.sigterm import Termination
 from detrain.runtime.observers.experiment_run import ExperimentRun
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
-from detrain.runtime.observers.trials_in_process import Rewind, TrialsInProcess
+from detrain.runtime.observers.rewind import Rewind
+from detrain.runtime.observers.trials_in_process import TrialsInProcess
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.rollback.recovery import Recovery
 from detrain.runtime.rollback.ring import Ring
-from detrain.runtime.rollback.trial_window import Window
 from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.checkpointer import Checkpointer
 from detrain.runtime.session.just_in_time import JustInTime
@@ -86,11 +86,8 @@ class Parts:
         self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
         self.guard: Guard | None = None
         self.guards_gradients = False
-        self.recovery: Recovery | Rewind | None = None
+        self.recovery: Ring | None = None
         """Looks for hardware faults at each cut, and goes back."""
-        if config.guard:
-            mode, ring = config.guard, config.guard_ring
-            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -101,11 +98,14 @@ class Parts:
         beside = (self.world.contents, self.recorder.pulls, now)
         self.uncaptured = Uncaptured(self.adapters, self.streams, *beside, is_strict=config.strict, allowed=config.allow_lost)
         self.recorder.batches.suspects = self.uncaptured.named
+        baseline = lambda: self.baselines.at_first_batch  # noqa: E731
+        parts = (self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
+        self._whole = WholeState(*parts, baseline, catalogue.folder)
+        if config.guard:
+            mode, ring = config.guard, config.guard_ring
+            self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
         if isinstance(self.experiment, TrialsInProcess):
-            window = Window(1, self.capture, self.adapters, self.streams, self.files)
-            told = (lambda: self.baselines.at_first_batch, self.baselines.set_at_first_batch, catalogue.folder)
-            whole = WholeState(self.capture, self.adapters, self.streams, self.files, self.world.contents, self.uncaptured)
-            self.recovery = Rewind(self.experiment, window, self.guard, *told, whole)
+            self.recovery = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
         self.observers: list[Observer] = []
         if self.experiment is not None:
@@ -157,12 +157,10 @@ class Parts:
         if gradients:
             self.adapters.watch_gradients()
         config, recovers, goes_on = self.config, mode == "recover", on_repeat == "continue"
-        held = Ring(DEPTH, self.capture, self.adapters, self.streams, self.files, on_host=ring == "host") if recovers else None
         log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
-        baseline = lambda: self.baselines.at_first_batch  # noqa: E731
-        self.recovery = Recovery(self.guard, held, config, self.files, baseline, self._write_waiting)
+        self.recovery = Recovery(self.guard, self._whole, config, self._write_waiting, on_host=ring == "host")
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
         """Return what an adapter is made with."""

@@ -169,15 +169,15 @@ class epoch_loop(Generic[T]):
                     _guarded(_ended_early, self._count, target[0])
                 break
             self._count += 1
-        self._count, again = _guarded(session.epochs_again.next, self._count)
+        self._count, again = _guarded(session.next_epoch, self._count)
         try:
             item: T = next(self._iterator) if again is NOTHING else again
         except StopIteration:
             _guarded(session.at_end, self._count, frame)
             if not session.is_returning:
                 raise
-            self._count, item = _guarded(session.epochs_again.next, self._count)
-        session.epochs_again.keep(self._iterator, self._count, item)
+            self._count, item = _guarded(session.next_epoch, self._count)
+        session.keep_epoch(self._iterator, self._count, item)
         _loops.wrapped_epoch, _loops.item = self._count, item
         self._count += 1
         return item

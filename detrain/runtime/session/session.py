@@ -7,20 +7,21 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from detrain.base import messages
 from detrain.base.config import SELDOM, Config
+from detrain.base.cursor import NOTHING
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
-from detrain.runtime.observers.trials_in_process import Rewind
+from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.session.cuts import Cuts
-from detrain.runtime.session.epochs_again import EpochsAgain
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
 
@@ -35,7 +36,6 @@ class Session:
         self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
         self._rewind = parts.recovery if isinstance(parts.recovery, Rewind) else None
-        self.epochs_again: Final = EpochsAgain(self._rewind)
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
@@ -65,7 +65,8 @@ class Session:
         self.plan.require_same_loop(frame)
         position.begin_loop()
         self.plan.begin_epoch()
-        self.epochs_again.begin_phase()
+        if self._rewind is not None:
+            self._rewind.begin_phase()
         parts.checkpointer.begin_phase()
         self._quiet = None
         parts.adapters.begin_phase()
@@ -157,6 +158,15 @@ class Session:
     def is_returning(self) -> bool:
         """Whether a trial has run over the end of its epoch, and the run is on its way back into that."""
         return self._rewind is not None and self._rewind.is_returning
+
+    def next_epoch(self, count: int) -> tuple[int, Any]:
+        """Return the epoch that comes next, and what was handed out with it; NOTHING: it is for the first time."""
+        return (count, NOTHING) if self._rewind is None else self._rewind.next_epoch(count)
+
+    def keep_epoch(self, iterator: Iterator[Any], count: int, item: object) -> None:
+        """An epoch is handed out."""
+        if self._rewind is not None:
+            self._rewind.keep_epoch(iterator, count, item)
 
     # Loops over batches.
 

@@ -1,12 +1,10 @@
-"""All that the rest of a run can read, at a cut, as one digest: where two are the same, the runs go on the same.
-
-It is what a checkpoint there would hold, without the variables of frameworks, whose digest is taken with each step.
-"""
+"""All that the rest of a run can read, at a cut: what is held in memory of it, and its digest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -35,18 +33,21 @@ class WholeState:
     files: Files
     contents: Contents
     uncaptured: Uncaptured
+    baseline: Callable[[], Baseline]
+    """Returns what was there before the loop."""
+    kept_in: Path
+    """Where files are kept that are cut off."""
 
-    def digest(
-        self, frame: FrameType, loop: RunningLoop, baseline: Baseline, since: Address, files: Mapping[str, FileState]
-    ) -> str:
-        """Return the digest (hex) at the head of a turn of a batch loop, or nothing where a part of the state is not
-        known.
+    def digest(self, frame: FrameType, loop: RunningLoop, since: Address, files: Mapping[str, FileState]) -> str:
+        """Return the digest (hex) at the head of a turn of a batch loop: where two are the same, the runs go on the
+        same. Nothing where a part of the state is not known.
 
-        Nor is it where the program has written files since a step, behind which they were `files`: what is in them is
-        not looked at.
+        It is of what a checkpoint there would hold, without the variables of frameworks, whose digest is taken with
+        each step. Where the program has written files since a step, behind which they were `files`, it is not known:
+        what is in them is not looked at.
         """
         pool_jobs.wait()
-        encoded = self.capture.encode(frame, baseline, are_loads_replayed=True, loop=loop)
+        encoded = self.capture.encode(frame, self.baseline(), are_loads_replayed=True, loop=loop)
         lost = self.uncaptured.found(frame, encoded.not_captured, has_updates=True)
         positions, unknown = self.adapters.positions("forward")
         is_written = self.files.state() != files or self.contents.written_since(since)

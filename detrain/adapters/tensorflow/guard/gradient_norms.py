@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 from detrain.adapters.api import Watched
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.faults.graph_owners import replica_of
-from detrain.adapters.tensorflow.guard.held_state import norms, wide
+from detrain.adapters.tensorflow.guard.sums import norms, wide
 from detrain.adapters.tensorflow.values.hidden import hidden_variable
 from detrain.base.digest import Array
 

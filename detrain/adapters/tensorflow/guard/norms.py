@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from detrain.adapters.api import Watched
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.guard.gradient_norms import Gradients
-from detrain.adapters.tensorflow.guard.held_state import Moments
+from detrain.adapters.tensorflow.guard.step_norms import Inside
+from detrain.adapters.tensorflow.guard.sums import Compiled, half_of_squares, norms, sums_of_squares
+from detrain.adapters.tensorflow.guard.watched_variables import find_watched
+from detrain.adapters.tensorflow.values.tensors import has_value
 from detrain.base.digest import Array
+
+_LOOKED_AT_AGAIN: Final = (5, 7, 11)
+"""Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below
+zero."""
 
 
 class TensorFlowNorms:
     """See `detrain.adapters.api.Norms`."""
 
-    def __init__(self, births: Births, moments: Moments) -> None:
-        self._births, self._moments = births, moments
+    def __init__(self, births: Births, alive: Callable[[], dict[str, Any]]) -> None:
+        self._births, self._alive = births, alive
+        self.inside = Inside(half_of_squares)
+        self._generation = 0
+        """Goes up with each variable that is made or gone."""
+        self._watched: tuple[int, list[Watched], Compiled] | None = None
+        self._norms: Array | None = None
+        """Of what is watched, at the last look; None where what is watched has changed since."""
+        self._masks: dict[str, bool] = {}
+        """Whether a variable had infinite values when it was first looked at."""
+        self._signed: set[str] = set()
+        self._looks = 0
         self._gradients: Gradients | None = None
         self._has_keras = False
-        self._watched: tuple[object, list[Watched]] = (None, [])
+        self._together: tuple[object, list[Watched]] = (None, [])
+        """What is watched of variables, and with the gradients behind it."""
+
+    def on_change(self, _reference: object = None) -> None:
+        """A variable has been made, or is gone."""
+        self._generation += 1
 
     @property
     def has_gradients(self) -> bool:
@@ -33,10 +56,6 @@ class TensorFlowNorms:
         if self._has_keras:
             self._gradients.on_keras()
 
-    def value(self, key: str) -> Array | None:
-        """Return the value of a variable that is watched; None for any other key."""
-        return self._moments.value(key)
-
     def on_keras(self) -> None:
         """Keras is there now, whose optimizers are given gradients."""
         self._has_keras = True
@@ -45,10 +64,60 @@ class TensorFlowNorms:
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
         """Return what is watched for hardware faults, and the Euclidean norms [variable]."""
-        watched, found = self._moments.norms()
+        watched, found = self._of_variables()
         if self._gradients is None or not self._gradients.watched:
             return watched, found
-        before, together = self._watched
+        before, together = self._together
         if before is not watched or len(together) != len(watched) + len(self._gradients.watched):
-            self._watched = watched, [*watched, *self._gradients.watched]
-        return self._watched[1], np.concatenate([found, self._gradients.norms()])
+            self._together = watched, [*watched, *self._gradients.watched]
+        return self._together[1], np.concatenate([found, self._gradients.norms()])
+
+    def _of_variables(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a
+        device.
+        """
+        self._looks += 1
+        if self._watched is None or self._watched[0] != self._generation or self._looks in _LOOKED_AT_AGAIN:
+            alive = {key: variable for key, variable in self._alive().items() if has_value(variable)}
+            watched = {each.key: each for each in find_watched(alive, self._births, self._is_mask, self._has_sign)}
+            before = self._watched if self._watched is not None and self._watched[0] == self._generation else None
+            if before is None or watched != {each.key: each for each in before[1]}:
+                compiled = Compiled({key: alive[key] for key in watched}, sums_of_squares)
+                self._watched, self._norms = (self._generation, [watched[key] for key in compiled.keys], compiled), None
+                self.inside.watch({key: alive[key] for key in compiled.keys})
+        assert self._watched is not None
+        known = self._norms if self.inside.is_complete else None
+        found = self.inside.take()
+        if known is None:
+            self._norms = norms(self._watched[2]())
+        elif len(found) == 1 and found[0][0] is None:  # the usual case
+            self._norms = norms([[found[0][1]]])
+        elif found:
+            self._norms = known.copy()
+            for numbers, sums in found:
+                self._norms[numbers] = norms([[sums]])
+        assert self._norms is not None
+        return self._watched[1], self._norms
+
+    def value(self, key: str) -> Array | None:
+        """Return the value of a variable alive; None for any other key."""
+        variable = self._alive().get(key)
+        return None if variable is None else np.asarray(variable.numpy())
+
+    def _is_mask(self, key: str, variable: Any) -> bool:
+        """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent.
+
+        Nor is a weight that was made since the first look of all: a faulty step may have made it.
+        """
+        if self._watched is not None and variable.trainable:
+            return self._masks.get(key, False)
+        if key not in self._masks:
+            values = variable.numpy()
+            self._masks[key] = bool(np.isinf(values).any() and not np.isnan(values).any())
+        return self._masks[key]
+
+    def _has_sign(self, key: str, variable: Any) -> bool:
+        """Return whether a variable has ever been found with a value below zero."""
+        if key not in self._signed and (variable.numpy() < 0).any():
+            self._signed.add(key)
+        return key in self._signed

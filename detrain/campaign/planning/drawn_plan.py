@@ -1,0 +1,174 @@
+"""The plan of `detrain random`, and of campaigns in the mode ISCA: each site is as likely, whatever its size."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+import xxhash
+
+from detrain.base import messages
+from detrain.base.cursor import Address
+from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
+from detrain.campaign.subject import Subject
+from detrain.campaign.trial import LEAST_WITH_GUARD
+from detrain.campaign.trial_log import TrialResult
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.model_shares import FIDELITY, draw_model
+from detrain.faults.models import PUBLISHED, FaultModel, model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.population.facts import Planned, Told, planned
+from detrain.faults.population.groups import own_group, use_of
+from detrain.faults.sites import Site, select
+
+_DRAWS: Final = 100
+"""So often a trial is drawn again whose model fits no site (all tensors are too small)."""
+
+
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """What trials are drawn from, as it was asked for."""
+
+    models: tuple[str, ...] = ()
+    """Names of fault models; none: the published ones."""
+    shares: str = "uniform"
+    pattern: str = "*"
+    stage: str | None = None
+    epochs: str | None = None
+
+
+@dataclass(frozen=True)
+class DrawnPlan:
+    """Trials that are drawn by chance. Each is a pure function of this and its number."""
+
+    seed: int
+    count: int
+    models: Sequence[FaultModel]
+    sites: Mapping[int, Sequence[Site]]
+    """By phase."""
+    steps: Sequence[Address]
+    sites_of: Callable[[Address], Sequence[Site]]
+    """Lists the sites of one step. Raises SiteUnknown, FaultInvalid."""
+    shares: dict[str, float] | None = None
+    after: int | None = None
+    least: int = 0
+    """Steps that a trial runs on at least, though its loss is not finite."""
+
+    @cached_property
+    def digest(self) -> str:
+        """What decides about each trial (xxh3-128, hex)."""
+        sites = {str(phase): list(sites) for phase, sites in self.sites.items()}
+        names = [model.name for model in self.models]
+        parts = self.seed, sites, names, list(self.steps), self.shares, self.least, self.after
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
+
+    def trial(self, number: int) -> Planned:
+        """Return a trial: step, model, site, replica, positions and values. Raises FaultInvalid."""
+        return self._drawn(number, self.sites)
+
+    def told(self, number: int) -> Told:
+        """Return that nothing is known beforehand."""
+        return ""
+
+    def again(self, number: int, first: Experiment) -> Planned | None:
+        """Return a trial drawn among the sites of its own step: its batch may be smaller, its ops others.
+
+        All else is drawn as it was. None where that gives no fault, or the same one.
+        """
+        try:
+            found = self._drawn(number, self.sites_of(first.at), first.at)
+        except (SiteUnknown, FaultInvalid):
+            return None
+        return found if found[1] != first else None
+
+    def _drawn(self, number: int, among: Mapping[int, Sequence[Site]] | Sequence[Site], there: Address | None = None) -> Planned:
+        rng = trial_rng(self.seed, number)
+        for _ in range(_DRAWS):
+            at = self.steps[int(rng.integers(len(self.steps)))]
+            model = draw_model(self.models, rng, self.shares)
+            sites = among[at[0]] if isinstance(among, Mapping) else among
+            found = _at_one_of([site for site in sites if model.operand.value in site.operands], model, rng)
+            if found is None:
+                continue
+            site, injection, occurrence = found
+            is_op = site.stage != "memory"
+            return planned(
+                number,
+                site,
+                injection,
+                there or at,
+                occurrence,
+                model=model.name,
+                after=self.after,
+                least=self.least,
+                group=int(own_group(site.op, injection.dtype, use_of(site))) if is_op else -1,
+            )
+        raise FaultInvalid(
+            f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
+        )
+
+
+def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generator) -> tuple[Site, Injection, int] | None:
+    """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site, or None.
+
+    So a model that some sites are too small for is drawn as often as the others.
+    """
+    for index in rng.permutation(len(sites)):
+        site = sites[int(index)]
+        worker = int(rng.integers(site.replicas))
+        occurrence = int(rng.integers(site.executions)) if site.executions > 1 else 0
+        with contextlib.suppress(FaultInvalid):
+            return site, draw_injection(site, model, worker, rng), occurrence
+    return None
+
+
+def drawn_plan(subject: Subject, drawn: Drawn, *, seed: int, count: int, after: int | None) -> tuple[DrawnPlan, TrialResult]:
+    """Return the plan of a seed, and the golden run, which says which steps may be hit.
+
+    Trials end `after` so many steps. Raises UsageError where no step is in the epochs, SiteUnknown, FaultInvalid where
+    the program fails without a fault.
+    """
+    models = [model_named(name) for name in drawn.models] or list(PUBLISHED.values())
+    first, last = _epochs(drawn.epochs)
+
+    def sites_of(at: Address | None) -> list[Site]:
+        return select(subject.sites(at), drawn.pattern, stage=drawn.stage)
+
+    sites = {0: sites_of(None)}
+    golden = subject.whole(first)
+    trained = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
+    steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
+    if not steps:
+        raise UsageError(f"--epochs {drawn.epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
+    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each may train another model
+        try:
+            sites[phase] = sites_of(next(cursor for cursor in trained if cursor[0] == phase))
+        except SiteUnknown:
+            messages.say(f"no fault is drawn in phase {phase} of training: no site there fits {drawn.pattern!r}")
+    plan = DrawnPlan(
+        seed,
+        count,
+        models,
+        sites,
+        [cursor for cursor in steps if cursor[0] in sites],
+        sites_of,
+        FIDELITY if drawn.shares == "fidelity" else None,
+        after,
+        LEAST_WITH_GUARD if subject.has_guard else 0,
+    )
+    return plan, golden
+
+
+def _epochs(text: str | None) -> tuple[int, float]:
+    if text is None:
+        return 0, math.inf
+    first, colon, last = text.partition(":")
+    if not colon or not (first or "0").isdigit() or not (last or "0").isdigit():
+        raise UsageError(f"--epochs {text!r} is not a range", "write it as A:B, for example 2:5 for the epochs 2, 3 and 4")
+    return int(first or 0), int(last) if last else math.inf
