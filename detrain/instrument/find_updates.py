@@ -79,7 +79,25 @@ def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Co
 def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     gradients = {name for node in nodes for name in _gradients_bound(node)}
-    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients)}
+    taken = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("optim")]
+    classes = {alias.asname or alias.name for node in taken for alias in node.names}
+    optimizers = {name for node in nodes if isinstance(node, ast.Assign) for name in _optimizers_bound(node, classes)}
+    return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_direct_update(node, gradients, optimizers)}
+
+
+def _optimizers_bound(node: ast.Assign, classes: Collection[str]) -> Iterator[str]:
+    """Yield what an assignment binds to new optimizers (`name`, `.attribute`): of one of some classes, or of one that
+    is named by its module, `torch.optim.SGD`.
+    """
+    for target in node.targets:
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=False))
+        for bound, value in pairs:
+            text = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+            is_got = text.startswith("getattr(") and "optim," in text
+            if is_got or text in classes or text.rpartition(".")[0].endswith("optim"):
+                yield reference_of(bound)
 
 
 def _imports(tree: ast.Module, names: Collection[str]) -> bool:
@@ -155,7 +173,7 @@ def _gradients_bound(node: ast.AST) -> tuple[str, ...]:
     return bound_names([node.target]) if isinstance(node, ast.For) and is_over_gradients(node) else ()
 
 
-def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
+def _is_direct_update(call: ast.Call, gradients: set[str], optimizers: set[str]) -> bool:
     name = called_name(call)
     if name in _UPDATES or _is_fit_as_step(call):
         return True
@@ -165,7 +183,8 @@ def _is_direct_update(call: ast.Call, gradients: set[str]) -> bool:
         return any(read_names(argument) & gradients for argument in call.args)
     if name == "step" and not isinstance(call.func.value, ast.Constant):
         text = ast.unparse(call.func.value).lower()
-        return any(word in text for word in (*_OPTIMIZER_WORDS, *_SCALER_WORDS)) and not any(word in text for word in _NO_OPTIMIZER)
+        is_so_called = any(word in text for word in (*_OPTIMIZER_WORDS, *_SCALER_WORDS))
+        return (is_so_called or reference_of(call.func.value) in optimizers) and not any(word in text for word in _NO_OPTIMIZER)
     return name == "apply" and any(word in ast.unparse(call.func.value).lower() for word in _OPTIMIZER_WORDS)
 
 

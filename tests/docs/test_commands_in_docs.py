@@ -52,6 +52,13 @@ def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
     _run_page(page, tmp_path)
 
 
+def test_what_an_output_leaves_out_is_three_dots() -> None:
+    """Another sign for it stands for itself, and only the slow test above would see that."""
+    assert {
+        page.name for page in PAGES for command in commands_of(page.read_text()) for line in command.output if "…" in line
+    } == set()
+
+
 def test_what_is_shown_and_not_run_is_listed_with_its_reason() -> None:
     shown = {str(page.relative_to(ROOT)): commands_of_other_blocks(page.read_text()) for page in ALL}
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
+from tests.e2e.runs import detrain
 
 PROGRAM = """
 import hashlib, os, random
@@ -187,3 +188,14 @@ def test_it_ends_as_if_never_killed(name: str, workers: int, torch_server: Serve
     _whole, killed = assert_ends_as_if_never_killed(torch_server, made, tmp_path, every, f"{name} {workers}")
 
     assert "resuming" in killed.err
+
+
+@pytest.mark.slow
+def test_file_systems_that_are_kept_by_the_thread_are_no_difference(tmp_path: Path) -> None:
+    """Each process has its own key for one: `verify` said NOT EXACT, and each resumed run that it goes on without."""
+    made = program(CASES["datasets: JSON, streamed"], 0, tmp_path)
+
+    verified = detrain("verify", "--every", "3b", made, cwd=tmp_path)
+
+    assert verified.status == 0, verified.out
+    assert "EXACT: 2 kills" in verified.out

@@ -86,6 +86,22 @@ def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: s
     assert "not captured" not in last.err
 
 
+def test_a_file_that_is_written_whole_and_then_appended_to_is_gone_before_the_first_checkpoint(
+    tmp_path: Path, detrain: Run
+) -> None:
+    """It was taken away, and a warning said that it cannot be set back: Lightning's `metrics.csv` is such a file."""
+    write = f'with open("log.txt", "a" if os.path.exists("log.txt") else "w") as log: log.write({LINE})'
+    path = tmp_path / "program.py"
+    path.write_text(PRELUDE + "import os\n" + BODY.format(write=write, write_epoch="pass"))
+    expected = plain("-m", "detrain", "run", "--bare", path, cwd=tmp_path)
+    (tmp_path / "log.txt").unlink()
+    detrain("run", path, cwd=tmp_path, DIE_AT="0:3")
+    last = detrain("run", path, cwd=tmp_path)
+
+    assert (last.status, last.out) == (0, expected.out)
+    assert "warning" not in last.err
+
+
 def test_what_is_cut_off_is_kept(tmp_path: Path, detrain: Run) -> None:
     name = "open for appending"
     detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")

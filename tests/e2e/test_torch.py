@@ -146,6 +146,61 @@ def test_workers_that_live_on_under_a_progress_bar_are_those_that_the_loader_kee
     assert resumed.last_line() == whole.last_line()
 
 
+ONE_AHEAD = """\
+from torch.utils.data import DataLoader
+
+class Ahead(DataLoader):
+    def __iter__(self):
+        drawn = super().__iter__()
+        ready = next(drawn)
+        for each in drawn:
+            yield ready
+            ready = each
+        yield ready
+"""
+DRAWS_AHEAD = """\
+import os, signal, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+import torch
+from ahead import Ahead
+from tqdm import tqdm
+
+loader = Ahead([torch.full((3,), float(index)) for index in range(44)], batch_size=4, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+for epoch in range(3):
+    drawn = iter(MADE)
+    for step in range(11):
+        rows = next(drawn)
+        optimizer.zero_grad()
+        model(rows / 44 + 0.1 * torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, float(model.weight.detach().sum()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("death", ["0:5", "1:7"])
+@pytest.mark.parametrize("made", ["loader", "tqdm(loader)", "tqdm(torch.utils.data.DataLoader(loader.dataset, 4, shuffle=True))"])
+def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
+    made: str, death: str, torch_server: Server, tmp_path: Path
+) -> None:
+    """Each checkpoint inside an epoch was REFUSED: the generator under the Trainer of transformers is one."""
+    pytest.importorskip("tqdm")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "ahead.py").write_text(ONE_AHEAD)
+    (tmp_path / "program.py").write_text(DRAWS_AHEAD.replace("MADE", made))
+    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    killed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
+    resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+
+    assert "REFUSED" not in killed.err
+    assert f"at {death[0]}:" in resumed.err
+    assert resumed.status == 0, resumed.err
+    assert resumed.last_line() == whole.last_line()
+
+
 SEEDED_BY_THE_SYSTEM = """\
 import os, signal, sys
 import torch

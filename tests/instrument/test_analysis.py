@@ -936,6 +936,35 @@ def test_a_batch_flows_into_the_step_of_an_optimizer_by_way_of_its_loss(tmp_path
     check(tmp_path, main=f"\nfor i in range(3): #B1\n    {load}\n    {step}\n")
 
 
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        ("adam = torch.optim.Adam(weights)", "adam"),
+        ("import torch.optim as optim\n    self.inner = optim.SGD(weights)", "self.inner"),
+        ("a, b = torch.optim.SGD(weights), torch.optim.SGD(biases)", "b"),
+        ("trainer = getattr(torch.optim, args.name)(weights)", "trainer"),
+        ("from torch.optim import AdamW\n    trainer = AdamW(weights)", "trainer"),
+        ("from torch.optim import AdamW as Rule\n    trainer = Rule(weights)", "trainer"),
+    ],
+)
+def test_an_optimizer_is_known_by_its_class_whatever_its_name(tmp_path: Path, made: str, used: str) -> None:
+    """The second of two loops had no probes, as the run finds out by itself about the first one alone."""
+    check(
+        tmp_path,
+        main=f"""
+def run(self):
+    import torch
+    {made}
+    for x, y in pairs: #B1
+        loss_of(model(x), y).backward()
+        {used}.step() #U1
+        self.clock = torch.optim.lr_scheduler.StepLR(weights)
+    for x in range(3):
+        self.clock.step()
+""",
+    )
+
+
 def test_the_step_of_a_schedule_is_no_update(tmp_path: Path) -> None:
     check(tmp_path, main="\nfor i in range(3):\n    scheduler.step()\n    lr_scheduler.step(i)\n")
 

@@ -148,6 +148,13 @@ class Tag(str):
     pass
 
 
+class Keeper:
+    Item = collections.namedtuple("Item", "score file")
+
+    def __init__(self):
+        self.saved = []
+
+
 class Bound(functools.partial):
     pass
 
@@ -294,6 +301,14 @@ def test_what_the_loop_makes_of_a_librarys_data_class_is_made_again(library: Any
     assert back.children["a"].parent is back
     assert back.kind is library.Point
     assert (back.rows[0].x, back.rows[1].x, back.rows.title) == (np.float32(1), 1, "row")
+
+
+def test_a_named_tuple_that_a_class_of_a_library_holds_is_made_again(library: Any) -> None:
+    """It was REFUSED: its name, that of the module and itself, leads nowhere."""
+    after, back, _held = there_and_back(library.Keeper, lambda keeper: keeper.saved.append(keeper.Item(0.5, "a.pt")))
+
+    assert back.saved == after.saved
+    assert type(back.saved[0]) is library.Keeper.Item
 
 
 def test_an_object_of_a_library_is_found_by_its_address_not_by_the_name_that_holds_it_now(library: Any) -> None:

@@ -7,6 +7,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from detrain.base.digest import digest_array
+from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decode_containers import (
     decode_dict,
     decode_held,
@@ -27,6 +29,7 @@ from detrain.python.codec.decode_functions import (
 from detrain.python.codec.decode_leaves import decode_array, decode_rng, decode_value, set_stream
 from detrain.python.codec.decode_tensors import decode_shared
 from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.kinds import describe, is_same, make_again
 from detrain.python.codec.state_rules import read_slot
 from detrain.python.inspect.fingerprint import at_steps, digest_of_tensor
@@ -40,11 +43,19 @@ from detrain.python.inspect.names import (
     stream_base,
     type_name,
 )
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, deep_calls, shown
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Hooks, deep_calls, shown
 from detrain.python.inspect.ownership import new_object, of_last_use
 from detrain.python.inspect.pandas_tables import TABLES, become, make_table
 from detrain.python.inspect.stored_attributes import program_names
 from detrain.python.process.reducers import reduction_named
+
+
+def _are_alike(one: object, other: object, hooks: Hooks) -> bool:
+    """Return whether two values are data, and equal bit for bit."""
+    encoded = [(each := Encoder(hooks, Baseline())).finish({"": each.encode(value, "")}) for value in (one, other)]
+    digests = [{name: digest_array(array) for name, array in each.arrays.items()} for each in encoded]
+    is_data = not any(each.not_captured for each in encoded)
+    return is_data and encoded[0].graph == encoded[1].graph and digests[0] == digests[1]
 
 
 class Decoder(Decoding):
@@ -181,9 +192,15 @@ class Decoder(Decoding):
         """Set an object of a library to the position that it offered."""
         found = self.keep(node.data[0], node.there, current)
         state = self.decode(node.items[0], ABSENT, f"{path}.state")
-        if found is not ABSENT and (state is ABSENT or not self.hooks.set_loader(found, node.data[1], state)):
+        if found is not ABSENT and (state is ABSENT or not self._is_brought(found, node.data[1], state)):
             self.miss(path, "it takes no position")
         return found
+
+    def _is_brought(self, found: object, which: int, state: object) -> bool:
+        """Return whether an object is at the position that it offered. One that loads have brought there is not set to
+        it: in the midst of an iteration, that may part the object from what counts for it."""
+        offered = self.hooks.loader_state(found)
+        return (offered is not None and _are_alike(offered[1], state, self.hooks)) or self.hooks.set_loader(found, which, state)
 
     def _decode_user_object(self, number: int, node: Node, current: Any, path: str) -> Any:
         name, in_slots, is_own_dict = node.data

@@ -203,9 +203,9 @@ class Decoding(ABC):
         return current if found is ABSENT and issubclass(type(current), STATIC) and static_name(current) == name else found
 
     def _is_at(self, found: object, place: Any) -> bool:
-        return (
-            filled_queues.comes_to(found, place, self.hooks.tensor) if filled_queues.is_place(place) else place_of(found) == place
-        )
+        if filled_queues.is_place(place):
+            return filled_queues.comes_to(found, place, self.hooks.tensor)
+        return bool(place_of(found, self.hooks.is_loader) == place)
 
     @abstractmethod
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:

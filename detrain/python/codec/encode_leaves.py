@@ -319,9 +319,10 @@ class LeafEncoder(ABC):
             self._lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
         elif not self._baseline.is_at(value, now) and not (isinstance(value, GeneratorType) and value.gi_running):
             is_by_body = self._is_alone and not isinstance(value, Iterator)
+            is_by_body |= self._hooks.is_drawn_by_bodies(value)
             if self._are_loads_replayed and not takes_in(value) and not is_by_body:
                 self._moved.append(f"{shown(path)} ({type_name(value)})")
-                place = place_of(value)
+                place = place_of(value, self._hooks.is_loader)
                 if place is None:  # no resumed run can see whether loading has brought it there
                     self._lose(number, path, f"{type_name(value)}: {UNSEEN}")
                 return place

@@ -522,7 +522,7 @@ class Encoder(Functions):
         if described is not None:
             return Node(described[0], None, self._encode_all(described[1], path))
         node = self._encode_opaque(number, value, path)
-        place = None if self._collects or self._lost_numbers.get(number) else place_of(value)
+        place = None if self._collects or self._lost_numbers.get(number) else place_of(value, self._hooks.is_loader)
         if place is not None and node.kind == "opaque" and len(node.data) == 1:
             node.data.append(place)
         return node

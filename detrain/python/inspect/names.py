@@ -235,8 +235,7 @@ def find_class(name: str, current: object) -> type | None:
     found = find_static(name)
     if isinstance(found, type):
         return found
-    module_name, _, qualified = name.partition(":")
-    for cls in (at_name(sys.modules.get(module_name), qualified), type(current)):
+    for cls in (*_named(name), type(current)):
         if isinstance(cls, type) and class_name(cls) == name and (is_open(cls) or (cls is type(current) and is_own_class(cls))):
             return cls
     return None
@@ -279,9 +278,7 @@ def names_of_function(function: types.FunctionType) -> list[object]:
 
 def find_type(name: str) -> type | None:
     """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
-    module_name, _, qualified = name.partition(":")
-    found = at_name(sys.modules.get(module_name), qualified)
-    return found if isinstance(found, type) and class_name(found) == name else None
+    return next((each for each in _named(name) if isinstance(each, type) and class_name(each) == name), None)
 
 
 def find_warning(name: str) -> type[Warning] | None:
@@ -289,6 +286,18 @@ def find_warning(name: str) -> type[Warning] | None:
     module_name, _, qualified = name.partition(":")
     found = at_name(sys.modules.get(module_name), qualified)
     return found if isinstance(found, type) and issubclass(found, Warning) else None
+
+
+def _named(name: str) -> Iterator[object]:
+    """Yield what a module has under a qualified name; then what its classes have, if it is one thing: `Item =
+    NamedTuple("Item", ...)` in a class is named without that.
+    """
+    module_name, _, qualified = name.partition(":")
+    module = sys.modules.get(module_name)
+    yield at_name(module, qualified)
+    classes = [each for each in list(vars(module).values()) if isinstance(each, type)] if module is not None else []
+    found = {id(vars(each)[qualified]): vars(each)[qualified] for each in classes if qualified in vars(each)}
+    yield from found.values() if len(found) == 1 else ()
 
 
 def at_name(module: object, qualified: str) -> object:

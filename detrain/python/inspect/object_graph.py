@@ -211,6 +211,10 @@ class Hooks:
         """Return how far a generator of the program is, or None if that is not known."""
         return None
 
+    def is_drawn_by_bodies(self, _value: object) -> bool:
+        """Return whether a body has moved a generator of which that is not known."""
+        return False
+
     def replay(self, _value: object, _state: list[Item]) -> bool:
         """Bring a generator to where another was; return whether it has yielded the same."""
         return False

@@ -17,6 +17,7 @@ import logging
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import CodeType, GeneratorType
 from typing import Any, Final
@@ -25,6 +26,7 @@ import numpy as np
 
 from detrain.base.digest import digest_bytes
 from detrain.base.framework_names import KNOWN, MODULES
+from detrain.base.libraries import said
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_user_module, module_of
@@ -146,24 +148,33 @@ def _is_cache_of_library(value: Any) -> bool:
     return not is_user_module(module) and (place is value or "<locals>" in value.__qualname__)
 
 
-def place_of(value: Any) -> str | None:
-    """Return the position of an object as text that is the same in another process, or None if it has none such."""
+def place_of(value: Any, is_loader: Callable[[object], bool]) -> str | None:
+    """Return the position of an object as text that is the same in another process, or None if it has none such.
+
+    `is_loader` tells the iterators that a framework brings to where they were.
+    """
     if isinstance(value, GeneratorType):
-        return _place_of_generator(value)
+        return _place_of_generator(value, is_loader)
+    if is_loader(value):
+        return "brought back"
     now = position(value)
     return repr(now) if now is not None and type(now) not in (object, Unreadable) else None
 
 
-def _place_of_generator(value: Any) -> str | None:
-    """Return where a generator of the program is, as far as counters and texts among its names tell it."""
+def _place_of_generator(value: Any, is_loader: Callable[[object], bool]) -> str | None:
+    """Return where a generator is, as the iterators that it draws from tell it, and counters and texts among its names.
+
+    A library's generator that draws from none may count by what is not seen. The counters of a bar follow the time.
+    """
     frame = value.gi_frame
     if frame is None:
         return "ended"
-    if not is_user_file(frame.f_code.co_filename):
-        return None  # a progress bar keeps the time
-    told = sorted((name, item) for name, item in names_of(frame).items() if type(item) in (bool, int, str))
-    inner = value.gi_yieldfrom
-    return digest_bytes(repr((frame.f_lasti, told, None if inner is None else place_of(inner))).encode())
+    inner = [place_of(each, is_loader) for each in iterators_in(gc.get_referents(value)) if each is not value]
+    if None in inner or not (inner or is_user_file(frame.f_code.co_filename)):
+        return None
+    names = {} if said(frame.f_globals.get("__name__", ""), "output") else names_of(frame)
+    told = sorted((name, item) for name, item in names.items() if type(item) in (bool, int, str))
+    return digest_bytes(repr((frame.f_lasti, told, inner)).encode())
 
 
 def takes_in(value: object) -> bool:

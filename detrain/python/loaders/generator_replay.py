@@ -17,6 +17,7 @@ import xxhash
 
 from detrain.base.cursor import Address
 from detrain.instrument.yield_probes import PROBE
+from detrain.python.inspect.progress import position
 from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
 
@@ -107,6 +108,9 @@ class LoopGenerators:
         self._by_frame: dict[int, _Pulled] = {}
         self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
         self._replayed: Address | None = None
+        self._unseen: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        """Generators that are not followed, with where each is behind a load until its body ends."""
+        self._drawn: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
         """Whether any generator is followed that has not ended."""
@@ -118,12 +122,34 @@ class LoopGenerators:
 
     def follow(self, value: object) -> None:
         """Follow a generator from here on, if its yields are seen."""
-        if isinstance(value, GeneratorType) and value.gi_frame is not None and value not in self._known and _is_seen(value.gi_code):
+        if not isinstance(value, GeneratorType) or value.gi_frame is None or value in self._known:
+            return
+        if not _is_seen(value.gi_code):
+            self._unseen.setdefault(value, None)
+        else:
             phase, epoch, _ = self._address()
             number = self._followed[phase, epoch, 0] = self._followed.get((phase, epoch, 0), 0) + 1
             frame, pulled = value.gi_frame, _Pulled(f"generator {phase} {epoch} {number}")
             self._known[value] = self._by_frame[id(frame)] = pulled
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
+
+    def behind_load(self) -> None:
+        """A batch has been loaded."""
+        for each in list(self._unseen):
+            self._unseen[each] = position(each)
+
+    def at_head(self) -> None:
+        """Its body has ended: what has moved since, the body has moved."""
+        self._drawn.update(each for each, place in list(self._unseen.items()) if place not in (None, position(each)))
+        self.forget_load()
+
+    def forget_load(self) -> None:
+        """Code outside of bodies runs, too, before the next load."""
+        self._unseen.update(dict.fromkeys(list(self._unseen)))
+
+    def is_drawn_by_bodies(self, value: object) -> bool:
+        """Return whether a body has moved a generator that is not followed: to load its batch again does not."""
+        return isinstance(value, GeneratorType) and value in self._drawn
 
     def be_at(self, address: Address | None) -> None:
         """Repeat pulls of this batch from here on, from the random streams that it had, until None is given."""

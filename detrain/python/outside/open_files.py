@@ -484,10 +484,10 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
 
 def _undo_appending(path: str, changes: Changes, kept_in: Path, when: str) -> None:
     """Have a file as it was before a later moment of the loop first appended to it; gone, if the loop had made it."""
-    if path in changes.created and _is_there(path):
-        _take_away(path, kept_in)
-    else:
+    if path not in changes.created:
         _set_back(path, changes.appended[path], kept_in, when)
+    elif _is_there(path):
+        _take_away(path, kept_in)
 
 
 def _take_away(path: str, kept_in: Path) -> None:

@@ -89,6 +89,7 @@ class BatchRecorder:
         if loaded is FETCHED_IN_BODY:
             self.batches.begin_fetch(address)
         else:
+            self.pulls.behind_load()
             position.is_in_body, position.is_loading = True, False
             self.batches.add(address, loaded)
         position.batches_done += 1
@@ -140,6 +141,7 @@ class BatchRecorder:
     def begin_load(self) -> None:
         """A batch is about to be loaded: the loop before it has not ended the epoch."""
         self._lacks = None
+        self.pulls.at_head()
 
     def end_loop(self) -> None:
         """The loader has run out."""
@@ -169,6 +171,7 @@ class BatchRecorder:
     def begin_epoch(self) -> None:
         """Nothing is known of the streams at the batch before."""
         self._waiting.clear()
+        self.pulls.forget_load()
         self._set_at, self.lacks_streams, self.is_spoilt = None, False, False
         if not self.notes_all:
             self._at_batch = None

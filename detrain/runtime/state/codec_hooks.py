@@ -147,6 +147,10 @@ class ProgramHooks(Hooks):
         """Return how far a generator of the program is, or None if that is not known."""
         return self._pulls.state(value)
 
+    def is_drawn_by_bodies(self, value: object) -> bool:
+        """Return whether a body has moved a generator of which that is not known."""
+        return self._pulls.is_drawn_by_bodies(value)
+
     def replay(self, value: object, state: list[Item]) -> bool:
         """Bring a generator to where another was; return whether it has yielded the same."""
         return self._pulls.replay(value, state)

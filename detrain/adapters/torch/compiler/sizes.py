@@ -92,9 +92,16 @@ class Sizes:
 
 
 def has_any(known: Known) -> bool:
-    """Return whether some of what is known is that a size may be any."""
-    sizes = [size for frame in known.values() for entry in frame.values() for size in entry.values()]
-    return any(_ANY in (size if isinstance(size, list) else [size]) for size in sizes)
+    """Return whether some of what is known is that a size, a stride or a number may be any.
+
+    Of a tensor no number is known, and of a number no size: there it says the same.
+    """
+    return any(_is_any(entry) for frame in known.values() for entry in frame.values())
+
+
+def _is_any(entry: Mapping[str, Any]) -> bool:
+    sizes = [entry["size"], entry["stride"]]
+    return any(_ANY in each for each in sizes if isinstance(each, list)) or (_ANY in sizes and entry["scalar"] == _ANY)
 
 
 def code_text(code: CodeType) -> str:
