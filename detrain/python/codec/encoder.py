@@ -75,6 +75,7 @@ from detrain.python.process.reducers import Reduction, reduction_of
 _RANDOM: Final = (np.random.SeedSequence, np.random.BitGenerator, random.Random, np.random.RandomState, np.random.Generator)
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_ITEMS: Final = frozenset({types.NoneType, bool, bytes})
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """Where a process of 64 bits may have its objects."""
@@ -83,6 +84,14 @@ _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 def _rank(span: Span) -> int:
     """Of a memory and an array that lie in one place, the memory is the outer one."""
     return 0 if span.array is None else 1
+
+
+def _is_item(value: Any) -> bool:
+    """Return whether a value is its own item: most are, and they need no path."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    return value in _INT64 if kind is int else value == value if kind is float else kind in _ITEMS  # noqa: PLR0124 - not a NaN
 
 
 def _is_made_by_name(cls: type) -> bool:
@@ -355,7 +364,13 @@ class Encoder(Functions):
 
     def _encode_pairs(self, values: Mapping[Any, object], path: str) -> list[list[Item]]:
         """Encode attributes; names are items too, since a name need not be valid UTF-8."""
-        return [[self.encode(name, path), self.encode(item, f"{path}.{name}")] for name, item in list(values.items())]
+        return [
+            [
+                name if _is_item(name) else self.encode(name, path),
+                item if _is_item(item) else self.encode(item, f"{path}.{name}"),
+            ]
+            for name, item in list(values.items())
+        ]
 
     def _encode_plain(self, number: int, value: Any, path: str, *, cls: Any) -> Node:
         """Encode a container of Python's; one within an object of a library may be the library's own."""
@@ -368,7 +383,13 @@ class Encoder(Functions):
         if issubclass(cls, dict):
             entries = list((cls if cls is collections.OrderedDict else dict).items(value))
             self._note_addresses(number, cls, [key for key, _ in entries], path)
-            pairs = [[self.encode(k, f"{path} key"), self.encode(v, key_path(path, k))] for k, v in entries]
+            pairs = [
+                [
+                    key if _is_item(key) else self.encode(key, f"{path} key"),
+                    item if _is_item(item) else self.encode(item, key_path(path, key)),
+                ]
+                for key, item in entries
+            ]
             node = Node(cls.__name__, named=pairs)
             if cls is collections.defaultdict:
                 node.items = [self.encode(value.default_factory, f"{path}.default_factory")]
