@@ -371,7 +371,7 @@ def test_an_infinite_value_in_the_forward_pass_shows_in_the_same_step(folder: Pa
     [
         (("--model", "RD", "--site", "conv2", "--at", "1:0"), 90, ("no site is named 'conv2'", "conv1", "float32, float16")),
         (("--model", "RD", "--site", "conv1_grad_in", "--at", "1:0"), 90, ("dead",)),
-        (("--model", "RD", "--site", "fc", "--at", "7:0"), 82, ("no step 7:0: the program's last is 2:3",)),
+        (("--model", "RD", "--site", "fc", "--at", "7:0"), 82, ("there is no step 7:0 that trains: the last is 2:3",)),
         (("--model", "RD", "--site", "fc", "--at", "early"), 82, ("'early' is not a step",)),
         (("--model", "N64_WT", "--site", "last", "--stage", "forward", "--at", "1:0"), 82, ("64 consecutive", "9")),
         (("--model", "RD", "--site", "fc", "--at", "1:0", "--worker", 1), 82, ("no replica 1: the step runs on 1",)),
