@@ -146,7 +146,7 @@ class Encoder(Functions):
                 missed -= self._said(new_object(type(value)))  # a version, say
             if self._collects:
                 self._baseline.add_told(value, missed)
-            elif missed != self._baseline.told(value):
+            elif missed != self._baseline.told(value) and number not in self._lost_numbers:  # it is named already
                 self._lose(number, path, f"{type_name(value)}: its class says of it what nothing shows")
 
     def _said(self, value: object) -> set[object]:
