@@ -79,8 +79,8 @@ def loads_of(source: Any, made: Any, body: Callable[[Any], None]) -> list[str]:
     """Return what is found in an epoch of six batches."""
     reads, iterator = LoadsRead(), iter(source)
     reads.begin_epoch()
-    for batch in range(6):
-        reads.at_head(source, batch)
+    for _batch in range(6):
+        reads.at_head(source)
         next(iterator)
         reads.behind_load()
         body(made)
@@ -126,8 +126,8 @@ def test_a_change_between_epochs_is_none_within_one() -> None:
     for _ in range(3):
         reads.begin_epoch()
         iterator = iter(source)
-        for batch in range(2):
-            reads.at_head(source, batch)
+        for _batch in range(2):
+            reads.at_head(source)
             next(iterator)
             reads.behind_load()
         assert reads.lost(source) == []
@@ -140,9 +140,24 @@ def test_a_change_in_a_late_body_is_seen_at_the_next_cut() -> None:
     reads.begin_epoch()
     iterator = iter(source)
     for batch in range(8):
-        reads.at_head(source, batch)
+        reads.at_head(source)
         next(iterator)
         reads.behind_load()
         tracker.losses[2] += batch == 6
 
     assert reads.lost(source) == ["Tracker.losses (loads read it, and bodies change it)"]
+
+
+def test_who_changes_what_is_looked_at_from_the_first_body_that_runs() -> None:
+    """A resumed run, whose first batches are loaded again, took what loads change for changed by bodies."""
+    tracker, reads = Tracker(), LoadsRead()
+    source = Hard(tracker)
+    reads.begin_epoch()
+    iterator = iter(source)
+    for batch in range(8):
+        if batch > 3:
+            reads.at_head(source)
+        next(iterator)
+        reads.behind_load()
+
+    assert reads.lost(source) == []

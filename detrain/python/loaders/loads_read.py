@@ -17,7 +17,7 @@ from detrain.python.inspect.object_graph import LOADS_READ
 from detrain.python.loaders.reached import COLLECTIONS, SCALARS, reached, some
 
 _FIRST: Final = 3
-"""In so many batches of an epoch it is looked who changes what."""
+"""In so many batches of an epoch, the first ones whose bodies run here, it is looked who changes what."""
 _DEEPEST: Final = 7
 _MOST_ITEMS: Final = 256
 _MOST_BYTES: Final = 16 << 20
@@ -31,14 +31,16 @@ class LoadsRead:
         self._by_loads: set[str] = set()
         self._by_bodies: set[str] = set()
         self._source: object = None
+        self._heads = 0
 
     def begin_epoch(self) -> None:
         """What is there now is there again when a run resumes in this epoch."""
-        self._last, self._by_bodies, self._source = {}, set(), None
+        self._last, self._by_bodies, self._source, self._heads = {}, set(), None, 0
 
-    def at_head(self, source: object, batch: int) -> None:
+    def at_head(self, source: object) -> None:
         """A batch is about to be loaded from what the loop goes over."""
-        self._source = source if batch < _FIRST else None
+        self._source = source if self._heads < _FIRST else None
+        self._heads += 1
         self._by_bodies |= self._changed(self._source)
 
     def behind_load(self) -> None:

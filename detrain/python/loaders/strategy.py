@@ -172,10 +172,7 @@ def reasons_to_load(
     if has_threads:
         return ["threads load ahead of it"]
     if not is_first:
-        return [
-            "the batch loop has run before in this epoch, or other loops have (what code between them prints now comes from "
-            "weights without these batches)"
-        ]
+        return ["the batch loop has run before in this epoch, or other loops have"]
     lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # which loading brings not back
     reasons = [*lost, *encoded.moved, *pool_jobs.living()]
     if _runs_code(loop, frame):

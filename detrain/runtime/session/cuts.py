@@ -8,7 +8,9 @@ import contextlib
 import io
 import os
 import signal
+import sys
 from types import FrameType
+from typing import Any
 
 from detrain.base import messages
 from detrain.base.cursor import Cut
@@ -18,6 +20,25 @@ from detrain.runtime.session.parts import Parts
 from detrain.store import Snapshot
 
 
+class _Unheard(io.TextIOBase):
+    """Standard output that this process does not write to; those that are forked meanwhile do."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._process = stream, os.getpid()
+
+    def write(self, text: str) -> int:
+        return len(text) if os.getpid() == self._process else int(self._stream.write(text))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
+
+    def isatty(self) -> bool:
+        return bool(self._stream.isatty())
+
+
 class Cuts:
     """Called by the session, which has moved the position to the cut."""
 
@@ -25,7 +46,7 @@ class Cuts:
         self._parts = parts
         self._position, self._plan, self._recorder = parts.position, parts.plan, parts.recorder
         self._mute = contextlib.ExitStack()
-        """In a second try, while batches are loaded again: what is printed has been printed, of other values."""
+        """While batches are loaded again: what code around the bodies prints has been printed, of what they do."""
 
     def require_whole(self, *, is_over: bool = False) -> None:
         """Raise Diverged if the epoch, whose loop has ended here, had further batches in the first run.
@@ -95,14 +116,16 @@ class Cuts:
                 observer.has_resumed(cursor)
         return True
 
-    def set_ahead(self, frame: FrameType) -> None:
-        """Set the Python state of a station, for generators that cannot be pulled again without it."""
+    def load_again(self, frame: FrameType) -> None:
+        """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
+        pulled again without it, if one has shown that."""
+        self._mute.close()
+        self._mute.enter_context(contextlib.redirect_stdout(_Unheard(sys.stdout)))
         path, parts = self._plan.ahead(), self._parts
         if path is not None:
             with parts.adapters.opened(path) as snapshot:
                 parts.adapters.restore(snapshot.tensors, snapshot.meta.owners)
                 parts.capture.restore(frame, snapshot, parts.baselines.of("load"), is_ahead=True)
-            self._mute.enter_context(contextlib.redirect_stdout(io.StringIO()))
 
     def save_in_epoch(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
         """Take a checkpoint before a batch, if one is due."""

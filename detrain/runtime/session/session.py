@@ -199,12 +199,12 @@ class Session:
         if plan.is_forwarding:
             plan.aim()
             if not cuts.arrive("load", frame, loop):
-                cuts.set_ahead(frame)
+                cuts.load_again(frame)
                 recorder.set_streams(address)
         elif not plan.is_resuming:
             recorder.note_streams(address)
             if not self._is_by_epoch and not loop.is_fetched_in_body:
-                parts.checkpointer.entered.reads.at_head(loop.iterable, position.batch)
+                parts.checkpointer.entered.reads.at_head(loop.iterable)
             if recovery is None or not recovery.is_again:
                 cuts.save_in_epoch("load", frame, loop)
         if recovery is not None and not plan.is_resuming:
