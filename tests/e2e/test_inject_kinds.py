@@ -227,7 +227,7 @@ def test_trials_in_a_step_with_a_smaller_batch_are_drawn_among_its_own_sites(tmp
 
     done = detrain("campaign", "plan", "--mode", "ISCA", *options[:-3], "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
-    drawn_again = next(k for k, each in enumerate(records) if (each["model"], each["experiment"]["at"][2]) == ("RD", 1))
+    drawn_again = next(k for k, each in enumerate(records) if 12 in each["experiment"]["injection"]["shape"])
     done = detrain("campaign", "record", "--number", drawn_again, "--json", "program.py", cwd=tmp_path)
     assert done.status == 0, done.err
     assert json.loads(done.out)["experiment"] == records[drawn_again]["experiment"]
