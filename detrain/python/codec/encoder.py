@@ -59,6 +59,7 @@ from detrain.python.inspect.object_graph import (
     CONTAINERS,
     HARMLESS,
     MAX_DEPTH,
+    WITH_VARIABLES,
     Encoded,
     Span,
     classes_in,
@@ -624,7 +625,8 @@ class Encoder(Functions):
         elif self._kinds.is_large(value) and address is not None and self._baseline.is_at(value, position(value)):
             return Node("opaque", [type_name(value)], there=address)
         elif address is None and not self._finds_again and not _is_made_by_name(cls) and name_in_library(value) is None:
-            return self._lose(number, path, f"{type_name(value)}: the loop has made it")
+            why = WITH_VARIABLES if self._hooks.holds_variables(value) else "the loop has made it"
+            return self._lose(number, path, f"{type_name(value)}: {why}")
         self._note_asked(number, value, path)
         node = self._encode_open_object(number, value, path)
         named = node if address is not None else self._named_by_library(value, node)
