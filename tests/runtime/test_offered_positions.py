@@ -14,6 +14,7 @@ import pytest
 
 from detrain.adapters.group import Adapters
 from detrain.python.codec.api import Baseline, Decoder, Encoder
+from detrain.python.inspect.graph import unpack
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks
@@ -66,7 +67,7 @@ def test_a_source_is_set_to_its_position_unless_loading_has_brought_it_there(lib
     encoder = Encoder(hooks, baselines[0], are_loads_replayed=True)
     encoded = encoder.finish({"source": encoder.encode(sources[0], "source")})
 
-    decoder = Decoder(encoded.graph, encoded.arrays, hooks, baselines[1])
+    decoder = Decoder(unpack(encoded.graph, encoded.arrays), encoded.arrays, hooks, baselines[1])
     decoder.decode(decoder.roots["source"], sources[1], "source")
 
     assert decoder.finish() == encoded.not_captured == []
