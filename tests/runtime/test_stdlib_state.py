@@ -26,6 +26,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.python.loaders.generator_replay import LoopGenerators
 from tests.runtime.state_values import World, baseline_of, encode, restore
 
 DATA = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -299,6 +300,25 @@ def test_a_generator_of_a_library_that_draws_from_what_does_not_say_where_it_is_
     encoded = encode(world, baseline, are_loads_replayed=True)
 
     assert ["nothing tells where that is" in loss for loss in encoded.not_captured] == [True]
+
+
+@pytest.mark.parametrize("who", ["load", "body", "around"])
+def test_a_generator_is_drawn_by_bodies_where_it_moves_behind_a_load(who: str) -> None:
+    generators = LoopGenerators(lambda: (0, 0, 0), str, lambda _old, _new: None, None)  # type: ignore[arg-type]
+    factor = 1
+    drawn = (factor * each for each in DATA)
+    generators.follow(drawn)
+    for _ in range(2):
+        generators.at_head()
+        if who == "load":
+            next(drawn)
+        generators.behind_load()
+        if who == "body":
+            next(drawn)
+        factor += 300
+    generators.at_head()
+
+    assert generators.is_drawn_by_bodies(drawn) is (who == "body")
 
 
 def test_the_counters_of_a_bar_do_not_tell_where_it_is() -> None:

@@ -17,7 +17,7 @@ import xxhash
 
 from detrain.base.cursor import Address
 from detrain.instrument.yield_probes import PROBE
-from detrain.python.inspect.progress import position
+from detrain.python.inspect.frames import names_of
 from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
 
@@ -136,11 +136,11 @@ class LoopGenerators:
     def behind_load(self) -> None:
         """A batch has been loaded."""
         for each in list(self._unseen):
-            self._unseen[each] = position(each)
+            self._unseen[each] = _where(each)
 
     def at_head(self) -> None:
         """Its body has ended: what has moved since, the body has moved."""
-        self._drawn.update(each for each, place in list(self._unseen.items()) if place not in (None, position(each)))
+        self._drawn.update(each for each, place in list(self._unseen.items()) if place not in (None, _where(each)))
         self.forget_load()
 
     def forget_load(self) -> None:
@@ -198,6 +198,14 @@ class LoopGenerators:
         finally:
             self.be_at(None)
         return bool(pulled.digest == digest) and (value.gi_frame is None) == has_ended
+
+
+def _where(generator: Any) -> object:
+    """Return what tells whether a generator has moved: not variables around it, which others set, too."""
+    frame, around = generator.gi_frame, generator.gi_code.co_freevars
+    if frame is None:
+        return "ended"
+    return frame.f_lasti, [(name, id(value)) for name, value in names_of(frame).items() if name not in around]
 
 
 def _is_seen(code: CodeType) -> bool:
