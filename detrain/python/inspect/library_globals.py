@@ -28,6 +28,7 @@ from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
 
 _NUMBERS: Final = frozenset({int, float})
+_OTHERS: Final = FRAMEWORKS | sys.stdlib_module_names
 _FAR: Final = 1 << 31
 """Beyond this are addresses and times."""
 
@@ -117,8 +118,7 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
 def _entries() -> Iterator[tuple[str, str, Mapping[str, object], object]]:
     """Yield what modules and classes of libraries hold: module, name, what holds it, and the thing itself."""
     for module_name, module in list(sys.modules.items()):
-        is_known = any(said(module_name, fact) for fact in ("stateless", "output"))
-        is_other = is_known or module_name.partition(".")[0] in FRAMEWORKS | sys.stdlib_module_names
+        is_other = module_name.partition(".")[0] in _OTHERS or any(said(module_name, fact) for fact in ("stateless", "output"))
         if type(module) is not ModuleType or is_other or is_user_module(module):
             continue
         for name, value in list(vars(module).items()):
