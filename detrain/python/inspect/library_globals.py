@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Final
 
@@ -28,7 +28,6 @@ from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
 
 _NUMBERS: Final = frozenset({int, float})
-_OTHERS: Final = FRAMEWORKS | sys.stdlib_module_names
 _FAR: Final = 1 << 31
 """Beyond this are addresses and times."""
 
@@ -115,17 +114,27 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
                 yield module_name, name, value
 
 
-def _entries() -> Iterator[tuple[str, str, Mapping[str, object], object]]:
-    """Yield what modules and classes of libraries hold: module, name, what holds it, and the thing itself."""
-    for module_name, module in list(sys.modules.items()):
-        is_other = module_name.partition(".")[0] in _OTHERS or any(said(module_name, fact) for fact in ("stateless", "output"))
-        if type(module) is not ModuleType or is_other or is_user_module(module):
+def namespaces(modules: Iterable[str]) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield what modules of libraries hold, and the classes that they define: module, what stands before a name there
+    (nothing, or a class and a dot), things by name.
+    """
+    for module_name in modules:
+        module = sys.modules.get(module_name)
+        if type(module) is not ModuleType or is_user_module(module):
             continue
+        yield module_name, "", vars(module)
         for name, value in list(vars(module).items()):
-            yield module_name, name, vars(module), value
             if issubclass(type(value), type) and module_of(value) == module_name:
-                held = vars(value)
-                yield from ((module_name, f"{name}.{key}", held, each) for key, each in list(held.items()))
+                yield module_name, f"{name}.", vars(value)
+
+
+def _entries() -> Iterator[tuple[str, str, Mapping[str, object], object]]:
+    """Yield what libraries hold that may keep state there: module, name, what holds it, and the thing itself."""
+    left_out = FRAMEWORKS | sys.stdlib_module_names
+    names = [name for name in sys.modules if name.partition(".")[0] not in left_out]
+    kept = (name for name in names if not any(said(name, fact) for fact in ("stateless", "output")))
+    for module, before, held in namespaces(kept):
+        yield from ((module, f"{before}{name}", held, value) for name, value in list(held.items()))
 
 
 def _last(name: str) -> str:
@@ -146,8 +155,11 @@ def look_through(package: str) -> None:
     package may hold what is another one's."""
     if _names and package in (*MODULES, "builtins"):
         return
-    modules = [(name, each) for name, each in list(sys.modules.items()) if type(each) is ModuleType]
-    _names.update(_held([pair for pair in modules if not _names or pair[0].partition(".")[0] == package]))
+    own = _of_python()
+    for module, before, held in namespaces([name for name in sys.modules if not _names or name.partition(".")[0] == package]):
+        for name, value in list(held.items()):
+            if _is_plain(type(value)) and id(value) not in own and not (name.startswith("__") and name.endswith("__")):
+                _names[id(value)] = f"{module}:{before}{name}"
 
 
 def name_in_library(value: object) -> str | None:
@@ -180,17 +192,6 @@ def give_to_library(name: str, value: object) -> bool:
         return False
     setattr(module if place == module_name else at_name(module, qualified.rpartition(".")[0]), last, value)
     return True
-
-
-def _held(modules: Collection[tuple[str, ModuleType]]) -> Iterator[tuple[int, str]]:
-    own = _of_python()
-    for module_name, module in modules:
-        for name, value in [] if is_user_module(module) else list(vars(module).items()):
-            if _is_plain(type(value)) and id(value) not in own and not (name.startswith("__") and name.endswith("__")):
-                yield id(value), f"{module_name}:{name}"
-            elif issubclass(type(value), type) and module_of(value) == module_name:
-                held = list(vars(value).items())
-                yield from ((id(each), f"{module_name}:{name}.{key}") for key, each in held if _is_plain(type(each)))
 
 
 @by_class

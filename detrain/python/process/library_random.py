@@ -16,7 +16,6 @@ import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +23,8 @@ import numpy as np
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import MODULES
 from detrain.base.libraries import entry, saying
-from detrain.python.inspect.names import is_user_module, module_of, own_attributes
+from detrain.python.inspect.library_globals import namespaces
+from detrain.python.inspect.names import module_of, own_attributes
 from detrain.python.process.random_streams import HeldGenerator, NumpyStream, PythonStream, RngState, Stream, Streams, WordStream
 
 _WORDS: Final = 624
@@ -109,10 +109,9 @@ class HeldStreams:
     def _new(self) -> Iterator[tuple[str, Stream]]:
         for module_name in [name for name in sys.modules if name not in self._modules]:
             self._modules.add(module_name)
-            module = sys.modules.get(module_name)
-            if type(module) is not ModuleType or module_name.partition(".")[0] in _WITH_STREAMS or is_user_module(module):
+            if module_name.partition(".")[0] in _WITH_STREAMS:
                 continue
-            for owner, held in _namespaces(module_name, module):
+            for owner, held in _held_by(module_name):
                 for key, value in list(held.items()):
                     if value is None:
                         self._unset.append((f"{owner}.{key}", held, key))
@@ -126,15 +125,13 @@ class HeldStreams:
         return self._of_framework(value) if type(value).__name__ == "Generator" else ()
 
 
-def _namespaces(module_name: str, module: ModuleType) -> Iterator[tuple[str, Mapping[str, object]]]:
-    yield module_name, vars(module)
-    for name, value in list(vars(module).items()):
-        cls: Any = type(value)
-        if issubclass(cls, type):
-            if module_of(value) == module_name:
-                yield f"{module_name}.{name}", vars(value)
-        elif module_of(cls).partition(".")[0] == module_name.partition(".")[0] and (own := own_attributes(value)):
-            yield f"{module_name}.{name}", own
+def _held_by(module_name: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield what a module and its classes hold, and objects of the package's own classes that lie there."""
+    for _, before, held in namespaces([module_name]):
+        yield f"{module_name}.{before}".removesuffix("."), held
+        for name, value in list(held.items()):
+            if module_of(type(value)).partition(".")[0] == module_name.partition(".")[0] and (own := own_attributes(value)):
+                yield f"{module_name}.{before}{name}", own
 
 
 class LibraryStreams:
