@@ -56,8 +56,10 @@ def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest
     library.paths = sys.path  # type: ignore[attr-defined]
     kept, paths = library.kept, list(sys.path)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_lib", library)
-    roots = {"module|some_lib|kept": [0], "module|some_lib|run": [1], "module|some_lib|paths": [1], "module|sys|path": [1]}
-    graph = {"format": FORMAT, "nodes": [["list", None, [1, 2]], ["list", None, [3]]], "roots": roots}
+    names = ("some_lib|kept", "some_lib|run", "some_lib|paths", "sys|path")
+    nodes = [["list", None, [1, 2]], *(["list", None, [3]] for _ in names[1:])]
+    roots = {f"module|{name}": [number] for number, name in enumerate(names)}
+    graph = {"format": FORMAT, "nodes": nodes, "roots": roots}
     decoder, baseline = Decoder(unpack(msgspec.msgpack.encode(graph), ()), {}, capture._hooks(), Baseline()), Baseline()
     capture._find_libraries(decoder, baseline)
 
