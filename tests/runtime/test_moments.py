@@ -6,7 +6,7 @@ import gc
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from detrain.python.codec.api import Baseline
 from detrain.runtime.rollback.ring import Ring
@@ -20,9 +20,19 @@ class Model:
         self.own = self
 
 
+class Kept(Ring):
+    """A ring that nobody goes back in."""
+
+    def at_cut(self, *_: object) -> None:
+        return None
+
+    def fail(self, why: str) -> NoReturn:
+        raise AssertionError(why)
+
+
 def test_garbage_is_let_go_before_the_first_moment_of_an_epoch_alone() -> None:
     nothing: Any = SimpleNamespace(rollback=[])
-    ring = Ring(2, WholeState(*[nothing] * 6, Baseline, Path()), None)
+    ring = Kept(2, WholeState(*[nothing] * 6, Baseline, Path()), None)
 
     def is_swept(*address: int) -> bool:
         model = weakref.ref(Model())

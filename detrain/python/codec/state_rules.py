@@ -73,9 +73,8 @@ class Kinds:
         """Return whether an attribute can be described: data, and among it what stays as it is."""
         if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)) or computes(value):
             return True
-        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
-            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-            return depth < _DEEP_STATE and all(self.is_walkable(item, depth + 1) for item in values)
+        if (held := self._held(value, with_keys=True)) is not None:
+            return depth < _DEEP_STATE and all(self.is_walkable(item, depth + 1) for item in held)
         return self._hooks.variable(value) is not None or self._baseline.has(value)
 
     def is_of_library(self, value: Any, depth: int = 0) -> bool:
@@ -83,9 +82,8 @@ class Kinds:
         of these.
         """
         cls = type(value)
-        if cls in CONTAINERS.values() or self._hooks.is_container(value):
-            values = list(value.values() if isinstance(value, dict) else value)
-            return bool(values) and depth < _DEEP_STATE and all(self.is_of_library(item, depth + 1) for item in values)
+        if (held := self._held(value)) is not None:
+            return bool(held) and depth < _DEEP_STATE and all(self.is_of_library(item, depth + 1) for item in held)
         if computes(value):
             return False
         if isinstance(value, types.FunctionType):
@@ -111,9 +109,8 @@ class Kinds:
         """Return whether the loop has made such a thing, and building ahead will not: a loss, a
         schedule, an optimizer.
         """
-        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
-            values = list(value.values() if isinstance(value, dict) else value)
-            return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in values)
+        if (held := self._held(value)) is not None:
+            return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in held)
         if self._hooks.holds_variables(value):
             is_new = self._hooks.is_of_loop(value)
         else:
@@ -124,9 +121,8 @@ class Kinds:
         """Return whether the program may have put objects of a library's in the place of others: such as were there
         before the loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own,
         a variable."""
-        if type(value) in CONTAINERS.values() or self._hooks.is_container(value):
-            values = list(value.values() if isinstance(value, dict) else value)
-            return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in values)
+        if (held := self._held(value)) is not None:
+            return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in held)
         is_known = self._collects or self._baseline.has(value)
         is_new_variable = self._hooks.variable(value) is not None and self._hooks.is_of_loop(value)
         wrapped = getattr(value, "__wrapped__", None)
@@ -144,9 +140,8 @@ class Kinds:
             return True
         if value is None or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
-        if cls in CONTAINERS.values() or self._hooks.is_container(value):
-            values = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-            return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in values)
+        if (held := self._held(value, with_keys=True)) is not None:
+            return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in held)
         if is_user_class(cls):
             return True
         if self.is_data(value):
@@ -154,6 +149,13 @@ class Kinds:
         if is_own_class(cls) or self._hooks.is_holder(value):
             return self._collects or self._baseline.has(value)
         return self._hooks.variable(value) is None and self._is_tensor(value)
+
+    def _held(self, value: Any, *, with_keys: bool = False) -> list[Any] | None:
+        """Return what a container of Python's or a framework's holds; None for what is none."""
+        if type(value) not in CONTAINERS.values() and not self._hooks.is_container(value):
+            return None
+        keys = list(value) if with_keys and isinstance(value, dict) else []
+        return [*keys, *(value.values() if isinstance(value, dict) else value)]
 
     def _is_tensor(self, value: object) -> bool:
         is_tensor = self._hooks.is_shared(value) or self._hooks.tensor(value) is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -89,7 +90,7 @@ class Moment:
         return self.source() is source and self.frame == id(frame)
 
 
-class Ring:
+class Ring(ABC):
     """The last `depth` moments of the batch loop that is running; with none, there is no way back."""
 
     def __init__(self, depth: int, whole: WholeState, guard: Guard | None, *, on_host: bool = False) -> None:
@@ -106,13 +107,13 @@ class Ring:
         self.obstacles: list[str] = []
         """What stands in the way of going back, since the loop was entered."""
 
+    @abstractmethod
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
         """Go back, if it is time; return the moment to go on from. May end the process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, why: str) -> NoReturn:
         """A batch cannot be handed out again: the process must not go on."""
-        raise NotImplementedError
 
     def leave(self) -> None:
         """The batch loop has been left: there is no way back into it."""
