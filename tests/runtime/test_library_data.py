@@ -10,6 +10,7 @@ import difflib
 import email
 import functools
 import http.cookies
+import http.server
 import importlib
 import io
 import json
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detrain.python.inspect.library_globals import held_in_library, name_in_library
+from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
 from detrain.python.inspect.names import is_laid_open, own_attributes
 from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.reductions import tells
@@ -464,6 +465,19 @@ def test_a_container_that_python_holds_is_none_of_a_librarys(library: Any) -> No
     assert held_in_library("library_of_data:PATHS") is ABSENT
     assert held_in_library("sys:path") is ABSENT
     assert held_in_library("library_of_data:DEFAULTS") is library.DEFAULTS
+
+
+def test_a_file_gives_nothing_under_a_name_that_python_goes_by(library: Any) -> None:
+    """By `__path__` Python knows from where a package imports."""
+    library.__path__, library.__late__, library.NEW = ["/somewhere"], None, None
+    of_server = "http.server:SimpleHTTPRequestHandler.extensions_map"
+    for name in ("library_of_data:__path__", "library_of_data:Option.__annotations__", of_server):
+        assert held_in_library(name) is ABSENT
+    for name in ("library_of_data:__late__", "library_of_data:GONE", "library_of_data:Gone.new", "library_of_data:DEFAULTS"):
+        assert not give_to_library(name, ["/elsewhere"])
+    assert give_to_library("library_of_data:NEW", given := ["here"])
+    assert library.NEW is given
+    assert library.__path__ == ["/somewhere"]
 
 
 STANDARD: dict[str, Callable[[], Any]] = {

@@ -158,7 +158,7 @@ def look_through(package: str) -> None:
     own = _of_python()
     for module, before, held in namespaces([name for name in sys.modules if not _names or name.partition(".")[0] == package]):
         for name, value in list(held.items()):
-            if _is_plain(type(value)) and id(value) not in own and not (name.startswith("__") and name.endswith("__")):
+            if _is_plain(type(value)) and id(value) not in own and not name.startswith("__"):
                 _names[id(value)] = f"{module}:{before}{name}"
 
 
@@ -172,26 +172,39 @@ def name_in_library(value: object) -> str | None:
 
 def held_in_library(name: str) -> object:
     """Return the object that a library holds under such a name, or ABSENT. Nothing is imported, and no code is run."""
-    module_name, _, qualified = name.partition(":")
-    module = sys.modules.get(module_name)
-    if type(module) is not ModuleType or is_user_module(module):
-        return ABSENT
+    module, qualified = _module(name)
     found = at_name(module, qualified)
-    return found if _is_plain(type(found)) and id(found) not in _of_python() else ABSENT
+    is_held = module is not None and _is_plain(type(found)) and id(found) not in _of_python()
+    return found if is_held and not (type(found) in CONTAINERS.values() and _is_of_python(name)) else ABSENT
 
 
 def give_to_library(name: str, value: object) -> bool:
     """Have a library hold an object under a name that leads to None here, as before it is first asked for one; return
     whether that is so.
     """
-    place, _, last = name.replace(":", ".").rpartition(".")
+    module, qualified = _module(name)
+    before, _, last = qualified.rpartition(".")
+    owner: object = at_name(module, before) if before else module
+    is_free = at_name(module, qualified) is None and isinstance(owner, ModuleType | type)
+    if module is None or _is_of_python(name) or not _is_plain(type(value)) or not is_free:
+        return False
+    setattr(owner, last, value)
+    return True
+
+
+def _module(name: str) -> tuple[ModuleType | None, str]:
+    """Return a library's module and the rest of a name; None where it is none, or Python itself goes by the name.
+
+    A file must not be able to say from where a package imports (`__path__`).
+    """
     module_name, _, qualified = name.partition(":")
     module = sys.modules.get(module_name)
-    is_library = type(module) is ModuleType and module_name.partition(".")[0] not in sys.stdlib_module_names | {"detrain"}
-    if not is_library or is_user_module(module) or not _is_plain(type(value)) or at_name(module, qualified) is not None:
-        return False
-    setattr(module if place == module_name else at_name(module, qualified.rpartition(".")[0]), last, value)
-    return True
+    is_library = type(module) is ModuleType and not is_user_module(module) and module_name.partition(".")[0] != "detrain"
+    return module if is_library and not any(part.startswith("__") for part in qualified.split(".")) else None, qualified
+
+
+def _is_of_python(name: str) -> bool:
+    return name.partition(":")[0].partition(".")[0] in sys.stdlib_module_names
 
 
 @by_class
