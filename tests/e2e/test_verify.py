@@ -265,19 +265,22 @@ def test_a_value_of_a_clock_is_no_difference(tmp_path: Path) -> None:
     assert (status, said["exact"]) == (0, True), said
 
 
-HASH = (
+ROOM = (
     PRELUDE
     + """
-import hashlib
-optimizer, turns = Optimizer(np.ones(3)), hashlib.sha256()
+optimizer, turns = Optimizer(np.ones(3)), {}
 for epoch in range(3):
     for step in range(4):
         optimizer.apply_gradients(np.random.normal(size=3))
-        turns.update(b".")
-    print(epoch, turns.hexdigest(), flush=True)
-open("turns.txt", "w").write(turns.hexdigest())
+        if epoch == step == 0:
+            turns.update(dict.fromkeys(range(100)))
+        while len(turns) > 1:
+            turns.popitem()
+    print(epoch, sys.getsizeof(turns), flush=True)
+open("room.txt", "w").write(str(sys.getsizeof(turns)))
 """
 )
+"""The room that Python keeps for what a dictionary has held is no part of its value, and a program that asks for it sees it."""
 
 
 def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) -> None:
@@ -294,13 +297,12 @@ def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> None:
-    status, said = verified(tmp_path, HASH, "--every", "2b")
+    status, said = verified(tmp_path, ROOM, "--every", "2b")
 
     assert (status, said["exact"]) == (78, False)
     found = said["runs"][2]["differing_output"]  # type: ignore[index]
-    assert [line.partition(":")[0] for line in found] == ["output", "file turns.txt"]
-    assert "turns (_hashlib.HASH)" in str(said["runs"][2]["warnings"])  # type: ignore[index]
-    assert not (tmp_path / "turns.txt").exists()
+    assert [line.partition(":")[0] for line in found] == ["output", "file room.txt"]
+    assert not (tmp_path / "room.txt").exists()
 
 
 OTHERS = (
