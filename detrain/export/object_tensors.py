@@ -10,7 +10,9 @@ import numpy as np
 
 from detrain.base.digest import Array
 from detrain.base.dtypes import named_dtype
-from detrain.python.inspect.graph import Item, Node, is_array, is_reference, unpack
+from detrain.python.codec.graph_files import unpack
+from detrain.python.codec.table import kind_named
+from detrain.python.inspect.graph import Item, Node, is_array, is_reference
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.store import Snapshot
 
@@ -22,13 +24,13 @@ _LISTED_AGAIN: Final = frozenset(
     {"_module_parameters", "modules_buffers", "named_module_buffers", "_delay_all_reduce_params", "param_groups"}
 )
 """Where DistributedDataParallel and optimizers list what modules have: names that lead through these come last."""
+_UNORDERED: Final = ("set", "frozenset")
 _KEYS: Final = "jax.key"
 _SPREAD: Final = "torch.spread"
 """The kind of a tensor that is spread over the processes of a job: its shard, mesh, layout, …, gradient at 4, and at 7
 gradients that are still to be reduced.
 """
 _LETTERS: Final = {"Shard": "S", "_StridedShard": "SS", "Replicate": "R", "Partial": "P"}
-_LISTS: Final = frozenset({"list", "tuple", "deque", "namedtuple"})
 
 
 def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
@@ -134,7 +136,7 @@ def _parts(node: Node, name: str) -> Iterator[tuple[Item, str]]:
         yield node.items[1], name
     elif kind in ("inside", "annotated"):
         yield from ((item, name) for item in node.items)
-    elif kind in _LISTS or "." in kind:
+    elif "." in kind or (kind_named(kind).lists and kind not in _UNORDERED):
         yield from ((item, f"{name}.{index}") for index, item in enumerate(node.items))
     elif issubclass(CONTAINERS.get(kind, object), dict):
         yield from ((item, f"{name}.{key}") for key, item in node.named if not is_reference(key))

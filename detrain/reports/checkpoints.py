@@ -15,8 +15,9 @@ import msgspec
 from detrain.base.digest import digest_array
 from detrain.base.errors import CheckpointDamaged, DetrainError, StoreError
 from detrain.export.object_tensors import layouts_of, tensors_of
-from detrain.python.codec.kinds import is_value
-from detrain.python.inspect.graph import Item, Node, is_reference, unpack
+from detrain.python.codec.graph_files import unpack
+from detrain.python.codec.table import kind_named
+from detrain.python.inspect.graph import Item, Node, is_reference
 from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
@@ -149,7 +150,7 @@ def _brief(item: Item, nodes: list[Node], snapshot: Snapshot) -> str:
         parts = [part for part in node.items[:4] if kind in ("list", "tuple") or not isinstance(part, list)]
         shown = ", ".join(_brief(part, nodes, snapshot) for part in parts)
         return f"{kind} of {len(held)}" + (f" [{shown}{', ...' if len(held) > 4 else ''}]" if shown else "")
-    if is_value(kind):
+    if "." in kind and kind_named(kind).holds == "nothing":
         return f"{kind} {', '.join(_brief(part, nodes, snapshot) for part in node.items)}".rstrip()
     name = node.data[0] if isinstance(node.data, list) and node.data else node.data
     return f"{kind} {name}" if isinstance(name, str) else kind

@@ -10,15 +10,13 @@ import numpy as np
 
 from detrain.base.digest import Array, digest_array, raw_bytes
 from detrain.export.object_tensors import is_tensor, values_of
-from detrain.python.inspect.graph import Graph, Node, is_array, is_reference, unpack
+from detrain.python.codec.graph_files import unpack
+from detrain.python.codec.table import kind_named
+from detrain.python.inspect.graph import Graph, Node, is_array, is_reference
 from detrain.python.inspect.object_graph import CONTAINERS, SPENT_NAMES
 from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same", "memory")
-_SEQUENCES: Final = frozenset({"list", "tuple", "set", "frozenset", "deque", "namedtuple", "objects"})
-"""Kinds of nodes whose items a program finds by their number."""
-_MAPPINGS: Final = frozenset(CONTAINERS) - _SEQUENCES
-"""Kinds of nodes that hold pairs of a key and an item."""
 _BARS: Final = ("tqdm.", "keras.src.utils.progbar.", "tf_keras.src.utils.generic_utils.")
 """Classes of progress bars begin so."""
 _OF_TIME: Final = frozenset(
@@ -184,13 +182,13 @@ class _PairWalk:
             return None
         if len(one.items) != len(two.items) or len(one.named) != len(two.named):
             return None
-        has_numbers = one.kind in _SEQUENCES or len(one.items) > 1
+        has_numbers = kind_named(one.kind).lists or len(one.items) > 1
         found = [(a, b, f"[{n}]" if has_numbers else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
         is_bar = isinstance(one.data, list) and str(one.data[0]).replace(":", ".").startswith(_BARS)
         for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
             if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
                 continue
-            step = _step(key, is_key=one.kind in _MAPPINGS)
+            step = _step(key, is_key=one.kind in CONTAINERS)
             found += [(key, other_key, step), (value, other_value, step)]
         return found
 

@@ -280,7 +280,7 @@ for epoch in range(3):
 open("room.txt", "w").write(str(sys.getsizeof(turns)))
 """
 )
-"""The room that Python keeps for what a dictionary has held is no part of its value, and a program that asks for it sees it."""
+"""The room that Python keeps for what a dictionary has held is no part of its value."""
 
 
 def test_the_width_of_a_bar_with_times_in_it_is_no_difference(tmp_path: Path) -> None:

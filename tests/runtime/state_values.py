@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks
-from detrain.python.inspect.graph import unpack
+from detrain.python.codec.graph_files import unpack
 
 World = dict[str, Any]
 """Names of a program and what they hold."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import Diverged
-from detrain.python.codec.kinds import describe, make_again
+from detrain.python.codec.recipes import describe, make_again
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.open_files import Files

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from detrain.python.codec.api import Encoded
-from detrain.python.inspect.graph import FORMAT, unpack
+from detrain.python.codec.graph_files import unpack
+from detrain.python.inspect.graph import FORMAT
 from detrain.python.inspect.names import own_attributes, slots_of
 from tests.runtime import golden_world
 from tests.runtime.state_compare import difference

@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from detrain.python.codec import kinds
-from detrain.python.codec.kinds import make_again
+from detrain.python.codec import recipes
+from detrain.python.codec.recipes import make_again
 from detrain.python.loaders.strategy import Entered, RunningLoop
 from detrain.python.process import children, filled_queues, loading_threads
 from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
@@ -122,7 +122,7 @@ def test_a_queue_that_was_left_alone_is_set_when_the_thread_that_fills_it_again_
 
     thread = threading.Thread(target=fill)
     thread.start()
-    monkeypatch.setattr(kinds, "_is_alone", lambda: not thread.is_alive())  # other tests may have left threads
+    monkeypatch.setattr(recipes, "_is_alone", lambda: not thread.is_alive())  # other tests may have left threads
 
     assert make_again("queue.Queue", [0, 1, collections.deque(ROWS[:1])], held) is held
     assert not thread.is_alive()

@@ -14,7 +14,7 @@ import pytest
 
 from detrain.adapters.group import Adapters
 from detrain.python.codec.api import Baseline, Decoder, Encoder
-from detrain.python.inspect.graph import unpack
+from detrain.python.codec.graph_files import unpack
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks

@@ -1,7 +1,7 @@
 """A graph that is being put back: what has been made of its nodes, which live objects are taken, what was missed.
 
-What decodes the kinds of nodes (`decode_leaves`, `decode_containers`, `decode_functions`, `decoder`) is given this, and
-asks it for the values of other nodes.
+What puts the kinds of nodes back (`containers`, `arrays`, `functions`, …) is given this, and asks it for the values of
+other nodes.
 """
 
 from __future__ import annotations
@@ -210,3 +210,15 @@ class Decoding(ABC):
     @abstractmethod
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
         """Give a live set the elements that it had, in the order that `how` says."""
+
+    @abstractmethod
+    def decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
+        """Return the object of a node, as its kind has it."""
+
+    @abstractmethod
+    def decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
+        """Set the attributes that are the program's in an object that stays as the process has it."""
+
+    @abstractmethod
+    def are_alike(self, one: object, other: object) -> bool:
+        """Return whether two values are data, and equal bit for bit."""

@@ -18,12 +18,19 @@ from detrain.base.array_memory import axes_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.decode_containers import elements
+from detrain.python.codec.containers import elements
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
-from detrain.python.codec.kinds import describe, is_value
-from detrain.python.codec.state_rules import Kinds, has_value_hash
-from detrain.python.inspect.graph import Item, Node, unpack
+from detrain.python.codec.encoding import Encoding, Rule
+from detrain.python.codec.graph_files import unpack
+from detrain.python.codec.made_again import encode_made
+from detrain.python.codec.objects import note_classes
+from detrain.python.codec.recipes import describe
+from detrain.python.codec.state_rules import DataRules, has_value_hash
+from detrain.python.codec.streams import encode_stream
+from detrain.python.codec.table import kind_named
+from detrain.python.codec.tensors import hold
+from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
 from detrain.python.inspect.object_graph import ABSENT, Hooks, SharedTensor, deep_calls
 from detrain.python.inspect.progress import is_open_for_writing
@@ -31,10 +38,6 @@ from detrain.python.inspect.stored_attributes import program_names
 
 _LARGE_BYTES: Final = 1 << 20
 """Arrays above this size that were there before the loop are held by their digest."""
-_NO_STATE: Final = frozenset({"opaque", "static", "variable", "constant", "int", "str", "nan", "absent"})
-"""Kinds of nodes whose objects hold nothing that can change, beside those of values."""
-_FIXED: Final = frozenset({"tuple", "namedtuple", "frozenset", "view", "method", "partial", "builtins.slice", "enum", "wrapped"})
-"""Kinds whose objects cannot be changed themselves, but lead to others that can."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,76 +58,81 @@ class Live:
 class LiveEncoder(Encoder):
     """Makes a live graph; call `encode` for each root, then `finish_live`."""
 
-    _finds_again = True
+    finds_by_place = True
 
     def __init__(self, hooks: Hooks, baseline: Baseline) -> None:
         hooks = hooks.unread()
         super().__init__(hooks, baseline)
-        self._kinds = Kinds(hooks, baseline, collects=True)
+        self.rules = DataRules(hooks, baseline, collects=True)
         self._opaque: list[tuple[object, str]] = []
         self._attributes: dict[int, set[str]] = {}
 
     def finish_live(self, roots: dict[str, Item]) -> Live:
         """Return the graph with its named roots."""
         encoded = self.finish(roots)
-        return Live(encoded.graph, encoded.arrays, self._alive, self._opaque, self._attributes, encoded.not_captured)
+        return Live(encoded.graph, encoded.arrays, self.alive, self._opaque, self._attributes, encoded.not_captured)
 
-    def _encode_kind(self, number: int, value: Any, path: str) -> Node:
-        if isinstance(value, Iterator) and describe(value) is not None:
-            return self._encode_opaque(number, value, path)
-        return super()._encode_kind(number, value, path)
+    def rule_of(self, value: Any) -> Rule:
+        """An iterator stays as it is, too."""
+        rule = super().rule_of(value)
+        return _encode_iterator if rule is encode_made and isinstance(value, Iterator) else rule
 
-    def _note_addresses(self, *_: object) -> None:
+    def note_addresses(self, *_: object) -> None:
         """In this process objects stay where they are."""
 
-    def _encode_set(self, number: int, value: Any, path: str) -> Node:
+    def encode_set(self, number: int, value: Any, path: str) -> Node:
         base = set if isinstance(value, set) else frozenset
         content = list(base.__iter__(value))
         how: Item = None
         is_exact = False
         if len(content) < 2 or all(map(has_value_hash, content)):
             how, is_exact = set_recipe(value) if base is set else frozen_recipe(value)
-        return Node(base.__name__, how if is_exact else "kept", self._encode_all(content, path))
+        return Node(base.__name__, how if is_exact else "kept", self.encode_all(content, path))
 
-    def _encode_derived(self, number: int, value: Any, path: str) -> Node:
+    def encode_derived(self, number: int, value: Any, path: str) -> Node:
         stream = stream_base(type(value))
-        node = self._encode_opaque(number, value, path, is_captured=stream is not None)
-        self._note_classes(type(value))
+        node = self.encode_opaque(number, value, path, is_captured=stream is not None)
+        note_classes(self, type(value))
         own = own_attributes(value) or {}
         self._attributes[number] = set(own)
-        pairs = self._encode_pairs(self._kinds.attributes(value), path)
-        items = [] if stream is None else [self._node(None, self._encode_stream(stream, value, path))]
+        pairs = self.encode_pairs(self.rules.attributes(value), path)
+        items = [] if stream is None else [self.add_node(None, encode_stream(self, stream, value, path))]
         return Node("derived", node.data, items, pairs)
 
-    def _encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
+    def encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
         if is_captured:
             pass
         elif not is_open_for_writing(value):
             self._opaque.append((value, path))
-        elif not self._hooks.is_known_file(value):  # one that is known is set back by whoever knows it
-            self._lose(number, path, f"{type_name(value)}: open for writing")
+        elif not self.hooks.is_known_file(value):  # one that is known is set back by whoever knows it
+            self.lose(number, path, f"{type_name(value)}: open for writing")
         return Node("opaque", [type_name(value)])
 
-    def _address_of(self, _value: object) -> None:
+    def address_of(self, _value: object) -> None:
         return None
 
-    def _encode_memory(self, shared: SharedTensor, _path: str) -> Node:
-        return Node("memory", [*shared.extent, ""], [self._hold(shared), None])
+    def encode_memory(self, shared: SharedTensor, _path: str) -> Node:
+        return Node("memory", [*shared.extent, ""], [hold(self, shared), None])
 
-    def _join_memories(self) -> None:
+    def join_memories(self) -> None:
         """Each object stays where it lies."""
 
-    def _is_of_loop(self, _value: object) -> bool:
+    def is_of_loop(self, _value: object) -> bool:
         return False
 
-    def _encode_array(self, kind: str, _value: object, array: Array, path: str) -> Node:
+    def encode_array(self, kind: str, _value: object, array: Array, path: str) -> Node:
         if kind == "tensor":
             return Node("constant")
-        known = self._baseline.paths.get(path)
+        known = self.baseline.paths.get(path)
         if known is not None and array.nbytes > _LARGE_BYTES:
             return Node("large", known)
         axes = axes_of(array)
-        return Node(kind, [axes], [self._store(array if axes is None else array.transpose(axes))])
+        return Node(kind, [axes], [self.store(array if axes is None else array.transpose(axes))])
+
+
+def _encode_iterator(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    is_made = describe(value) is None
+    return encode_made(encoding, number, value, path) if is_made else encoding.encode_opaque(number, value, path)
 
 
 class LiveDecoder(Decoder):
@@ -144,28 +152,23 @@ class LiveDecoder(Decoder):
         if number in self.made:
             return self.made[number]
         node, live = self.nodes[number], self._live.objects[number]
-        kind = node.kind
-        if kind in _FIXED:
+        holds = kind_named(node.kind).holds
+        if holds == "others":
             self.made[number] = live
-        if kind in ("large", "ndarray"):
+        if node.kind in ("large", "ndarray"):
             self._put_back_array(node, live, path)
-        elif kind not in _NO_STATE and not is_value(kind):
+        elif holds != "nothing":
             was_inside, self.is_inside = self.is_inside, True
             if was_inside:
-                value = self._decode_node(number, node, live, path)
+                value = self.decode_node(number, node, live, path)
             else:
                 with deep_calls():
-                    value = self._decode_node(number, node, live, path)
+                    value = self.decode_node(number, node, live, path)
             self.is_inside = was_inside
-            if value is not live and kind not in _FIXED:
+            if value is not live and holds != "others":
                 self.miss(path, "it cannot be put back in place")
         self.made[number] = live
         return live
-
-    def _decode_annotated(self, number: int, node: Node, current: Any, path: str) -> Any:
-        self.made[number] = current
-        self.fill_attributes(vars(current), node.named, path)
-        return current
 
     def _put_back_array(self, node: Node, live: Any, path: str) -> None:
         """Write an array's values into its memory, if they are not there still."""
@@ -190,9 +193,9 @@ class LiveDecoder(Decoder):
         """So is every function and class."""
         return current
 
-    def _decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
+    def decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
         """Set the program's attributes; those that it has made since are gone."""
-        found = super()._decode_derived(number, node, current, path)
+        found = super().decode_derived(number, node, current, path)
         own, before = own_attributes(found) or {}, self._live.names[number]
         for name in program_names(type(found), self.hooks.stored_outside, own) & own.keys() - before:
             del own[name]
@@ -218,9 +221,9 @@ class Undo(LiveDecoder):
         built = self._built(own)
         own.update(self.attributes(pairs, dict(own), path) | built)
 
-    def _decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
+    def decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
         built = self._built(own_attributes(current) or {})
-        found = Decoder._decode_derived(self, number, node, current, path)
+        found = Decoder.decode_derived(self, number, node, current, path)
         (own_attributes(found) or {}).update(built)
         return found
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.kinds import VALUE_CLASSES, describe
+from detrain.python.codec.recipes import VALUE_CLASSES, describe
 from detrain.python.inspect.frames import has_user_code, is_user_file
 from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
@@ -37,7 +37,7 @@ _DEEP_STATE: Final = 8
 """Containers of data are not nested deeper than this in an object of a library."""
 
 
-class Kinds:
+class DataRules:
     """Tells data from what stays as it is. `collects`: the baseline is being made, and everything counts."""
 
     def __init__(self, hooks: Hooks, baseline: Baseline, *, collects: bool) -> None:

@@ -6,14 +6,9 @@ of one text (the name of an array).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
-
-from detrain.base.errors import CheckpointDamaged
-from detrain.python.inspect.graph_forms import check, check_items
-from detrain.python.inspect.graph_of_format_3 import node_of_format_3, unfold
 
 FORMAT: Final = 4
 
@@ -51,39 +46,6 @@ class Graph(msgspec.Struct):
         return msgspec.msgpack.encode(self)
 
 
-def unpack(content: bytes, arrays: Collection[str] | None = None) -> Graph:
-    """Return the graph that `Graph.pack` has written, or an earlier version. `arrays`: the names of those beside it;
-    without them the graph is not checked, as it was made in this process.
-
-    Raises CheckpointDamaged for any other bytes.
-    """
-    try:
-        try:
-            graph = _decoder.decode(content)
-        except msgspec.ValidationError:
-            earlier = msgspec.msgpack.decode(content)
-            if "format" in earlier:
-                raise
-            graph = msgspec.convert({**earlier, "format": FORMAT, "nodes": _converted(earlier["nodes"])}, Graph)
-        if graph.format != FORMAT:
-            raise ValueError(f"it is of format {graph.format}; this detrain reads up to {FORMAT}")
-        if arrays is not None:
-            check(graph.nodes, arrays)
-            check_items(graph.roots.values(), len(graph.nodes), arrays)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:  # those of msgspec are ValueErrors
-        raise unreadable(str(error)) from error
-    return graph
-
-
-def unreadable(reason: str) -> CheckpointDamaged:
-    """Return the error of a graph that is of no form."""
-    advice = "go on from another checkpoint (--from), or start anew with --fresh"
-    return CheckpointDamaged(f"the Python objects in the checkpoint cannot be read: {reason}", advice)
-
-
-_decoder: Final = msgspec.msgpack.Decoder(Graph)
-
-
 def is_reference(item: Item) -> bool:
     """Return whether an item leads to a node."""
     return type(item) is list and len(item) == 1 and type(item[0]) is int
@@ -92,16 +54,3 @@ def is_reference(item: Item) -> bool:
 def is_array(item: Item) -> bool:
     """Return whether an item is the name of an array."""
     return type(item) is list and len(item) == 1 and type(item[0]) is str
-
-
-def _converted(nodes: list[Any]) -> list[Any]:
-    """Return the nodes of an earlier version in today's form; parts that were nodes inside of others come last."""
-    more: list[Any] = []
-
-    def apart(node: Any) -> Item:
-        number = len(nodes) + len(more)
-        more.append(None)
-        more[number - len(nodes)] = node_of_format_3(node, apart)
-        return [number]
-
-    return [*[node_of_format_3(unfold(node, nodes), apart) for node in nodes], *more]

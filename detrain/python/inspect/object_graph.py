@@ -17,7 +17,9 @@ import numpy as np
 from detrain.base.digest import Array
 from detrain.python.inspect.graph import Item, Node
 
-_FAR: Final = 1 << 63
+INT64: Final = range(-(1 << 63), 1 << 63)
+"""Numbers that are their own items."""
+_ITEMS: Final = frozenset({type(None), bool, bytes})
 
 LARGE_BYTES: Final = 1 << 16
 """Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
@@ -293,13 +295,21 @@ def _repr(key: object) -> str:
         return "int"
 
 
+def is_item(value: Any) -> bool:
+    """Return whether a value is its own item: most are, and they need no path."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    return value in INT64 if kind is int else value == value if kind is float else kind in _ITEMS  # noqa: PLR0124 - not a NaN
+
+
 def is_plain(values: list[Any]) -> bool:
     """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at
     each.
     """
     kinds: set[type] = set(map(type, values))
     if kinds == {int}:
-        return bool(min(values) >= -_FAR and max(values) < _FAR)
+        return bool(min(values) in INT64 and max(values) in INT64)
     if kinds == {float}:
         return not any(map(math.isnan, values))
     if kinds == {str}:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from detrain.python.codec.kinds import describe
+from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, own_attributes

@@ -30,7 +30,7 @@ from detrain.base.libraries import said
 from detrain.base.options import Mode
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
-from detrain.python.codec.kinds import describe
+from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
 from detrain.python.inspect.object_graph import OF_GRAPH, Encoded

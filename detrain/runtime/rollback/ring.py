@@ -29,7 +29,7 @@ from detrain.base.digest import Array
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
-from detrain.python.codec.kinds import describe, make_again
+from detrain.python.codec.recipes import describe, make_again
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position

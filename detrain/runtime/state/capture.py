@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from detrain.adapters.group import Adapters
 from detrain.base.errors import Diverged
 from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
+from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
-from detrain.python.inspect.graph import unpack
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls

@@ -10,14 +10,14 @@ from typing import Final
 import torch
 
 from detrain.adapters.torch.devices.copies import Copies
-from detrain.python.codec.kinds import is_value
+from detrain.python.codec.table import kind_named
 from detrain.python.inspect.graph import Graph, Item
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
-_UNTOUCHED: Final = frozenset({"enum", "set", "frozenset", "static", "opaque", "generator", "class", "memory", "inside"})
-"""Kinds of nodes, beside those of values, in which a text that reads like a device is none, or where two would become
-one.
+_UNTOUCHED: Final = frozenset({"enum", "set", "frozenset", "generator", "class", "memory", "inside"})
+"""Kinds of nodes, beside those that hold nothing, in which a text that reads like a device is none, or where two would
+become one.
 """
 
 
@@ -63,7 +63,7 @@ class TorchDevices:
         if not self._maps:
             return graph
         for node in graph.nodes:
-            if node.kind not in _UNTOUCHED and not is_value(node.kind):
+            if node.kind not in _UNTOUCHED and kind_named(node.kind).holds != "nothing":
                 node.items = list(map(_on_cpu, node.items))
                 node.named = [[name, _on_cpu(value)] for name, value in node.named]
             if node.kind == "shared":

@@ -1,7 +1,4 @@
-"""Graph -> Python state, the containers: lists, tuples, sets, dictionaries, and those of frameworks, filled in place.
-
-A container that a loop of the program stands in is changed only where it must be, so that the loop can go on.
-"""
+"""The containers: lists, tuples, deques, sets, dictionaries, and those of frameworks."""
 
 from __future__ import annotations
 
@@ -10,16 +7,106 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
-from detrain.base.set_order import can_become, fill, freeze
+from detrain.base.set_order import can_become, fill, freeze, frozen_recipe, set_recipe
 from detrain.python.codec.decoding import Decoding
-from detrain.python.codec.kinds import is_same
-from detrain.python.codec.state_rules import plain
+from detrain.python.codec.encoding import Encoding
+from detrain.python.codec.kind import NONE, Form, define
+from detrain.python.codec.recipes import is_same
+from detrain.python.codec.state_rules import has_value_hash, plain
+from detrain.python.inspect.gone_over import is_gone_over
 from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import class_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, key_path
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, HARMLESS, is_item, key_path
 
+_BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
+_ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
+"""Where a process of 64 bits may have its objects."""
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
+
+
+def encode_plain(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
+    """Encode a container of Python's; one within an object of a library may be the library's own."""
+    is_set = cls in (set, frozenset)
+    node = encoding.encode_set(number, value, path) if is_set else encode_container(encoding, number, value, path, cls=cls)
+    return encoding.named_by_library(value, node) if encoding.packages and cls not in (tuple, frozenset) else node
+
+
+def encode_container(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
+    """Encode what a container holds; read past the methods of a class that derives from it."""
+    if issubclass(cls, dict):
+        entries = list((cls if cls is collections.OrderedDict else dict).items(value))
+        encoding.note_addresses(number, cls, [key for key, _ in entries], path)
+        pairs = [
+            [
+                key if is_item(key) else encoding.encode(key, f"{path} key"),
+                item if is_item(item) else encoding.encode(item, key_path(path, key)),
+            ]
+            for key, item in entries
+        ]
+        node = Node(cls.__name__, named=pairs)
+        if cls is collections.defaultdict:
+            node.items = [encoding.encode(value.default_factory, f"{path}.default_factory")]
+        elif cls is collections.OrderedDict and type(value) is cls and (own := vars(value)):
+            # PyTorch's `state_dict` sets attributes on one.
+            node.items = [encoding.add_node(None, Node("dict", named=encoding.encode_pairs(own, path)))]
+        return node
+    items = encoding.encode_all(list(cls.__iter__(value)), path)
+    return Node(cls.__name__, value.maxlen if cls is collections.deque else None, items)
+
+
+def note_addresses(encoding: Encoding, number: int, cls: type, keys: list[object], path: str) -> None:
+    """Note keys that may be addresses of objects: whether one is, shows when all objects are known."""
+    found = set() if encoding.collects else {key for key in keys if type(key) is int and key in _ADDRESSES}
+    if found:
+        encoding.addresses.append((number, cls.__name__, found, path))
+
+
+def mark_addresses(encoding: Encoding, number: int, holder: str, keys: set[Any], path: str) -> None:
+    """Describe the keys of a dictionary that are addresses of objects by these; name a set that has such."""
+    node: Any = encoding.nodes[number]
+    assert node is not None
+    if keys and (holder not in _BY_KEYS or node.kind != holder):
+        encoding.nodes[number] = encoding.lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
+        return
+    for pair in node.named if keys else ():
+        if type(pair[0]) is int and pair[0] in keys:
+            pair[0] = encoding.add_node(None, Node("address", None, [[encoding.numbers[pair[0]]]]))
+
+
+def encode_set(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    """Encode a set with what its order takes; one that no process can order alike is named,
+    unless it is as it was."""
+    base = set if isinstance(value, set) else frozenset
+    name, content = base.__name__, list(base.__iter__(value))
+    encoding.note_addresses(number, base, content, path)
+    has_order = len(content) < 2 or all(map(has_value_hash, content))
+    before, encoding.is_unordered = encoding.is_unordered, encoding.is_unordered or not has_order
+    items = encoding.encode_all(content, path)
+    encoding.is_unordered = before
+    if encoding.collects:
+        encoding.baseline.add_set(value, content)
+        return Node(name, None, items)
+    how: Item = None if name == "set" else "list"
+    is_exact = False
+    if has_order:
+        how, is_exact = set_recipe(value) if name == "set" else frozen_recipe(value)
+    is_kept = not is_exact and encoding.baseline.has_set(value, content)
+    if not has_order and is_gone_over(path, encoding.hooks.files()):
+        encoding.lose(number, path, f"{name}: its order is that of addresses, and the program goes over it")
+    elif not is_exact and not is_kept:
+        # Addresses are others in each process: it matters to nobody who only asks what is in it.
+        why = "its order cannot be made again" if has_order else f"its order is that of addresses{HARMLESS}"
+        encoding.lose(number, path, f"{name}: {why}")
+    return Node(name, "kept" if is_kept else how, items)
+
+
+def encode_held(encoding: Encoding, number: int, value: Any, path: str) -> Item:
+    """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own,
+    not that of a copy."""
+    if isinstance(value, set):
+        return encoding.add_node(plain(value), encoding.encode_set(number, value, path))
+    return encoding.encode(plain(value), path)
 
 
 def decode_sequence(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
@@ -136,7 +223,7 @@ def fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) 
         target.default_factory = decoding.required(node.items[0], target.default_factory or ABSENT, f"{path}.default_factory")
 
 
-def decode_held(decoding: Decoding, node: Node, current: Any, path: str) -> Any:
+def decode_held(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
     """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
     is_live = type_name(current) == node.data and decoding.hooks.is_container(current)
     old: Any = plain(current) if is_live else ABSENT
@@ -209,3 +296,13 @@ def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:
             if not is_same(current[index], item):
                 current[index] = item
         current.extend(new[len(current) :])
+
+
+define("list", decode=decode_sequence, form=Form(), lists=True)
+define("tuple", decode=decode_sequence, form=Form(), holds="others", lists=True)
+define("deque", decode=decode_sequence, form=Form((int, NONE)), lists=True)
+define("set", decode=decode_set, form=Form((str, list, NONE)), lists=True)
+define("frozenset", decode=decode_set, form=Form((str, list, NONE)), holds="others", lists=True)
+define("dict", "Counter", decode=decode_dict, form=Form())
+define("OrderedDict", "defaultdict", decode=decode_dict, form=Form(most=1))
+define("held", decode=decode_held, form=Form(str, 1, 1))

@@ -15,6 +15,7 @@ import builtins
 import concurrent.futures
 import contextvars
 import csv
+import dataclasses
 import datetime
 import decimal
 import fractions
@@ -46,6 +47,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.inspect.names import by_class, module_of
 from detrain.python.inspect.pandas_tables import MOMENTS, is_moment, make_moment, moment_parts
@@ -55,7 +57,7 @@ Parts = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Recipe:
     """A kind of objects that are made again from their parts."""
 
     name: str
@@ -65,18 +67,17 @@ class Kind:
     make: Callable[..., Any]
     """Given a live object of the kind, or None, and the parts that are wanted: returns the live one if it has these
     parts, or can be brought to have them, else a new one; None if none can be made."""
-    is_value: bool = False
-    """Whether nothing can change its objects, and they lead to nothing that can change."""
+    holds: Holds = "state"
 
 
-def kind_of(value: object) -> Kind | None:
+def recipe_of(value: object) -> Recipe | None:
     """Return the kind of an object, or None if it is of none that is known here."""
-    return _kind_of_class(type(value))
+    return _recipe_of_class(type(value))
 
 
 def describe(value: object) -> tuple[str, Parts] | None:
     """Return the name of an object's kind and its parts, or None if it cannot be made again from such."""
-    kind = kind_of(value)
+    kind = recipe_of(value)
     if kind is None:
         return None
     if kind is _ITERATOR:
@@ -91,15 +92,10 @@ def make_again(name: str, parts: Parts, current: object = None) -> Any:
     """
     if name in _ITERATORS:
         return _iterated(name, parts, current)
-    kind = KINDS.get(name)
+    kind = RECIPES.get(name)
     if kind is None:
         return None
-    return kind.make(current if kind_of(current) == kind else None, *parts)
-
-
-def is_value(name: str) -> bool:
-    """Return whether objects of a kind with this name cannot change."""
-    return name in KINDS and KINDS[name].is_value
+    return kind.make(current if recipe_of(current) == kind else None, *parts)
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -135,8 +131,8 @@ def _anew(parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> Cal
 # Values.
 
 
-def _value(name: str, parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> Kind:
-    return Kind(name, parts, _anew(parts, make), is_value=True)
+def _value(name: str, parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> Recipe:
+    return Recipe(name, parts, _anew(parts, make), "nothing")
 
 
 def _scalar_parts(value: np.generic) -> Parts | None:
@@ -168,11 +164,11 @@ VALUE_CLASSES: Final = (complex, range, fractions.Fraction, *_TEXTS)
 """Classes of values whose hash is that of the value."""
 
 
-def _of_text(cls: type, write: Callable[[Any], str], read: Callable[[str], object]) -> Kind:
+def _of_text(cls: type, write: Callable[[Any], str], read: Callable[[str], object]) -> Recipe:
     return _value(f"{module_of(cls).partition('.')[0]}.{cls.__name__}", lambda value: [write(value)], read)
 
 
-def _of_time(cls: Any) -> Kind:
+def _of_time(cls: Any) -> Recipe:
     return _value(
         f"datetime.{cls.__name__}",
         lambda value: [value.replace(tzinfo=None).isoformat(), value.fold, value.tzinfo],
@@ -180,7 +176,7 @@ def _of_time(cls: Any) -> Kind:
     )
 
 
-_BY_CLASS: Final[dict[Any, Kind]] = {
+_BY_CLASS: Final[dict[Any, Recipe]] = {
     complex: _value("builtins.complex", lambda value: [value.real, value.imag], complex),
     range: _value("builtins.range", lambda value: [value.start, value.stop, value.step], range),
     fractions.Fraction: _value("fractions.Fraction", lambda value: [value.numerator, value.denominator], fractions.Fraction),
@@ -201,7 +197,7 @@ _BY_CLASS: Final[dict[Any, Kind]] = {
 
 
 def _add(cls: Any, name: str, parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> None:
-    _BY_CLASS[cls] = Kind(name, parts, make)
+    _BY_CLASS[cls] = Recipe(name, parts, make)
 
 
 def _add_anew(cls: Any, name: str, parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> None:
@@ -213,7 +209,8 @@ for _name in ("Ellipsis", "NotImplemented"):
     _BY_CLASS[type(_one())] = _value(f"builtins.{_name}", lambda _: [], _one)
 for _getter in (operator.itemgetter, operator.attrgetter):
     _add_anew(_getter, f"operator.{_getter.__name__}", lambda value: list(value.__reduce__()[1]), _getter)
-_add_anew(slice, "builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
+_slice = _value("builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
+_BY_CLASS[slice] = dataclasses.replace(_slice, holds="others")
 
 
 def _filled_bytes(live: bytearray | None, content: bytes) -> bytearray:
@@ -615,14 +612,14 @@ def _quiet() -> warnings.catch_warnings[None]:
 
 # The table.
 
-_ITERATOR: Final = Kind("iterator", lambda _: None, lambda *_: None)
+_ITERATOR: Final = Recipe("iterator", lambda _: None, lambda *_: None)
 _OF_PANDAS: Final = {name: _value(name, moment_parts, functools.partial(make_moment, name)) for name in MOMENTS}
-KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in (*_BY_CLASS.values(), _SCALAR, _DTYPE, *_OF_PANDAS.values())}
+RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in (*_BY_CLASS.values(), _SCALAR, _DTYPE, *_OF_PANDAS.values())}
 """All kinds but iterators, by their names."""
 
 
 @by_class
-def _kind_of_class(cls: Any) -> Kind | None:
+def _recipe_of_class(cls: Any) -> Recipe | None:
     if cls in _BY_CLASS:
         return _BY_CLASS[cls]
     if issubclass(cls, np.generic):

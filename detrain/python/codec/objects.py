@@ -1,0 +1,252 @@
+"""Objects of the program, objects of libraries that are data, and those of classes that derive from a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detrain.python.codec.containers import encode_container, fill_dict, fill_sequence
+from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.encoding import Encoding, Known
+from detrain.python.codec.kind import Form, define
+from detrain.python.codec.state_rules import class_attributes, class_methods, read_slot
+from detrain.python.codec.streams import encode_stream, set_stream
+from detrain.python.codec.told import note_asked
+from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
+from detrain.python.inspect.names import (
+    class_name,
+    container_base,
+    is_findable,
+    is_own_class,
+    own_attributes,
+    slots_of,
+    stream_base,
+    type_name,
+)
+from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, WITH_VARIABLES
+from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
+from detrain.python.inspect.progress import position
+from detrain.python.inspect.stored_attributes import program_names
+
+
+def _is_made_by_name(cls: type) -> bool:
+    """Return whether a new object of a library's class can be made, and is whole then."""
+    return makes_plainly(cls) and not of_last_use(cls) and find_data_class(class_name(cls), None) is cls
+
+
+def encode_user_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    node = _encode_open_object(encoding, number, value, path)
+    is_mark = not node.items and not node.named and node.kind == "object" and not encoding.known[type(value)].is_own
+    return encoding.named_by_library(value, node) if is_mark else node
+
+
+def _encode_open_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    cls = type(value)
+    known = encoding.known.get(cls)
+    if known is None:
+        note_classes(encoding, cls)
+        known = encoding.known[cls] = Known(cls, encoding.name_of(cls, path) if is_findable(cls) else None)
+    name = known.name or encoding.name_of(cls, path)
+    if known.is_tuple:
+        return Node("namedtuple", name, encoding.encode_all(tuple.__iter__(value), path))
+    if not known.of_library:
+        return _encode_parts_of_object(encoding, number, value, path, known, name)
+    encoding.packages.append(known.of_library)
+    node = _encode_parts_of_object(encoding, number, value, path, known, name)
+    encoding.packages.pop()
+    return node
+
+
+def _encode_parts_of_object(encoding: Encoding, number: int, value: Any, path: str, known: Known, name: str) -> Node:
+    own, gone, base = own_attributes(value), known.gone, known.base
+    lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
+    attributes = [] if own is value else encoding.encode_attributes(value, lasting, path)
+    if base is None:
+        content = []
+    elif base is set:
+        content = [encoding.add_node(None, encoding.encode_set(number, value, path))]
+    else:
+        content = [encoding.add_node(None, encode_container(encoding, number, value, path, cls=base))]
+    if not known.slots:
+        return Node("object", [name, 0, own is value], content, attributes)
+    slots = {each: item for each, slot in known.slots.items() if (item := read_slot(slot, value)) is not None}
+    in_slots = encoding.encode_pairs({n: i[0] for n, i in slots.items()}, path)
+    return Node("object", [name, len(in_slots), own is value], content, [*attributes, *in_slots])
+
+
+def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    """An object of a library that is data is captured as those of the program are, but found by its address: others
+    of the library may hold it, too."""
+    cls, address = type(value), encoding.address_of(value)
+    if encoding.collects:
+        encoding.encode_opaque(number, value, path, is_captured=True)
+    elif encoding.rules.is_large(value) and address is not None and encoding.baseline.is_at(value, position(value)):
+        return Node("opaque", [type_name(value)], there=address)
+    elif address is None and not encoding.finds_by_place and not _is_made_by_name(cls) and name_in_library(value) is None:
+        why = WITH_VARIABLES if encoding.hooks.holds_variables(value) else "the loop has made it"
+        return encoding.lose(number, path, f"{type_name(value)}: {why}")
+    note_asked(encoding, number, value, path)
+    node = _encode_open_object(encoding, number, value, path)
+    named = node if address is not None else encoding.named_by_library(value, node)
+    if named is node:
+        node.there = address or ""  # one that was nowhere is not the one at its place
+    return named
+
+
+def encode_derived(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    """An object of a class that derives from a library's stays as it is;
+    what the program's methods store there is state."""
+    stream = stream_base(type(value))
+    node = encoding.encode_opaque(number, value, path, is_captured=stream is not None)
+    note_classes(encoding, type(value))
+    if (not encoding.collects and not encoding.baseline.has(value)) or node.kind == "loader":
+        return node
+    if stream is None:  # whose whole state is in a node of its own
+        note_asked(encoding, number, value, path)
+    stored = encoding.rules.attributes(value)
+    if encoding.collects:
+        encoding.baseline.add_names(value, stored)
+    gone = dict.fromkeys(sorted(encoding.baseline.names(value) - (own_attributes(value) or {}).keys()), ABSENT)
+    state = encoding.state_of(value, stored, path, is_own=is_own_class(type(value))) | gone
+    pairs = encoding.encode_attributes(value, state, path)
+    items = [] if stream is None else [encoding.add_node(None, encode_stream(encoding, stream, value, path))]
+    return Node("derived", node.data, items, pairs, node.there)
+
+
+def note_classes(encoding: Encoding, cls: type) -> None:
+    """Encode what the classes of an object hold besides methods."""
+    for base in cls.__mro__:
+        if base not in encoding.noted and is_own_class(base):
+            encoding.noted.add(base)
+            if encoding.baseline.methods(base) or class_attributes(base) or class_methods(base):
+                # made in a function, perhaps more than once
+                turn = "" if is_findable(base) else f" #{len(encoding.noted)}"
+                encoding.more_roots[f"class|{class_name(base)}{turn}"] = encoding.encode(base, base.__qualname__)
+
+
+def decode_object(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
+    name, in_slots, is_own_dict = node.data
+    attributes, slots = node.named[: len(node.named) - in_slots], node.named[len(node.named) - in_slots :]
+    live = _to_fill(decoding, node.there, current)
+    cls = decoding.class_named(name, live)
+    if cls is None:
+        decoding.miss(path, f"class {name!r} is not there")
+        return current
+    target: Any = live if decoding.claim(live, cls) else new_object(cls)
+    decoding.made[number] = target
+    for item in node.items:
+        content = decoding.nodes[item[0]]
+        base: Any = container_base(cls)
+        if base is set:
+            decoding.fill_set(target, content.items, content.data, path)
+        elif issubclass(base, dict):
+            fill_dict(decoding, base, target, content, path)
+        else:
+            fill_sequence(decoding, target, content, path)
+    own = own_attributes(target)
+    if is_own_dict:
+        object.__setattr__(target, "__dict__", target)
+    elif own is not None:
+        kept = {name: own[name] for name in of_last_use(cls) if name in own}
+        decoding.fill_attributes(own, attributes, path)
+        own.update(kept)
+    if slots or slots_of(cls):
+        _fill_slots(decoding, target, slots_of(cls), slots, path)
+    return target
+
+
+def _to_fill(decoding: Decoding, address: str | None, current: object) -> object:
+    """Return the object that a node fills: of the program's the one at its place, of a library's that at its
+    address."""
+    if address is None or decoding.finds_by_place:
+        return current
+    found = decoding.baseline.at(address)
+    return current if found is ABSENT and address else found
+
+
+def _fill_slots(decoding: Decoding, target: object, slots: Mapping[str, Any], pairs: list[Item], path: str) -> None:
+    old = {name: found[0] for name, slot in slots.items() if (found := read_slot(slot, target)) is not None}
+    new = decoding.attributes(pairs, old, path)
+    for name in slots.keys() & (old.keys() | new.keys()):
+        try:
+            if name not in new:
+                slots[name].__delete__(target)
+            elif old.get(name, ABSENT) is not new[name]:
+                slots[name].__set__(target, new[name])
+        except AttributeError:  # of a class of C: it is what it was made with
+            decoding.miss(f"{path}.{name}")
+
+
+def decode_held_by_library(decoding: Decoding, number: int, node: Node, current: object, path: str) -> object:
+    """Fill the object that a library holds under a name: there is one of it. Where the library has none yet, it is
+    given one.
+    """
+    found = held_in_library(node.data)
+    if found is not ABSENT:
+        decoding.made[number] = found
+    value = decoding.decode(node.items[0], current if found is ABSENT else found, path)
+    if value is not found and not (found is ABSENT and give_to_library(node.data, value)):
+        decoding.miss(path, f"no library holds {node.data} here")
+    return value
+
+
+def decode_derived(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
+    """Set the attributes that are the program's in an object that stays as the process has it."""
+    (name, *place), pairs = node.data, node.named
+    found: Any = decoding.keep(name, node.there, current, *place)
+    for item in node.items if found is not ABSENT and stream_base(type(found)) is not None else ():
+        set_stream(decoding, decoding.nodes[item[0]], found, path)
+    own = None if found is ABSENT else own_attributes(found)
+    if own is None:
+        return found
+    if decoding.hooks.is_holder(found):
+        names = {pair[0] for pair in pairs} if is_own_class(type(found)) else set(own)
+    elif is_own_class(type(found)):
+        names = set(program_names(type(found), decoding.hooks.stored_outside, (pair[0] for pair in pairs)))
+    else:
+        names = set(decoding.hooks.stored_outside)
+    decoding.made[number] = found
+    if not decoding.hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
+        decoding.miss(path, f"{type_name(found)} held only data, and holds more here")
+    deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and decoding.nodes[pair[1][0]].kind == "absent"}
+    # The variables of a layer of Keras's that is not built, its `build` will make.
+    is_unbuilt, kept = own.get("built", True) is False and "built" not in names, names - deleted
+    pairs = [pair for pair in pairs if pair[0] in kept and not (is_unbuilt and _is_to_come(decoding, pair[1]))]
+    new = decoding.attributes(pairs, dict(own), path)
+    own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
+    for gone in deleted & own.keys():
+        delattr(found, gone)  # which frameworks keep account of
+    return found
+
+
+def _is_to_come(decoding: Decoding, item: Item) -> bool:
+    """Return whether an item is a variable that is still to be built, or a container with such in it."""
+    seen: set[int] = set()
+    left = [item]
+    while left:
+        item = left.pop()
+        if not isinstance(item, list) or item[0] in seen:
+            continue
+        seen.add(item[0])
+        node = decoding.nodes[item[0]]
+        if node.kind == "variable" and not node.data[1] and decoding.hooks.find_variable(node.data[0], False) is None:
+            return True
+        if node.kind == "held" or node.kind in CONTAINERS:
+            left += [*node.items, *(value for _key, value in node.named)]
+    return False
+
+
+def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
+    cls: Any = decoding.class_named(node.data, current)
+    values = decoding.items(node.items, list(current) if type(current) is cls else [], path)
+    if cls is None or not issubclass(cls, tuple):
+        decoding.miss(path, f"class {node.data!r} is not there")
+        return current
+    return tuple.__new__(cls, values)
+
+
+define("object", decode=decode_object, form=Form([str, int, bool], 0, 1, "node"))
+define("namedtuple", decode=_decode_namedtuple, form=Form(str), holds="others", lists=True)
+define("library", decode=decode_held_by_library, form=Form(str, 1, 1, "node"))
+define("derived", decode=lambda decoding, *how: decoding.decode_derived(*how), form=Form([str], 0, 1, "node"))

@@ -1,0 +1,74 @@
+"""Numbers and texts that are no items, members of enumerations, and what stands for what is not there."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, Final
+
+from detrain.python.codec.decoding import Decoding
+from detrain.python.codec.encoding import Encoding
+from detrain.python.codec.kind import NONE, Form, define
+from detrain.python.codec.state_rules import member_attributes
+from detrain.python.inspect.graph import Node
+from detrain.python.inspect.names import find_enum, is_own_class
+from detrain.python.inspect.object_graph import ABSENT, NANS
+
+_DOUBLE: Final = struct.Struct("<d")
+
+
+def encode_nan(_encoding: Encoding, _number: int, value: float, _path: str) -> Node:
+    """Encode what is not a number: as a key it is found by its identity alone."""
+    return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
+
+
+def encode_enum(encoding: Encoding, _number: int, value: enum.Enum, path: str) -> Node:
+    cls = type(value)
+    bits = encoding.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+    own = member_attributes(value) if is_own_class(cls) else {}
+    return Node("enum", [encoding.name_of(cls, path), value.name], [bits], encoding.encode_pairs(own, path))
+
+
+def _decode_int(_decoding: Decoding, _number: int, node: Node, _current: Any, _path: str) -> int:
+    return int(node.data, 16)
+
+
+def _decode_str(_decoding: Decoding, _number: int, node: Node, _current: Any, _path: str) -> str:
+    return str(node.data, "utf-8", "surrogatepass")
+
+
+def _decode_nan(_decoding: Decoding, _number: int, node: Node, current: Any, _path: str) -> float:
+    value, name = node.data
+    is_live = type(current) is float and _DOUBLE.pack(current) == _DOUBLE.pack(value)
+    found: float = NANS.get(name, current if is_live else value)
+    return found
+
+
+def _decode_address(decoding: Decoding, _number: int, node: Node, _current: Any, path: str) -> int:
+    return id(decoding.decode(node.items[0], ABSENT, path))
+
+
+def _decode_enum(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
+    (described, name), (bits,) = node.data, node.items
+    cls = find_enum(described.partition(" @ ")[0], current) or decoding.class_named(described, ABSENT)
+    if cls is not None and issubclass(cls, enum.Flag) and bits is not None:
+        member = cls(decoding.decode(bits, ABSENT, path))
+    else:
+        member = cls.__members__.get(name) if cls is not None else None
+    if member is None:
+        decoding.miss(path, f"there is no {name!r} in the enumeration {described!r}")
+        return current
+    own = member_attributes(member)
+    for attribute, value in decoding.attributes(node.named, own, path).items() if node.named else ():
+        if own.get(attribute, ABSENT) is not value:
+            setattr(member, attribute, value)
+    return member
+
+
+define("int", decode=_decode_int, form=Form(str, 0, 0), holds="nothing")
+define("str", decode=_decode_str, form=Form(bytes, 0, 0), holds="nothing")
+define("nan", decode=_decode_nan, form=Form([float, (str, NONE)], 0, 0), holds="nothing")
+define("enum", decode=_decode_enum, form=Form([str, (str, NONE)], 1, 1), holds="others")
+define("absent", decode=lambda *_: ABSENT, form=Form(most=0), holds="nothing")
+define("constant", decode=lambda *_: ABSENT, form=Form(most=0), holds="nothing")
+define("address", decode=_decode_address, form=Form(least=1, most=1, first="node"))

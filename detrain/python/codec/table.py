@@ -1,0 +1,23 @@
+"""All kinds of nodes, by their names: those that the families enter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors
+from detrain.python.codec.kind import Kind, entered
+
+FAMILIES: Final = (arrays, containers, functions, made_again, objects, scalars, streams, strangers, tensors)
+
+
+def find_kind(name: str) -> Kind | None:
+    """Return the kind of nodes with a name, or None."""
+    return entered(name)
+
+
+def kind_named(name: str) -> Kind:
+    """Return the kind of nodes with a name. Raises ValueError for a name that is none."""
+    found = entered(name)
+    if found is None:
+        raise ValueError(f"unknown kind of node {name!r}")
+    return found
