@@ -11,19 +11,23 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.held import walk
 
 _MAX_DEPTH: Final = 3
 _MAX_OBJECTS: Final = 2000
+_NOT_SIZED: Final = (str, bytes, type, ModuleType)
 
 
 def sizes_in(frames: Iterable[FrameType]) -> dict[str, int]:
     """Return the size of each sized object that the frames' names lead to, by its path (`dataset.files`)."""
     found: dict[str, int] = {}
-    seen: set[int] = set()
-    for frame in frames:
-        for name, value in names_of(frame).items():
-            if not name.startswith("__"):
-                _visit(value, name, 0, found, seen)
+    names = [(name, value, 0) for frame in frames for name, value in names_of(frame).items() if not name.startswith("__")]
+    for path, value, _depth in walk(names, _below, lambda place: id(place[1])):
+        if len(found) >= _MAX_OBJECTS:
+            break
+        size = None if isinstance(value, _NOT_SIZED) else _size(value)
+        if size is not None:
+            found[path] = size
     return found
 
 
@@ -33,24 +37,16 @@ def changed_sizes(first: Mapping[str, int], second: Mapping[str, int], differenc
     return {path: pair for path, pair in changed.items() if difference is None or abs(pair[1] - pair[0]) == difference}
 
 
-def _visit(value: Any, path: str, depth: int, found: dict[str, int], seen: set[int]) -> None:
-    if id(value) in seen or len(found) >= _MAX_OBJECTS or isinstance(value, str | bytes | type | ModuleType):
-        return
-    seen.add(id(value))
-    size = _size(value)
-    if size is not None:
-        found[path] = size
-    if depth == _MAX_DEPTH:
-        return
+def _below(place: tuple[str, Any, int]) -> Iterable[tuple[str, Any, int]]:
+    path, value, depth = place
+    if depth == _MAX_DEPTH or isinstance(value, _NOT_SIZED):
+        return []
     own = getattr(value, "__dict__", None)
     if isinstance(value, dict):
-        children = [(f"{path}[{key!r}]", item) for key, item in list(value.items())[:50] if isinstance(key, str | int)]
-    elif isinstance(own, dict) and not callable(value):
-        children = [(f"{path}.{name}", item) for name, item in list(own.items())]
+        pairs = [(f"[{key!r}]", item) for key, item in list(value.items())[:50] if isinstance(key, str | int)]
     else:
-        children = []
-    for child_path, child in children:
-        _visit(child, child_path, depth + 1, found, seen)
+        pairs = [(f".{name}", item) for name, item in list(own.items())] if isinstance(own, dict) and not callable(value) else []
+    return [(f"{path}{step}", item, depth + 1) for step, item in pairs]
 
 
 def _size(value: Any) -> int | None:

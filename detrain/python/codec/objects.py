@@ -12,7 +12,8 @@ from detrain.python.codec.kind import Form, define
 from detrain.python.codec.state_rules import class_attributes, class_methods, read_slot
 from detrain.python.codec.streams import encode_stream, set_stream
 from detrain.python.codec.told import note_asked
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.graph import Item, Node, is_reference
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
 from detrain.python.inspect.names import (
     class_name,
@@ -222,19 +223,16 @@ def decode_derived(decoding: Decoding, number: int, node: Node, current: Any, pa
 
 def _is_to_come(decoding: Decoding, item: Item) -> bool:
     """Return whether an item is a variable that is still to be built, or a container with such in it."""
-    seen: set[int] = set()
-    left = [item]
-    while left:
-        item = left.pop()
-        if not isinstance(item, list) or item[0] in seen:
-            continue
-        seen.add(item[0])
-        node = decoding.nodes[item[0]]
-        if node.kind == "variable" and not node.data[1] and decoding.hooks.find_variable(node.data[0], False) is None:
-            return True
-        if node.kind == "held" or node.kind in CONTAINERS:
-            left += [*node.items, *(value for _key, value in node.named)]
-    return False
+
+    def below(number: int) -> list[int]:
+        node = decoding.nodes[number]
+        is_open = node.kind == "held" or node.kind in CONTAINERS
+        held = [*node.items, *(value for _key, value in node.named)] if is_open else []
+        return [each[0] for each in held if is_reference(each)]
+
+    found = [decoding.nodes[number] for number in walk([item[0]] if is_reference(item) else [], below, lambda number: number)]
+    variables = [node for node in found if node.kind == "variable" and not node.data[1]]
+    return any(decoding.hooks.find_variable(node.data[0], False) is None for node in variables)
 
 
 def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:

@@ -19,9 +19,10 @@ from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import Form, define
 from detrain.python.codec.objects import encode_data, encode_user_object
 from detrain.python.codec.tensors import encode_shared
-from detrain.python.inspect.fingerprint import Steps, Unreadable, at_steps, digest_of_tensor, shown_steps, state_inside
+from detrain.python.inspect.fingerprint import Unreadable, at_steps, digest_of_tensor, shown_steps, state_inside
 from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.graph import Node
+from detrain.python.inspect.held import Steps
 from detrain.python.inspect.names import is_library_class, is_own_class, is_user_class, type_name
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, LOADS_TRAINED, WITH_VARIABLES, shown
 from detrain.python.inspect.output_only import is_output_only

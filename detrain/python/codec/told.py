@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 from detrain.python.codec.encoding import Encoding
-from detrain.python.inspect.graph import is_reference
+from detrain.python.inspect.graph import Item, Node, is_reference
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import type_name
 from detrain.python.inspect.ownership import makes_plainly, new_object
 from detrain.python.inspect.reductions import key, numbers_and_texts, streams_kept, tells, told
@@ -45,19 +45,18 @@ def _said(encoding: Encoding, value: object) -> set[object]:
 
 def _not_below(encoding: Encoding, number: int, wanted: set[object]) -> set[object]:
     """Return those of some numbers and texts that are not in a node, nor in what it leads to."""
-    seen, below = {number}, collections.deque([number])
-    while wanted and below:
-        node = encoding.nodes[below.popleft()]
-        if node is None:
-            continue
-        wanted -= set(map(key, _flat(node.data)))
-        for item in (*node.items, *itertools.chain(*node.named)):
-            if not is_reference(item):
-                wanted.discard(key(item))
-            elif item[0] not in seen:
-                below.append(item[0])
-                seen.add(item[0])
+    items = walk([[number]], lambda item: _items_below(encoding.nodes, item), lambda item: item[0] if is_reference(item) else None)
+    for item in items:
+        if not wanted:
+            break
+        node = encoding.nodes[item[0]] if is_reference(item) else None
+        wanted -= {key(item)} if node is None else set(map(key, _flat(node.data)))
     return wanted
+
+
+def _items_below(nodes: list[Node | None], item: Item) -> list[Item]:
+    node = nodes[item[0]] if is_reference(item) else None
+    return [] if node is None else [*node.items, *itertools.chain(*node.named)]
 
 
 def _flat(data: Any) -> Iterator[object]:

@@ -32,7 +32,8 @@ import xxhash
 from detrain.base.digest import digest_array, digest_bytes
 from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import FRAMEWORKS, OF_PROCESS, held_by, is_library_class, module_of, own_attributes
+from detrain.python.inspect.held import Step, Steps, by_identity, held_by, held_by_code, walk
+from detrain.python.inspect.names import FRAMEWORKS, OF_PROCESS, is_library_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import extends_library, lists, of_last_use
 from detrain.python.inspect.pandas_tables import content, is_table
@@ -47,8 +48,6 @@ _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
 _BY_THEMSELVES: Final = ("argparse", "contextlib")
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
-Steps = tuple[tuple[str, Any], ...]
-"""How one object leads to another: kinds of steps and keys, which are texts or numbers."""
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
@@ -75,12 +74,15 @@ def inside(value: object) -> object:
             told_of = told(value)
     if (not parts and told_of is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
-    return _read([*parts, *(told_of or ())], {id(value)})
+    return _read([*parts, *(told_of or ())], value, _parts_inside)
 
 
-def _read(left: list[Any], seen: set[int]) -> object:
-    """Return a digest of numbers, texts and arrays, and those that objects lead to; None if there are none."""
+def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None]) -> object:
+    """Return a digest of numbers, texts and arrays, and of those that objects but `value` lead to; None if there are
+    none. An object whose `parts` are None is unreadable.
+    """
     state, read = xxhash.xxh3_128(), 0
+    left, seen = [*first], {id(value)}
     while left and read < _MOST:
         item = left.pop()
         read += 1
@@ -89,28 +91,43 @@ def _read(left: list[Any], seen: set[int]) -> object:
             state.update(text.encode("utf-8", "surrogatepass"))
         elif id(item) not in seen:
             seen.add(id(item))
-            parts = _parts(item) if _is_looked_into(item) else ()
-            if (not parts and _is_of_extension(item)) or _hides_where_it_is(item):
+            found = parts(item)
+            if found is None:
                 return Unreadable()
             state.update(f"{type(item).__name__};".encode())
-            left += parts
+            left += found
     return str(state.hexdigest()) if read else None
+
+
+def _parts_inside(item: Any) -> Sequence[Any] | None:
+    parts = _parts(item) if _is_looked_into(item) else ()
+    return None if (not parts and _is_of_extension(item)) or _hides_where_it_is(item) else parts
+
+
+def _parts_of_python(item: Any) -> Sequence[Any]:
+    is_known = type(item) in CONTAINERS.values() or _is_of_python(item)
+    return [*([_tell(item)] if isinstance(item, io.IOBase) else []), *(_parts(item) if is_known else ())]
 
 
 def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[tuple[Steps, object]]:
     """Yield what a library's object leads to that `inside` does not answer for, as it is state by itself, and the way.
     No other name need lead there.
     """
-    seen, left = {id(value)}, list(_steps_from(value))[::-1]
-    while left and len(seen) < _MOST:
-        steps, item = left.pop()
-        if isinstance(item, _SCALARS) or id(item) in seen:
-            continue
-        seen.add(id(item))
-        if is_state(item):
+
+    found: set[int] = set()
+
+    def below(way: tuple[Steps, Any]) -> list[tuple[Steps, Any]]:
+        steps, item = way
+        cls = type(item)
+        is_open = cls in CONTAINERS.values() or is_library_class(cls) or extends_library(cls) or closes_over(item)
+        is_open = item is value or (is_open and id(item) not in found)
+        return [((*steps, step), each) for step, each in _steps_from(item)] if is_open else []
+
+    first: list[tuple[Steps, Any]] = [((), value)]
+    for steps, item in walk(first, below, lambda way: by_identity(way[1])):
+        if item is not value and not isinstance(item, _SCALARS) and is_state(item):
+            found.add(id(item))
             yield steps, item
-        elif type(item) in CONTAINERS.values() or is_library_class(type(item)) or extends_library(type(item)) or closes_over(item):
-            left += [((*steps, *step), each) for step, each in _steps_from(item)][::-1]
 
 
 def shown_steps(steps: Steps) -> str:
@@ -133,27 +150,22 @@ def digest_of_tensor(value: object, hooks: Hooks) -> str | None:
 def at_steps(value: Any, steps: Sequence[Sequence[Any]]) -> Any:
     """Return what lies behind steps that `state_inside` told. Raises LookupError where they lead nowhere."""
     for kind, key in steps:
-        found = [each for ((one, other),), each in _steps_from(value) if (one, other) == (kind, key)]
+        found = [each for step, each in _steps_from(value) if step == (kind, key)]
         if not found:
             raise LookupError(key)
         value = found[0]
     return value
 
 
-def _steps_from(item: Any) -> Iterator[tuple[Steps, object]]:
+def _steps_from(item: Any) -> Iterator[tuple[Step, object]]:
     cls = type(item)
-    if cls is types.FunctionType:
-        for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
-            yield from (((("<", name),), each) for each in gc.get_referents(cell))
-    elif cls is types.MethodType:
-        yield (("(", "__self__"),), item.__self__
-    elif cls is functools.partial:
-        yield from (((("(", name),), getattr(item, name)) for name in ("func", "args", "keywords"))
+    if cls in (types.FunctionType, types.MethodType, functools.partial):
+        yield from held_by_code(item)
     elif cls not in (set, frozenset):
         gone = of_last_use(cls)
-        for (kind, key), each in held_by(item):
-            if kind != "." or (type(key) is str and key not in gone):
-                yield ((kind, key),), each
+        yield from (
+            (step, each) for step, each in held_by(item) if step[0] != "." or (type(step[1]) is str and step[1] not in gone)
+        )
 
 
 def closes_over(item: Any) -> bool:
@@ -173,22 +185,7 @@ def of_python(value: object) -> object:
     What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the
     program has put there, an archive's table of contents, how far a file is.
     """
-    if not _is_of_python(value):
-        return None
-    state, seen, left, read = xxhash.xxh3_128(), {id(value)}, _parts(value), 0
-    while left and read < _MOST:
-        item = left.pop()
-        read += 1
-        if isinstance(item, _SCALARS):
-            state.update((hex(item) if type(item) is int else repr(item)).encode("utf-8", "surrogatepass"))
-        elif id(item) not in seen:
-            seen.add(id(item))
-            state.update(f"{type(item).__name__};".encode())
-            if isinstance(item, io.IOBase):
-                left.append(_tell(item))
-            if type(item) in CONTAINERS.values() or _is_of_python(item):
-                left += _parts(item)
-    return str(state.hexdigest()) if read else None
+    return _read(_parts(value), value, _parts_of_python) if _is_of_python(value) else None
 
 
 def _is_of_python(value: object) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import builtins
 import collections
-import contextlib
 import datetime
 import decimal
 import enum
@@ -34,7 +33,7 @@ import numpy as np
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.inspect.object_graph import ABSENT, BASES, CONTAINERS, STREAMS
+from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
 
 T = TypeVar("T")
 
@@ -433,24 +432,6 @@ def _shows_dictionary(cls: type) -> bool:
     """
     found = next((vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)), None)
     return found is None or isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType)
-
-
-def held_by(value: Any) -> Iterator[tuple[tuple[str, Any], object]]:
-    """Yield what an object holds, past the methods of its class, each with the step that leads there: keys and items of
-    a container, attributes, slots."""
-    cls = type(value)
-    base: Any = next((base for base in (dict, list, tuple, set, frozenset, collections.deque) if issubclass(cls, base)), None)
-    if base is dict:
-        for number, (key, item) in enumerate(list(dict.items(value))):
-            yield ("k", number), key
-            yield ("[", key) if type(key) in (str, int) else ("#", number), item
-    elif base is not None:
-        yield from ((("#", number), item) for number, item in enumerate(list(base.__iter__(value))))
-    if cls not in CONTAINERS.values():
-        yield from (((".", name), item) for name, item in list((own_attributes(value) or {}).items()))
-        for name, slot in slots_of(cls).items():
-            with contextlib.suppress(AttributeError):  # it is not set
-                yield (".", name), slot.__get__(value)
 
 
 def slots_of(cls: type) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from detrain.base.libraries import entry, said
+from detrain.python.inspect.held import SCALARS, held_by, walk
 from detrain.python.inspect.names import (
     FRAMEWORKS,
     METHODS,
@@ -23,7 +24,6 @@ from detrain.python.inspect.names import (
     class_name,
     container_base,
     find_type,
-    held_by,
     is_data_of_python,
     is_laid_open,
     is_library_class,
@@ -34,7 +34,6 @@ from detrain.python.inspect.object_graph import CONTAINERS
 from detrain.python.inspect.pandas_tables import is_table
 
 _MAX_OBJECTS: Final = 100_000
-_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
 _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
 """Stay as the process has them."""
 
@@ -112,23 +111,30 @@ def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | Non
 
     `is_state` says so of what is no such object.
     """
-    seen: set[int] = set()
-    left = [value]
-    while left:
-        item = left.pop()
-        cls = type(item)
-        if cls in _SCALARS or isinstance(item, _KEPT) or id(item) in seen:
+    found: set[int] = set()
+    for item in walk([value], _data_below, most=sys.maxsize):
+        if type(item) in SCALARS or isinstance(item, _KEPT):
             continue
-        if len(seen) >= _MAX_OBJECTS:
+        found.add(id(item))
+        is_data = _is_data_or_calls(item) or is_state(item) or any(item is each for each in (sys.stdout, sys.stderr, sys.stdin))
+        if not is_data or len(found) > _MAX_OBJECTS:
             return None
-        seen.add(id(item))
-        if cls in CONTAINERS.values() or (is_data_class(cls) and not is_table(item)):
-            gone = of_last_use(cls) | lists(cls)
-            left += [held for (kind, name), held in held_by(item) if kind != "." or name not in gone]
-        elif cls in METHODS:  # tqdm keeps the `__next__` of an iterator
-            left.append(item.__self__)  # type: ignore[attr-defined]
-        elif isinstance(item, functools.partial):
-            left += [item.func, item.args, item.keywords, vars(item)]
-        elif not is_state(item) and all(item is not stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
-            return None
-    return seen
+    return found
+
+
+def _is_data_or_calls(item: object) -> bool:
+    cls = type(item)
+    is_data = cls in CONTAINERS.values() or (is_data_class(cls) and not is_table(item))
+    return is_data or cls in METHODS or isinstance(item, functools.partial)
+
+
+def _data_below(item: Any) -> Sequence[object]:
+    cls = type(item)
+    if cls in SCALARS or isinstance(item, _KEPT) or not _is_data_or_calls(item):
+        return ()
+    if cls in METHODS:  # tqdm keeps the `__next__` of an iterator
+        return (item.__self__,)
+    if isinstance(item, functools.partial):
+        return (item.func, item.args, item.keywords, vars(item))
+    gone = of_last_use(cls) | lists(cls)
+    return [held for (kind, name), held in held_by(item) if kind != "." or name not in gone]

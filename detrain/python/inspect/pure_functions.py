@@ -7,12 +7,14 @@ from __future__ import annotations
 import builtins
 import dis
 import gc
+import itertools
 import math
 import types
 from functools import lru_cache
 from typing import Any, Final
 
 from detrain.base.compiled_sources import source_of
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import computes
 from detrain.python.inspect.user_modules import user_modules
 
@@ -72,16 +74,20 @@ def _is_inside(instruction: dis.Instruction, function: types.FunctionType, seen:
 def _holds_plain_values(cache: Any) -> bool:
     """Return whether keys and results of a cache are plain; the garbage collector tells what it holds."""
     held = [each for each in gc.get_referents(cache) if each is not cache.__wrapped__ and each is not vars(cache)]
-    left = [each for part in held for each in ([*part.keys(), *part.values()] if type(part) is dict else [part])]
-    for _ in range(_MOST):
-        if not left:
-            return True
-        value = left.pop()
-        if type(value) is tuple or (type(value).__name__ in ("_lru_list_elem", "_HashedSeq")):
-            left += gc.get_referents(value) if type(value).__name__ != "_HashedSeq" else list(value)
-        elif type(value) not in (*_PLAIN, object, type):  # `object`: a mark between arguments
-            return False
-    return False
+    first = [each for part in held for each in ([*part.keys(), *part.values()] if type(part) is dict else [part])]
+    plain = (*_PLAIN, object, type)  # `object`: a mark between arguments
+    found = list(itertools.islice(walk(first, _below, lambda _: None), _MOST + 1))
+    return len(found) <= _MOST and all(type(each) in plain or _is_of_cache(each) for each in found)
+
+
+def _is_of_cache(value: object) -> bool:
+    return type(value) is tuple or type(value).__name__ in ("_lru_list_elem", "_HashedSeq")
+
+
+def _below(value: Any) -> list[Any]:
+    if not _is_of_cache(value):
+        return []
+    return list(value) if type(value).__name__ == "_HashedSeq" else gc.get_referents(value)
 
 
 def _are_plain(values: object) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.python.inspect.names import FRAMEWORKS, by_class, held_by, is_own_class, module_of, own_attributes
+from detrain.python.inspect.held import SCALARS, held_by, walk
+from detrain.python.inspect.names import FRAMEWORKS, by_class, is_own_class, module_of, own_attributes
 from detrain.python.inspect.object_graph import BASES, CONTAINERS
 from detrain.python.inspect.ownership import is_data_class
 
@@ -23,7 +24,6 @@ _SAYING: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__
 _NAMES: Final = (str, bytes, float)
 _SMALL: Final = range(-(1 << 16), 1 << 16)
 """Lengths, versions and flags, which a class may compute as it is asked."""
-_MOST: Final = 100_000
 
 
 @by_class
@@ -81,19 +81,13 @@ def _are_same(one: Any, other: Any) -> bool:
 def numbers_and_texts(parts: Iterable[object], is_known: Callable[[object], bool]) -> set[object]:
     """Return the numbers and texts that some parts lead to past what is known, large ones and fractions: as `key` has
     them."""
-    found: set[object] = set()
-    seen: set[int] = set()
-    left = list(parts)
-    while left and len(seen) < _MOST:
-        item = left.pop()
-        cls = type(item)
-        if cls in _NAMES or cls is int:
-            found.add(key(item))
-        elif id(item) not in seen and not is_known(item):
-            seen.add(id(item))
-            if cls in CONTAINERS.values() or is_data_class(cls):
-                left += [each for (kind, _), each in held_by(item) if not (kind == "k" and type(each) is str)]
-    return found - {None}
+
+    def below(item: object) -> list[object]:
+        if type(item) in SCALARS or is_known(item) or not (type(item) in CONTAINERS.values() or is_data_class(type(item))):
+            return []
+        return [each for (kind, _), each in held_by(item) if not (kind == "k" and type(each) is str)]
+
+    return {key(item) for item in walk(parts, below)} - {None}
 
 
 def key(item: Any) -> object:

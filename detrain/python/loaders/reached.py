@@ -14,6 +14,7 @@ import numpy as np
 from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import is_own_class, own_attributes
 
 SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, range, np.generic)
@@ -32,19 +33,23 @@ class Reached(NamedTuple):
     hold more than it shows."""
 
 
+class _At(NamedTuple):
+    place: str
+    value: object
+    is_data: bool
+    depth: int
+
+
 def reached(source: object, *, deepest: int, most_items: int) -> Iterator[Reached]:
     """Yield what a source leads to, in at most so many steps, and of a long collection about so many items."""
-    seen: dict[int, object] = {}  # which lives as long as its number is that of no other
-    waiting: deque[tuple[str, object, int]] = deque([("", source, 0)])
-    while waiting:
-        place, value, depth = waiting.popleft()
-        if depth and _is_data(value, most_items):
-            yield Reached(place, value, is_data=True)
-        elif id(value) not in seen and depth <= deepest:
-            seen[id(value)] = value
-            if not _shows_all(value):
-                yield Reached(place, value, is_data=False)
-            waiting.extend((step, each, depth + 1) for step, each in _steps(place, value, most_items))
+
+    def below(at: _At) -> list[_At]:
+        found = [(step, each, _is_data(each, most_items)) for step, each in _steps(at.place, at.value, most_items)]
+        return [_At(*each, at.depth + 1) for each in found if each[2] or at.depth < deepest] if not at.is_data else []
+
+    for at in walk([_At("", source, False, 0)], below, lambda at: None if at.is_data else id(at.value), is_wide=True):
+        if at.is_data or not _shows_all(at.value):
+            yield Reached(at.place, at.value, at.is_data)
 
 
 def some(value: Any, most_items: int) -> list[Any]:

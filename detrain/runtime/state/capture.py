@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class, own_attributes
 from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
@@ -87,18 +87,11 @@ class Capture:
         by where.
         """
         found: dict[str, Stream] = {}
-        seen: set[int] = set()
-        waiting = deque((_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items())
-        while waiting:
-            path, value, depth = waiting.popleft()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
+        first = [(_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items()]
+        for path, value, _depth in walk(first, _below, lambda place: id(place[1]), is_wide=True):
             for held in (held_generator(value), *self._adapters.held_generators(value)):
                 if held is not None:
                     found[f"{path}'" if path in found else path] = held  # a function that calls itself has a name twice
-            if depth < _DEEPEST:
-                waiting.extend((f"{path}{step}", each, depth + 1) for step, each in _inside(value))
         return found
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
@@ -344,6 +337,11 @@ class Capture:
 
     def _hooks(self) -> Hooks:
         return ProgramHooks(self._adapters, self._files, self._pulls)
+
+
+def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
+    path, value, depth = place
+    return [(f"{path}{step}", each, depth + 1) for step, each in _inside(value)] if depth < _DEEPEST else []
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:

@@ -21,6 +21,7 @@ import torch
 import xxhash
 from torch.utils.data._utils import worker as _worker
 
+from detrain.python.inspect.held import by_identity, walk
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
 from detrain.python.process.sigterm import is_awaited
 
@@ -148,18 +149,14 @@ class _Stamps:
 def signature(value: object) -> str:
     """Return what an object holds, as far as that is cheap to tell: numbers, texts, small arrays, generators, sizes."""
     state = xxhash.xxh3_128()
-    seen: set[int] = set()
-    left: list[tuple[object, int]] = [(value, 0)]
-    while left:
-        item, depth = left.pop()
-        if isinstance(item, _SCALARS):
-            state.update(repr(item).encode("utf-8", "surrogatepass"))
-            continue
-        state.update(type(item).__name__.encode())
-        if id(item) in seen or depth > _DEEPEST:
-            continue
-        seen.add(id(item))
-        left += [(part, depth + 1) for part in _parts(item, state)]
+
+    def below(at: tuple[object, int]) -> list[tuple[object, int]]:
+        parts = [] if isinstance(at[0], _SCALARS) or at[1] > _DEEPEST else _parts(at[0], state)
+        return [(part, at[1] + 1) for part in parts]
+
+    for item, _depth in walk([(value, 0)], below, lambda at: by_identity(at[0])):
+        is_scalar = isinstance(item, _SCALARS)
+        state.update(repr(item).encode("utf-8", "surrogatepass") if is_scalar else type(item).__name__.encode())
     return state.hexdigest()
 
 
