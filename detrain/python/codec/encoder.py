@@ -17,7 +17,7 @@ from detrain.python.codec.encoding import Encoding, Rule
 from detrain.python.codec.recipes import recipe_of
 from detrain.python.codec.state_rules import is_wrapper
 from detrain.python.inspect.graph import FORMAT, Graph, Item, Node
-from detrain.python.inspect.names import METHODS, STATIC, stream_base
+from detrain.python.inspect.names import METHODS, STATIC, stream_base, value_base
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Encoded, classes_in
 from detrain.python.inspect.pandas_tables import is_table
 from detrain.python.process.reducers import reduction_of
@@ -76,6 +76,8 @@ class Encoder(Encoding):
             return lambda *_: Node("absent")
         if issubclass(cls, enum.Enum):
             return scalars.encode_enum
+        if value_base(cls) is not None:
+            return objects.encode_value
         if cls is types.CellType:
             return functions.encode_cell
         if (reduction := reduction_of(cls)) is not None:

@@ -9,6 +9,7 @@ from detrain.python.codec.containers import encode_container, fill_dict, fill_se
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding, Known
 from detrain.python.codec.kind import Form, define
+from detrain.python.codec.recipes import has_parts
 from detrain.python.codec.state_rules import class_attributes, class_methods, read_slot
 from detrain.python.codec.streams import encode_stream, set_stream
 from detrain.python.codec.told import note_asked
@@ -18,12 +19,14 @@ from detrain.python.inspect.library_globals import give_to_library, held_in_libr
 from detrain.python.inspect.names import (
     class_name,
     container_base,
+    find_type,
     is_findable,
     is_own_class,
     own_attributes,
     slots_of,
     stream_base,
     type_name,
+    value_base,
 )
 from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, WITH_VARIABLES
 from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
@@ -93,6 +96,55 @@ def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     if named is node:
         node.there = address or ""  # one that was nowhere is not the one at its place
     return named
+
+
+def encode_value(encoding: Encoding, _number: int, value: Any, path: str) -> Node:
+    """Encode an object of a class that derives from a value's: what Python says that the value is made from, and the
+    attributes."""
+    cls = type(value)
+    if encoding.collects:
+        encoding.baseline.add(value, "" if encoding.is_unordered else path)
+    note_classes(encoding, cls)
+    base = value_base(cls)
+    own = {name: item[0] for name, slot in _slots_beside(cls, base).items() if (item := read_slot(slot, value)) is not None}
+    pairs = encoding.encode_attributes(value, {**(own_attributes(value) or {}), **own}, path)
+    name = encoding.name_of(cls, path)
+    return Node("value", [name, len(own)], encoding.encode_all(_made_from(base, value), path), pairs, encoding.address_of(value))
+
+
+def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
+    """Return the value, the live one if that is equal, with its attributes: no code of its class is run."""
+    name, in_slots = node.data
+    live = _to_fill(decoding, node.there, current)
+    known = (decoding.class_named(name, live), find_type(name), type(live))
+    cls: Any = next((each for each in known if each is not None and class_name(each) == name.partition(" @ ")[0]), None)
+    base = None if cls is None else value_base(cls)
+    if base is None:
+        decoding.miss(path, f"class {name!r} is not there")
+        return current
+    old = list(_made_from(base, live)) if type(live) is cls else []
+    made_from = decoding.items(node.items, old, path)
+    is_live = old != [] and has_parts(old, made_from) and decoding.claim(live, cls)
+    target = live if is_live else base.__new__(cls, *made_from)
+    decoding.made[number] = target
+    split = len(node.named) - in_slots
+    own = own_attributes(target)
+    if own is not None:
+        decoding.fill_attributes(own, node.named[:split], path)
+    _fill_slots(decoding, target, _slots_beside(cls, base), node.named[split:], path)
+    return target
+
+
+def _made_from(base: Any, value: Any) -> tuple[Any, ...]:
+    """Return what the class of a value itself says that it is made from; not a class that derives from it."""
+    said = vars(base)
+    if "__getnewargs__" in said:
+        return said["__getnewargs__"](value)  # type: ignore[no-any-return]
+    return (said["__reduce_ex__"](value, 4) if "__reduce_ex__" in said else said["__reduce__"](value))[1]  # type: ignore[no-any-return]
+
+
+def _slots_beside(cls: type, base: type) -> dict[str, Any]:
+    return {name: slot for name, slot in slots_of(cls).items() if name not in slots_of(base)}
 
 
 def encode_derived(encoding: Encoding, number: int, value: Any, path: str) -> Node:
@@ -245,6 +297,7 @@ def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: An
 
 
 define("object", decode=decode_object, form=Form([str, int, bool], 0, 1, "node"))
+define("value", decode=decode_value, form=Form([str, int]))
 define("namedtuple", decode=_decode_namedtuple, form=Form(str), holds="others", lists=True)
 define("library", decode=decode_held_by_library, form=Form(str, 1, 1, "node"))
 define("derived", decode=lambda decoding, *how: decoding.decode_derived(*how), form=Form([str], 0, 1, "node"))

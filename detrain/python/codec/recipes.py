@@ -105,7 +105,7 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(struct.pack("<d", one) == struct.pack("<d", other) if type(one) is float else one == other)
 
 
-def _has_parts(one: object, other: object) -> bool:
+def has_parts(one: object, other: object) -> bool:
     """Return whether a part is the one that is there: the same object, or one as good: an equal number, an iterator as
     far.
     """
@@ -114,16 +114,16 @@ def _has_parts(one: object, other: object) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_has_parts, one, other))
+        return len(one) == len(other) and all(map(has_parts, one, other))
     described = describe(one), describe(other)
-    return described[0] is not None and described[1] is not None and _has_parts(*described)
+    return described[0] is not None and described[1] is not None and has_parts(*described)
 
 
 def _anew(parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> Callable[..., Any]:
     """Return how an object is made that cannot be changed in place: anew, unless the live one has the same parts."""
 
     def made(live: Any, *wanted: Any) -> Any:
-        return live if live is not None and _has_parts(parts(live), list(wanted)) else make(*wanted)
+        return live if live is not None and has_parts(parts(live), list(wanted)) else make(*wanted)
 
     return made
 
@@ -588,9 +588,9 @@ def _iterated(name: str, parts: Parts, current: object) -> Any:
     """Return an iterator of a kind with these parts: the live one if it is as far, or can be set there."""
     found = describe(current)
     old = found[1] if found is not None and found[0] == name else []
-    if _has_parts(old, parts):
+    if has_parts(old, parts):
         return current
-    if name == "builtins.iter" and len(old) == len(parts) == 2 and _has_parts(old[0], parts[0]):
+    if name == "builtins.iter" and len(old) == len(parts) == 2 and has_parts(old[0], parts[0]):
         current.__setstate__(parts[1])  # type: ignore[attr-defined]
         return current
     arguments, state = [*parts[0]], parts[1:]

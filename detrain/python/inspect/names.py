@@ -60,6 +60,11 @@ _PLAIN: Final = (
     *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
 """Classes of the standard library whose instances are their attributes."""
+VALUES: Final = (
+    *(float, int, str, bytes, complex, tuple, datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+    decimal.Decimal,
+)
+"""Kinds of values that say by themselves what they are made from, to `copy` and `pickle`."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
@@ -385,8 +390,10 @@ def _has_no_more_than_slots(cls: Any) -> bool:
     besides, as far as the class itself adds to its base."""
     members = sum(isinstance(item, types.MemberDescriptorType) for item in vars(cls).values())
     base, room = cls.__base__, members if "__slots__" in vars(cls) else 0  # a class of C may have members, too
-    for name in ("__dictoffset__", "__weakrefoffset__"):  # below zero: in front of the object
-        room += getattr(cls, name) > 0 and getattr(base, name) <= 0
+    for name in ("__dictoffset__", "__weakrefoffset__"):  # below zero: in front of the object, or behind what has items
+        room += (getattr(cls, name) > 0 and getattr(base, name) <= 0) or (
+            cls.__itemsize__ > 0 and getattr(cls, name) < -1 and not getattr(base, name)
+        )
     return bool(cls.__flags__ & _HEAP_TYPE) and cls.__basicsize__ - base.__basicsize__ == room * _POINTER
 
 
@@ -402,6 +409,18 @@ def is_user_class(cls: type) -> bool:
     return (cls in allowed or is_own_class(cls)) and all(
         base in (*allowed, type) or _is_transparent(base) or is_own_class(base) for base in cls.__mro__
     )
+
+
+@by_class
+def value_base(cls: type) -> Any:
+    """Return the kind of values that a class of the program or of a library derives from (`class Meters(float)`), or
+    None. Such an object is a value, and beside it its attributes.
+    """
+    base = next((base for base in VALUES if issubclass(cls, base)), None)
+    if base is None or cls is base or issubclass(cls, enum.Enum) or not (is_own_class(cls) or is_library_class(cls)):
+        return None
+    rest = [each for each in cls.__mro__ if each not in base.__mro__]
+    return base if all(_is_transparent(each) or _is_of_python(each) for each in rest) and not hasattr(cls, "_fields") else None
 
 
 def container_base(cls: type) -> type | None:
