@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from detrain.campaign.judging.categories import (
     Category,
-    Given,
+    TrialFacts,
     are_only_warnings,
     category_of,
     known_error,
 )
 
 GIVEN = st.builds(
-    Given,
+    TrialFacts,
     is_timeout=st.booleans(),
     status=st.sampled_from([0, 0, 0, 1, -11]),
     exception=st.sampled_from(["", "", "InvalidArgumentError"]),
@@ -36,7 +36,7 @@ GIVEN = st.builds(
 )
 
 # The page: which number, and when. The first that holds is it.
-PAGE: list[tuple[int, Callable[[Given], bool]]] = [
+PAGE: list[tuple[int, Callable[[TrialFacts], bool]]] = [
     (4, lambda g: g.is_timeout),
     (5, lambda g: g.status != 0 or g.exception != ""),
     (2, lambda g: g.liveness == "written first"),
@@ -60,7 +60,7 @@ PAGE: list[tuple[int, Callable[[Given], bool]]] = [
 
 
 @given(GIVEN)
-def test_the_first_condition_that_holds_decides(trial: Given) -> None:
+def test_the_first_condition_that_holds_decides(trial: TrialFacts) -> None:
     assert category_of(trial)[0] == next(number for number, holds in PAGE if holds(trial))
 
 
@@ -69,25 +69,25 @@ def test_each_category_can_be_reached() -> None:
     found = set()
     for values in itertools.product([False, True], repeat=len(flags)):
         for caught in ("", "InternalError"):
-            trial = replace(Given(), caught=caught, **dict(zip(flags, values, strict=True)))
+            trial = replace(TrialFacts(), caught=caught, **dict(zip(flags, values, strict=True)))
             found |= {category_of(each)[0] for each in (trial, replace(trial, has_only_warnings=True))}
     found |= {
-        category_of(Given(status=1))[0],
-        category_of(Given(text="misaligned address"))[0],
-        category_of(Given(is_judged=False))[0],
+        category_of(TrialFacts(status=1))[0],
+        category_of(TrialFacts(text="misaligned address"))[0],
+        category_of(TrialFacts(is_judged=False))[0],
     }
-    found |= {category_of(Given(liveness="never read"))[0], category_of(Given(liveness="written first"))[0]}
+    found |= {category_of(TrialFacts(liveness="never read"))[0], category_of(TrialFacts(liveness="written first"))[0]}
     assert found == set(Category) - {Category.UNTOLD}
 
 
 def test_both_streams_that_differ_are_silent_corruption() -> None:
     """Upstream has them uncategorized."""
-    assert category_of(Given(has_other_stdout=True, has_other_stderr=True))[0] == 15
+    assert category_of(TrialFacts(has_other_stdout=True, has_other_stderr=True))[0] == 15
 
 
 def test_the_class_of_an_exception_is_kept() -> None:
-    assert category_of(Given(status=1, exception="InvalidArgumentError")) == (5, "InvalidArgumentError")
-    assert category_of(Given(golden_status=3, status=3)) == (3, "")
+    assert category_of(TrialFacts(status=1, exception="InvalidArgumentError")) == (5, "InvalidArgumentError")
+    assert category_of(TrialFacts(golden_status=3, status=3)) == (3, "")
 
 
 @pytest.mark.parametrize(

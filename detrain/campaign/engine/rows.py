@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from detrain.base.cursor import Address
-from detrain.campaign.judging.categories import Category, Given, category_of
+from detrain.campaign.judging.categories import Category, TrialFacts, category_of
 from detrain.campaign.judging.check import FAILS
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.outcomes import outcome_of
@@ -66,7 +66,7 @@ class Rows:
         seen = self.judge.seen(plan.at, done, golden)
         has_ill_outcome = not row.is_equal and Outcome.named(outcome) not in (None, Outcome.MASKED)
         category, why = category_of(
-            Given(
+            TrialFacts(
                 is_timeout=done.status == HANG,
                 status=done.status,
                 exception=row.error,

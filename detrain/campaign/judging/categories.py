@@ -78,7 +78,7 @@ _LABELS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class TrialFacts:
     """What a trial gave, beside the golden run. What was not looked at is equal."""
 
     is_timeout: bool = False
@@ -107,7 +107,7 @@ class Given:
     """Whether the program's output could be compared at all."""
 
 
-def category_of(given: Given) -> tuple[Category, str]:
+def category_of(given: TrialFacts) -> tuple[Category, str]:
     """Return the category of a trial, and the class or text that it is by, if any."""
     if given.is_timeout:
         return Category.TIMEOUT, ""

@@ -39,7 +39,7 @@ Holds = Literal["state", "others", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NodeKind:
     """A kind of nodes."""
 
     decode: Decode
@@ -50,16 +50,16 @@ class Kind:
     """Whether a program finds its items by their number."""
 
 
-KINDS: Final[dict[str, Kind]] = {}
+KINDS: Final[dict[str, NodeKind]] = {}
 
 
 def define(*names: str, decode: Decode, form: Form | None, holds: Holds = "state", lists: bool = False) -> None:
     """Enter kinds of nodes."""
     for name in names:
         assert name not in KINDS, name
-        KINDS[name] = Kind(decode, form, holds, lists)
+        KINDS[name] = NodeKind(decode, form, holds, lists)
 
 
-def entered(name: str) -> Kind | None:
+def entered(name: str) -> NodeKind | None:
     """Return the kind with a name, or None. A framework's has a dot in its name, and is made from parts."""
     return KINDS.get(name) or (KINDS["made"] if "." in name else None)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors
-from detrain.python.codec.kind import Kind, entered
+from detrain.python.codec.kind import NodeKind, entered
 
 FAMILIES: Final = (arrays, containers, functions, made_again, objects, scalars, streams, strangers, tensors)
 
 
-def find_kind(name: str) -> Kind | None:
+def find_kind(name: str) -> NodeKind | None:
     """Return the kind of nodes with a name, or None."""
     return entered(name)
 
 
-def kind_named(name: str) -> Kind:
+def kind_named(name: str) -> NodeKind:
     """Return the kind of nodes with a name. Raises ValueError for a name that is none."""
     found = entered(name)
     if found is None:
