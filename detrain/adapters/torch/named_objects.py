@@ -24,6 +24,7 @@ from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import MemoryKind
 from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.user_modules import user_modules
 
@@ -31,8 +32,9 @@ _DEEPEST: Final = 4
 _MOST_INSIDE: Final = 64
 """How far from a name modules are looked for, and in collections of how many values."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
-_CLOSED: Final = (Dataset, DataLoader, Sampler, ModuleType, type)
-"""What no module of a training is looked for in."""
+
+_WHOLE: Final = (torch.nn.Module, Optimizer, torch.amp.GradScaler, torch.Tensor, Dataset, DataLoader, Sampler, ModuleType, type)
+"""What nothing further is looked for in."""
 
 
 class NamedObjects:
@@ -50,10 +52,10 @@ class NamedObjects:
         if not frames:
             return
         self._names, self._taken, self._owners = {}, set(), {}
-        seen: set[int] = set()
-        for values in _namespaces(frames):
-            for name, value in sorted(values.items(), key=lambda item: isinstance(item[1], FunctionType)):
-                self._enter(name, value, 0, seen)
+        values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType)) for each in _namespaces(frames)]
+        first = [(name, value, 0) for each in values for name, value in each]
+        for name, value, _depth in walk(first, _below, lambda at: None if type(at[1]) in _PLAIN else id(at[1])):
+            self._enter(name, value)
 
     def name(self, value: Any, fallback: str = "") -> str:
         """Return the name of an object; that of its class, if no name has led to it."""
@@ -91,25 +93,17 @@ class NamedObjects:
                     found[f"{name}{path}"] = _kind(holder, path), tensor
         return found
 
-    def _enter(self, name: str, value: Any, depth: int, seen: set[int]) -> None:
-        if type(value) in _PLAIN or id(value) in seen:
-            return
+    def _enter(self, name: str, value: Any) -> None:
         if isinstance(value, torch.nn.Module):
             for path, module in value.named_modules():
-                if id(module) not in seen:
-                    seen.add(id(module))
+                if id(module) not in self._names:
                     found = self._give(f"{name}.{path}" if path else name, module)
                     for parameter in module._parameters.values():
                         if parameter is not None:
                             self._owners.setdefault(id(parameter), (weakref.ref(parameter), found))
-            return
-        seen.add(id(value))
         is_leaf = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
         if isinstance(value, Optimizer | torch.amp.GradScaler) or is_leaf:
             self._give(name, value)
-        elif depth < _DEEPEST and not isinstance(value, (torch.Tensor, *_CLOSED)):
-            for step, each in _inside(value):
-                self._enter(f"{name}.{step}", each, depth + 1, seen)
 
     def _give(self, name: str, value: Any) -> str:
         turn, free = 0, name
@@ -132,6 +126,13 @@ def _namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
     for module in list(user_modules().values()):
         if id(vars(module)) not in running:
             yield dict(vars(module))
+
+
+def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
+    name, value, depth = at
+    if depth == _DEEPEST or type(value) in _PLAIN or isinstance(value, _WHOLE):
+        return []
+    return [(f"{name}.{step}", each, depth + 1) for step, each in _inside(value)]
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
