@@ -194,11 +194,11 @@ class Hooks:
         """Return why a framework cannot put such an object where it is; empty if it can."""
         return ""
 
-    def loader_state(self, _value: object) -> tuple[int, object] | None:
+    def loader_state(self, _value: object, /) -> tuple[int, object] | None:
         """Return the position that an object of a library offers, by which of its protocols, or None."""
         return None
 
-    def set_loader(self, _value: object, _which: int, _state: object) -> bool:
+    def set_loader(self, _value: object, _which: int, _state: object, /) -> bool:
         """Set an object to such a position; return whether that could be done."""
         return False
 

@@ -37,120 +37,90 @@ class ProgramHooks(Hooks):
         self.on_functions = frozenset().union(*(rules.on_functions for rules in self._rules))
 
     def files(self) -> Sequence[str]:
-        """Return the source files of the program."""
         return self._sources
 
     # Tensors.
 
     def tensor(self, value: object) -> Array | None:
-        """Return the array of a constant tensor, or None for anything else."""
         if not self._reads:
             return _UNREAD if isinstance(value, self._constants) else None
         return next((array for each in self._leaves if (array := each.constant(value)) is not None), None)
 
     def is_shared(self, value: object) -> bool:
-        """Return whether an object is a tensor that is changed in place."""
         return any(each.is_shared(value) for each in self._shared.values())
 
     def shared(self, value: object) -> SharedTensor | None:
-        """Return what such a tensor is, or None for anything else."""
         return next((found for each in self._shared.values() if (found := each.look(value)) is not None), None)
 
     def tensors_of(self, owner: str) -> SharedTensors | None:
-        """Return the shared tensors of an adapter, or None where there is none of this name."""
         return self._shared.get(owner)
 
     def unread(self) -> ProgramHooks:
-        """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
         found = copy.copy(self)
         found._reads = False
         return found
 
     def is_generator(self, value: object) -> bool:
-        """Return whether an object is a generator of random numbers of a framework's."""
         return any(each is not None for each in self._adapters.held_generators(value))
 
     def tensor_form(self, value: object) -> list[Item] | None:
-        """Return what a constant tensor is besides its value, begun by the name of its adapter; None: nothing."""
         return next((form for each in self._leaves if (form := each.form(value)) is not None), None)
 
     def make_tensor(self, array: Array, form: list[Item] | None = None) -> object:
-        """Return the constant tensor of an array and a form: of the framework whose form it is."""
         found = sorted(self._leaves, key=lambda each: each.constant_type is None)  # those come first that have such tensors
         return next((made for each in found if (made := each.make_constant(array, form)) is not None), array)
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
         return next((found for each in self._leaves if (found := each.parts(value)) is not None), None)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the same of what stays as the process has it, unless the loop has made it."""
         return next((found for each in self._leaves if (found := each.parts_of_new(value)) is not None), None)
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of such a kind with these parts."""
         return next((made for each in self._leaves if (made := each.remake(kind, parts, current)) is not None), None)
 
     def variable(self, value: object) -> list[Item] | None:
-        """Describe a variable, or return None for anything else."""
         return self._adapters.describe_variable(value)
 
     def find_variable(self, described: list[Item], makes: bool) -> object | None:
-        """Return the variable with a description."""
         return self._adapters.find_variable(described, makes=makes)
 
     # Objects of frameworks.
 
     def is_holder(self, value: object) -> bool:
-        """Return whether the attributes of an object of a framework's class are state."""
         return any(rules.is_holder(value) for rules in self._rules)
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is a framework's list, dict or set around what the program put there."""
         return any(rules.is_container(value) for rules in self._rules)
 
     def holds_variables(self, value: object) -> bool:
-        """Return whether an object is a framework's with variables of its own."""
         return any(rules.holds_variables(value) for rules in self._rules)
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made such an object, and that not as it built something lazily."""
         return any(rules.is_of_loop(value) for rules in self._rules)
 
     def is_loader(self, value: object) -> bool:
-        """Return whether a framework brings an object that hands out one thing after another to where it was."""
         return any(loaders.is_loader(value) for loaders in self._loaders)
 
     def no_position(self, value: object) -> str:
-        """Return why a framework cannot put such an object where it is; empty if it can."""
         return next((reason for each in self._loaders if (reason := each.no_position(value))), "")
 
     # What others bring back.
 
-    def loader_state(self, value: object) -> tuple[int, object] | None:
-        """Return the position that an object of a library offers, by which of its protocols, or None."""
-        return read_offered(value)
-
-    def set_loader(self, value: object, which: int, state: object) -> bool:
-        """Set an object to such a position."""
-        return set_state(value, which, state)
+    loader_state = staticmethod(read_offered)
+    set_loader = staticmethod(set_state)
 
     def is_known_file(self, value: object) -> bool:
-        """Return whether an open file is brought to where it was."""
         return self._files.is_known(value)
 
     def follow(self, value: object) -> None:
-        """Hear of an object that is no data when a loop is entered."""
         self._pulls.follow(value)
 
     def pulled(self, value: object) -> list[Item] | None:
-        """Return how far a generator of the program is, or None if that is not known."""
         return self._pulls.state(value)
 
     def is_drawn_by_bodies(self, value: object) -> bool:
-        """Return whether a body has moved a generator of which that is not known."""
         return self._pulls.is_drawn_by_bodies(value)
 
     def replay(self, value: object, state: list[Item]) -> bool:
-        """Bring a generator to where another was; return whether it has yielded the same."""
         return self._pulls.replay(value, state)
