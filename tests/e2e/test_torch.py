@@ -201,6 +201,61 @@ def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
     assert resumed.last_line() == whole.last_line()
 
 
+UNDER_A_BAR = """\
+import os, signal
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+class Rows(TensorDataset):
+    loads = 0
+    def __getitem__(self, index):
+        Rows.loads += 1
+        return super().__getitem__(index)
+
+rows = torch.randn(44, 3)
+loader = DataLoader(Rows(rows), batch_size=4, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+for epoch in range(3):
+    bar = tqdm(OVER, total=11, leave=False)
+    MADE
+    for step, batch in HEADER:
+        batch = batch[1][0] if step is None else batch[0]
+        optimizer.zero_grad()
+        (model(batch) + 0.1 * torch.randn(4, 1)).square().mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{Rows.loads}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, float(model.weight.detach().sum()), Rows.loads, bar.n, len(bar), next(numbered, None), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "made", "header", "is_sought"),
+    [
+        ("loader", "numbered = iter(())", "enumerate(bar)", True),
+        ("loader", "numbered = enumerate(bar)", "numbered", False),  # the program holds what numbers the bar's items
+        ("loader", "numbered = iter(()); drawn = ((None, batch) for batch in enumerate(bar))", "drawn", False),
+        ("enumerate(loader)", "numbered = iter(())", "bar", True),
+    ],
+)
+def test_a_loader_under_a_progress_bar_is_set_to_its_position(
+    over: str, made: str, header: str, is_sought: bool, torch_server: Server, tmp_path: Path
+) -> None:
+    """Its batches were loaded again: the bar's generator has no position."""
+    pytest.importorskip("tqdm")
+    (tmp_path / "program.py").write_text(UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header))
+    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    for death in ("1:72", ""):
+        resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    assert resumed.status == 0, resumed.err
+    assert resumed.out == whole.out[-len(resumed.out) :]
+    assert "at 1:4" in resumed.err
+    assert ("nothing is loaded again" in resumed.err) is is_sought
+
+
 SEEDED_BY_THE_SYSTEM = """\
 import os, signal, sys
 import torch
