@@ -417,8 +417,8 @@ OWN = "torch.Generator().manual_seed(5)"
 def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
     workers: int, generator: str | None, every: str, torch_server: Server, tmp_path: Path
 ) -> None:
-    """As ultralytics, timm and others keep their workers. It was refused at each resume where it seeds its orders by the
-    generator of the bodies, and a warning advised `--every 1`."""
+    """As ultralytics, timm and others keep their workers. It was refused at each resume where its orders are seeded by
+    the generator of the bodies, and a warning advised `--every 1`."""
     (tmp_path / "repeats.py").write_text(REPEATED.format(workers=workers, generator=generator))
     whole = torch_server.bare("repeats.py", cwd=tmp_path)
 
@@ -428,6 +428,15 @@ def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
     assert "resuming repeats at 2:" in last.err
     assert "warning" not in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
+
+
+def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=0, generator="torch.default_generator"))
+
+    first = torch_server.detrain("run", "--every", "2b", "repeats.py", cwd=tmp_path, DIE_AT="9")
+
+    assert "REFUSED" in first.err
+    assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err
 
 
 THROUGH_A_LOST_GRAPH = """

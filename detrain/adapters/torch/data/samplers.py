@@ -54,8 +54,8 @@ def _repeats(sampler: Any) -> bool:
 
 
 def takes_turns(sampler: Any) -> bool:
-    """Return whether a sampler goes over a RandomSampler again and again that seeds a generator of its own each time, and
-    draws from no other: what the streams are as that begins says all that it hands out until it begins again.
+    """Return whether a sampler goes over a RandomSampler again and again that seeds a generator of its own each time,
+    and draws from no other: what the streams are as that begins says all that it hands out until it begins again.
     """
     inner = sampler.sampler if _repeats(sampler) else None
     inner = inner.sampler if type(inner) is BatchSampler else inner
