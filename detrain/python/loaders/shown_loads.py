@@ -66,9 +66,10 @@ def shown_loads(iterable: Any, frame: FrameType) -> ShownLoads | None:
     nobody else's. None for anything else. `frame` is the one that the loop stands in.
     """
     if type(iterable) is enumerate and _is_numbered_here(frame):
-        bars, first = iterable.__reduce__()[1]
+        made: Any = iterable.__reduce__()
+        bars, first = made[1]
         is_whole = is_progress_bar(bars) and inspect.getgeneratorstate(bars) == inspect.GEN_CREATED
-        bar = bars.gi_frame.f_locals["self"] if is_whole else None
+        bar: Any = bars.gi_frame.f_locals["self"] if is_whole else None
         return ShownLoads(bar, enumerate(bar.iterable, first)) if _hands_on(bar) else None
     return ShownLoads(iterable, iterable.iterable) if _hands_on(iterable) else None
 

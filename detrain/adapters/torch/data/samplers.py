@@ -57,7 +57,7 @@ def takes_turns(sampler: Any) -> bool:
     """Return whether a sampler goes over a RandomSampler again and again that seeds a generator of its own each time,
     and draws from no other: what the streams are as that begins says all that it hands out until it begins again.
     """
-    inner = sampler.sampler if _repeats(sampler) else None
+    inner: Any = sampler.sampler if _repeats(sampler) else None
     inner = inner.sampler if type(inner) is BatchSampler else inner
     return type(inner) is RandomSampler and inner.generator is None
 
