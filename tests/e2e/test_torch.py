@@ -6,6 +6,10 @@ A process is what is killed, so each case takes some.
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -437,6 +441,46 @@ def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch
 
     assert "REFUSED" in first.err
     assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err
+
+
+LARGE_BATCHES = """
+import os, signal, sys, time
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return np.full(60_000, index, "f4")
+model = torch.nn.Linear(60_000, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+for epoch in range(2):
+    for number, rows in enumerate(DataLoader(Rows(), 4, num_workers=2, collate_fn=np.stack)):
+        optimizer.zero_grad()
+        model(torch.from_numpy(rows)).square().mean().backward()
+        optimizer.step()
+        if number == 3:
+            print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+            time.sleep(0.5)  # workers are ahead, and more than their pipe holds is waiting
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent has ended")
+def test_workers_end_with_a_process_that_is_killed(torch_server: Server, tmp_path: Path) -> None:
+    """They stayed for ever, also behind the trials of a campaign: each waits until its last batches are taken."""
+    (tmp_path / "program.py").write_text(LARGE_BATCHES)
+
+    killed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    time.sleep(1)
+    states = {worker: Path(f"/proc/{worker}/stat") for worker in killed.out.split()}
+    left = [worker for worker, stat in states.items() if stat.exists() and stat.read_text().rpartition(") ")[2][0] not in "ZX"]
+    for worker in left:
+        os.kill(int(worker), signal.SIGKILL)
+
+    assert killed.status == -signal.SIGKILL
+    assert (len(states), left) == (2, [])
 
 
 THROUGH_A_LOST_GRAPH = """
