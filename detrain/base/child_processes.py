@@ -42,6 +42,16 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
     return die_with_parent
 
 
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends. Nothing is done where that has not this number, or elsewhere than
+    on Linux; the parent must have started it in its main thread (see `dying_with_this`).
+    """
+    if sys.platform.startswith("linux") and os.getppid() == parent:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+
 @contextlib.contextmanager
 def scratch_folder(inside: Path, prefix: str) -> Iterator[Path]:
     """Return an empty folder that is gone afterwards. Those that killed processes have left there are cleared away."""

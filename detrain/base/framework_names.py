@@ -176,7 +176,7 @@ JAX: Final = FrameworkNames(
     versions=((0, 10), (0, 11)),
     followed=("optax", "equinox"),
     captured="JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox",
-    modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox", "orbax"}),
+    modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox"}),
     open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(
         "jax",  # and all that begins so

@@ -24,6 +24,7 @@ from torch.utils.data import (
     SequentialSampler,
     dataloader,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.data.samplers import reason_to_load
@@ -140,11 +141,13 @@ class _RepeatSampler:
     [
         (lambda: SequentialSampler(range(4)), True),
         (lambda: BatchSampler(RandomSampler(range(4), generator=torch.Generator()), 2, False), True),
-        (lambda: BatchSampler(RandomSampler(range(4)), 2, False), False),
+        (lambda: BatchSampler(RandomSampler(range(4)), 2, False), True),
         (lambda: RandomSampler(range(4), generator=torch.default_generator), False),
+        (lambda: RandomSampler(range(4), True, generator=torch.default_generator), False),
+        (lambda: DistributedSampler(range(4), 2, 0), False),  # the program may set its epoch in between
     ],
 )
-def test_a_sampler_that_repeats_another_is_advanced_alone_where_bodies_do_not_draw_from_its_generator(
+def test_a_sampler_that_repeats_another_is_advanced_alone_where_each_order_follows_from_its_beginning(
     sampler: Callable[[], Any], is_advanced: bool
 ) -> None:
     assert (reason_to_load(_RepeatSampler(sampler())) == "") == is_advanced

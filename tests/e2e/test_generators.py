@@ -186,6 +186,50 @@ def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path,
     assert "does not yield again what it did" in last.err
 
 
+LOGGED = """
+import logging
+to_stdout = logging.StreamHandler(sys.stdout)
+logging.basicConfig(level="INFO", handlers=[logging.StreamHandler(), to_stdout, logging.FileHandler("log.txt")])
+losses = [0.0]
+class Every:
+    count = 0
+    def filter(self, record):
+        self.count += 1
+        return self.count % 2
+every = Every()
+to_stdout.addFilter(every)
+def logged(epoch):
+    for step in range(6):
+        yield np.random.normal(size=3)
+        logging.info("%d:%d %r", epoch, step, losses[-1])
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for x in logged(epoch):
+        optimizer.apply_gradients(x)
+        losses.append(float(optimizer.weights.sum()))
+        die(f"{epoch}:{len(losses)}")
+    logging.info("epoch %d %d", epoch, every.count)
+show(optimizer.weights)
+"""
+
+
+def test_what_a_generator_logs_is_not_logged_twice(tmp_path: Path, detrain: Run) -> None:
+    """Handlers of `logging` wrote again what the first run had written, of the losses at the cut."""
+    (tmp_path / "program.py").write_text(PRELUDE + LOGGED)
+    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    (tmp_path / "log.txt").unlink()
+    detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:13")
+    last = detrain("run", "--every", "4b", "program.py", cwd=tmp_path)
+
+    assert last.status == 0, last.err
+    told = [line for line in last.err.splitlines() if not line.startswith("detrain: ")]
+    assert (tmp_path / "log.txt").read_text().splitlines() == log
+    assert told == log[-len(told) :]
+    assert "1:1" in told[0]
+    assert last.out == whole.out[-len(last.out) :]
+
+
 COROUTINE = """
 def averages():
     total = 0.0

@@ -6,6 +6,10 @@ A process is what is killed, so each case takes some.
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -201,6 +205,61 @@ def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
     assert resumed.last_line() == whole.last_line()
 
 
+UNDER_A_BAR = """\
+import os, signal
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+class Rows(TensorDataset):
+    loads = 0
+    def __getitem__(self, index):
+        Rows.loads += 1
+        return super().__getitem__(index)
+
+rows = torch.randn(44, 3)
+loader = DataLoader(Rows(rows), batch_size=4, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+for epoch in range(3):
+    bar = tqdm(OVER, total=11, leave=False)
+    MADE
+    for step, batch in HEADER:
+        batch = batch[1][0] if step is None else batch[0]
+        optimizer.zero_grad()
+        (model(batch) + 0.1 * torch.randn(4, 1)).square().mean().backward()
+        optimizer.step()
+        if os.environ.get("DIE_AT") == f"{epoch}:{Rows.loads}":
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(epoch, float(model.weight.detach().sum()), Rows.loads, bar.n, len(bar), next(numbered, None), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "made", "header", "is_sought"),
+    [
+        ("loader", "numbered = iter(())", "enumerate(bar)", True),
+        ("loader", "numbered = enumerate(bar)", "numbered", False),  # the program holds what numbers the bar's items
+        ("loader", "numbered = iter(()); drawn = ((None, batch) for batch in enumerate(bar))", "drawn", False),
+        ("enumerate(loader)", "numbered = iter(())", "bar", True),
+    ],
+)
+def test_a_loader_under_a_progress_bar_is_set_to_its_position(
+    over: str, made: str, header: str, is_sought: bool, torch_server: Server, tmp_path: Path
+) -> None:
+    """Its batches were loaded again: the bar's generator has no position."""
+    pytest.importorskip("tqdm")
+    (tmp_path / "program.py").write_text(UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header))
+    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    for death in ("1:72", ""):
+        resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
+
+    assert resumed.status == 0, resumed.err
+    assert resumed.out == whole.out[-len(resumed.out) :]
+    assert "at 1:4" in resumed.err
+    assert ("nothing is loaded again" in resumed.err) is is_sought
+
+
 SEEDED_BY_THE_SYSTEM = """\
 import os, signal, sys
 import torch
@@ -356,26 +415,72 @@ for epoch in range(4):
 OWN = "torch.Generator().manual_seed(5)"
 
 
+@pytest.mark.parametrize("every", ["1", "2b"])
+@pytest.mark.parametrize("generator", [OWN, None])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(workers: int, torch_server: Server, tmp_path: Path) -> None:
-    """As ultralytics, timm and others keep their workers: refused at each resume, though the orders are its own."""
-    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=workers, generator=OWN))
+def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
+    workers: int, generator: str | None, every: str, torch_server: Server, tmp_path: Path
+) -> None:
+    """As ultralytics, timm and others keep their workers. It was refused at each resume where its orders are seeded by
+    the generator of the bodies, and a warning advised `--every 1`."""
+    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=workers, generator=generator))
     whole = torch_server.bare("repeats.py", cwd=tmp_path)
 
     for death in ("9", "15", ""):
-        last = torch_server.detrain("run", "--every", "2b", "repeats.py", cwd=tmp_path, DIE_AT=death)
+        last = torch_server.detrain("run", "--every", every, "repeats.py", cwd=tmp_path, DIE_AT=death)
 
     assert "resuming repeats at 2:" in last.err
+    assert "warning" not in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
 
 
 def test_one_that_draws_its_orders_where_bodies_draw_is_refused_beforehand(torch_server: Server, tmp_path: Path) -> None:
-    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=0, generator=None))
+    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=0, generator="torch.default_generator"))
 
     first = torch_server.detrain("run", "--every", "2b", "repeats.py", cwd=tmp_path, DIE_AT="9")
 
     assert "REFUSED" in first.err
     assert "RandomSampler that is repeated draws each order from a generator that bodies draw from, too" in first.err
+
+
+LARGE_BATCHES = """
+import os, signal, sys, time
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return np.full(60_000, index, "f4")
+model = torch.nn.Linear(60_000, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+for epoch in range(2):
+    for number, rows in enumerate(DataLoader(Rows(), 4, num_workers=2, collate_fn=np.stack)):
+        optimizer.zero_grad()
+        model(torch.from_numpy(rows)).square().mean().backward()
+        optimizer.step()
+        if number == 3:
+            print(open(f"/proc/self/task/{os.getpid()}/children").read(), flush=True)
+            time.sleep(0.5)  # workers are ahead, and more than their pipe holds is waiting
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent has ended")
+def test_workers_end_with_a_process_that_is_killed(torch_server: Server, tmp_path: Path) -> None:
+    """They stayed for ever, also behind the trials of a campaign: each waits until its last batches are taken."""
+    (tmp_path / "program.py").write_text(LARGE_BATCHES)
+
+    killed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    time.sleep(1)
+    states = {worker: Path(f"/proc/{worker}/stat") for worker in killed.out.split()}
+    left = [worker for worker, stat in states.items() if stat.exists() and stat.read_text().rpartition(") ")[2][0] not in "ZX"]
+    for worker in left:
+        os.kill(int(worker), signal.SIGKILL)
+
+    assert killed.status == -signal.SIGKILL
+    assert (len(states), left) == (2, [])
 
 
 THROUGH_A_LOST_GRAPH = """

@@ -120,6 +120,18 @@ def test_what_functions_and_generators_lead_to() -> None:
     assert loads_of(drawing(tracker), tracker, note_loss) == ["Tracker.losses"]
 
 
+def test_how_far_an_iterator_of_a_framework_is_its_position_says() -> None:
+    """Its workers move by themselves: a warning advised `--every 1` where that was refused, too."""
+    data = pytest.importorskip("torch.utils.data")
+    tracker = Tracker()
+    tracker.iterator = iter(data.DataLoader(range(9)))  # type: ignore[attr-defined]
+
+    def body(made: Any) -> None:
+        made.iterator._num_yielded += 1
+
+    assert loads_of(Hard(tracker), tracker, body) == []
+
+
 def test_a_change_between_epochs_is_none_within_one() -> None:
     tracker, reads = Tracker(), LoadsRead()
     source = Hard(tracker)

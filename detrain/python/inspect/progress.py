@@ -195,29 +195,29 @@ def _uses_yields(code: CodeType) -> bool:
 
 def _place(file: Any) -> object:
     try:
-        return None if file.closed or _is_standard(file) else file.tell()
+        return None if file.closed or is_standard(file) else file.tell()
     except (OSError, ValueError):
         return None
 
 
-def _is_standard(file: Any) -> bool:
+def is_standard(file: Any) -> bool:
     """Return whether a file is a standard stream of the process, be it wrapped anew."""
     try:
         return file in _STANDARD or file.fileno() <= _STDERR
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):
         return False
 
 
 def is_open_for_writing(value: Any) -> bool:
     """Return whether an object is a file that is open for writing, the standard streams aside."""
-    if not isinstance(value, _FILES) or _is_standard(value):
+    if not isinstance(value, _FILES) or is_standard(value):
         return False
     return not value.closed and value.writable()
 
 
 def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
-    if isinstance(value, _FILES) and _is_standard(value):
+    if isinstance(value, _FILES) and is_standard(value):
         return not value.closed and value.writable()  # standard output, under a progress bar
     module = module_of(type(value))
     is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)

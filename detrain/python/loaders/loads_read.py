@@ -8,12 +8,14 @@ each cut: what changes while no load is running, a body has changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import xxhash
 
 from detrain.python.inspect.object_graph import LOADS_READ
+from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.loaders.reached import COLLECTIONS, SCALARS, reached, some
 
 _FIRST: Final = 3
@@ -56,8 +58,11 @@ class LoadsRead:
         if source is None:
             return set()
         states: dict[str, Any] = {}
+        passed: set[str] = set()
         for place, value, is_data in reached(source, deepest=_DEEPEST, most_items=_MOST_ITEMS):
-            if place and is_data:
+            if isinstance(value, Iterator) and is_of_framework(type(value)):
+                passed.add(place)  # it has a position, which says how far it is; its workers move by themselves
+            elif place and is_data and place not in passed:
                 _update(states.setdefault(place, xxhash.xxh3_128()), value)
         before, self._last = self._last, {place: state.hexdigest() for place, state in states.items()}
         return {place for place, now in self._last.items() if before.get(place, now) != now}

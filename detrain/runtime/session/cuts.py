@@ -5,38 +5,17 @@ taken.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
-import sys
 from types import FrameType
-from typing import Any
 
 from detrain.base import messages
 from detrain.base.cursor import Cut
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
+from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
-
-
-class _Unheard(io.TextIOBase):
-    """Standard output that this process does not write to; those that are forked meanwhile do."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._process = stream, os.getpid()
-
-    def write(self, text: str) -> int:
-        return len(text) if os.getpid() == self._process else int(self._stream.write(text))
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        return int(self._stream.fileno())
-
-    def isatty(self) -> bool:
-        return bool(self._stream.isatty())
 
 
 class Cuts:
@@ -120,7 +99,7 @@ class Cuts:
         """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
         pulled again without it, if one has shown that."""
         self._mute.close()
-        self._mute.enter_context(contextlib.redirect_stdout(_Unheard(sys.stdout)))
+        self._mute.enter_context(nothing_printed())
         path, parts = self._plan.ahead(), self._parts
         if path is not None:
             with parts.adapters.opened(path) as snapshot:

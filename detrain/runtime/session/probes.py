@@ -31,6 +31,7 @@ from detrain.base import messages
 from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
 from detrain.base.errors import DetrainError, Diverged, UsageError
 from detrain.python.inspect.frames import is_second_call, names_of
+from detrain.python.loaders.shown_loads import ShownLoads, shown_loads
 from detrain.python.loaders.while_loop import WhileLoop
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ class batch_loop(Generic[T]):
         self.iterable = iterable
         self.names = names
         self.iterator: Iterator[T] | None = None
+        self._shown: ShownLoads | None = None
+        """The progress bar around what the loop goes over."""
         self._phase, self._is_nested = -1, False
         """The phase that this loop is by itself: no epoch loop is around it."""
 
@@ -275,14 +278,21 @@ class batch_loop(Generic[T]):
         if self.iterator is None:
             self._is_nested = _is_nested(sys._getframe(1))
             _end_while()
+            if session is not None and not self._is_nested:
+                self._shown = shown_loads(self.iterable, sys._getframe(1))
+            if self._shown is not None:
+                self.iterable = self._shown.source
             self.iterator = iter(self.iterable)
             is_alone = session is not None and not session.position.is_in_phase
         if session is None or self._is_nested:
             return next(self.iterator)
         frame = sys._getframe(1)
+        shown, first = self._shown, 0 if is_alone else session.position.batch
         number = session.turn(self)
         if number < 0:
             number = _guarded(session.at_load, frame, self)
+        if shown is not None and number > first:
+            shown.pass_over(number - first)
         if is_alone:
             self._phase = session.position.phase
         recovery = session.parts.recovery
@@ -296,8 +306,12 @@ class batch_loop(Generic[T]):
             except DetrainError as error:
                 fail(error)
             except StopIteration:
+                if shown is not None:
+                    shown.end()
                 _guarded(session.end_load, frame)
                 raise
+            if shown is not None:
+                shown.tell(item)
             if recovery is not None:
                 _guarded(recovery.keep, item, self.iterator, frame)
         loaded = FETCHED_IN_BODY if self.is_fetched_in_body else item

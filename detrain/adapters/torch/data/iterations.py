@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
-from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load
+from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load, takes_turns
 from detrain.adapters.torch.data.watched_sampler import SamplerWatch
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit, WorkerExhausted, signature
 from detrain.base import messages
@@ -66,19 +66,32 @@ class IteratorPlace(msgspec.Struct, frozen=True):
     """Why no process can bring an iterator there, other than the program itself."""
     drawn: str = ""
     """Digest of what a sampler that is watched has drawn."""
+    turns: list[tuple[int, list[bytes]]] = []
+    """Of a sampler that `takes_turns`: (how many it had handed out, the streams) as the last ones began, the first of
+    them at or before `given`."""
+    count: int = 0
+    """How many the sampler has handed out: workers are ahead."""
 
 
 class Indices:
     """What a sampler hands out, counted; the last ones are kept, as workers are ahead of what is handed out."""
 
     def __init__(
-        self, source: Iterator[Any], keeps: int, read: Callable[[], list[bytes]], count: int = 0, watch: SamplerWatch | None = None
+        self,
+        source: Iterator[Any],
+        keeps: int,
+        read: Callable[[], list[bytes]],
+        count: int = 0,
+        watch: SamplerWatch | None = None,
+        turns: list[tuple[int, list[bytes]]] | None = None,
     ) -> None:
+        """`turns`: those that have begun, of a sampler that takes turns; else None."""
         self.source, self.count, self.keeps, self._read, self.watch = source, count, keeps, read, watch
         self.ahead: deque[Any] = deque(maxlen=keeps)
         self._drawn: deque[str] = deque([""], maxlen=keeps + 1)
         self.birth: list[bytes] = []
         self.has_ended = False
+        self._turns = turns
 
     def __iter__(self) -> Indices:
         return self
@@ -87,11 +100,15 @@ class Indices:
         is_first = self.count == 0 and not self.birth
         if is_first:
             self.birth = self._read()
+        before = self._read() if self._turns is not None else []
         try:
             index = next(self.source) if self.watch is None else self.watch.draw(self.source, self._read, is_first=is_first)
         except StopIteration:
             self.has_ended = True
             raise
+        if self._turns is not None and self._read() != before:
+            self._turns.append((self.count, before))
+            self._turns = self.turns(self.count - self.keeps)
         self.count += 1
         self.ahead.append(index)
         if self.watch is not None:
@@ -103,6 +120,11 @@ class Indices:
         ahead = self.count - given
         return self._drawn[-1 - ahead] if self.watch is not None and 0 <= ahead < len(self._drawn) else ""
 
+    def turns(self, given: int) -> list[tuple[int, list[bytes]]]:
+        """Return the turns from that on in which the sampler has handed out so many."""
+        turns = self._turns or []
+        return turns[max(sum(count <= given for count, _streams in turns) - 1, 0) :]
+
     def is_closed(self, given: int) -> bool:
         """Return whether the sampler is watched, and all that it has drawn follows from what it held as it began."""
         is_told = given == 0 or bool(self.drawn(given))
@@ -113,7 +135,8 @@ class Indices:
         for _ in range(given - self.count):
             next(self)
         rest = list(self.ahead)[len(self.ahead) - (self.count - given) :] if self.count > given else []
-        found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given, None if rest else self.watch)
+        watch, turns = None if rest else self.watch, None if self._turns is None else [*self._turns]
+        found = Indices(itertools.chain(rest, self.source), self.keeps, self._read, given, watch, turns)
         found.birth, found._drawn = self.birth, self._drawn
         return found
 
@@ -213,6 +236,8 @@ class Iterations:
             has_ended=self.has_ended(iterator),
             reason=self.no_position(iterator),
             drawn=known.indices.drawn(iterator._num_yielded),
+            turns=known.indices.turns(iterator._num_yielded),
+            count=known.indices.count,
         )
 
     def reason_to_load(self, iterator: Any) -> str:
@@ -292,7 +317,8 @@ class Iterations:
             self._load(iterator, loader, place)
             return
         # Where bodies draw the batches, the sampler of this process has not drawn yet, or not from the same streams.
-        is_kept = is_same_run and indices.count - place.given <= len(indices.ahead)
+        ahead = indices.count - place.given
+        is_kept = is_same_run and ahead <= len(indices.ahead) and (ahead >= 0 or not place.turns)
         self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
 
     def _load(self, iterator: Any, loader: Any, place: IteratorPlace) -> None:
@@ -322,9 +348,14 @@ class Iterations:
         before = _read(generators)
         if place.birth:
             _write(place.birth, generators)
-        indices = Indices(iter(loader._index_sampler), _ahead(loader), lambda: _read(generators), watch=_watched(loader))
+        indices = _counted(Indices, loader, iter(loader._index_sampler), generators, place.turns[0][0] if place.turns else 0)
         try:
-            if place.birth:  # it had drawn its seed, though no batch was handed out yet: workers are ahead
+            ends = [*(count for count, _streams in place.turns[1:]), place.count]
+            for (_count, streams), end in zip(place.turns, ends, strict=False):
+                _write(streams, generators)
+                while indices.count < end:
+                    next(indices)
+            if place.birth and not place.turns:  # it had drawn its seed, though no batch was handed out yet: workers are ahead
                 next(indices, None)
             indices = indices.behind(place.given)
         finally:
@@ -436,7 +467,7 @@ class Iterations:
             number = self.made if again is None else again.number
             self.made += again is None
             kind = StatefulIndices if stateful_loader.hands_over_state(iterator._sampler_iter) else Indices
-            indices = kind(iterator._sampler_iter, _ahead(loader), lambda: _read(generators), watch=_watched(loader))
+            indices = _counted(kind, loader, iterator._sampler_iter, generators)
         else:
             number, states, indices = rebuild.place.number, dict(rebuild.place.streams), rebuild.indices
             iterator._base_seed = rebuild.place.seed
@@ -469,6 +500,12 @@ def _held(loader: Any) -> Callable[[], Any]:
     """Return what returns a loader, and keeps it alive for an iterator of a loader without a name. Not where the loader
     holds its iterator: that must be gone, and its workers with it, as the loader is."""
     return weakref.ref(loader) if loader.persistent_workers else lambda: loader
+
+
+def _counted(kind: type[Indices], loader: Any, source: Iterator[Any], generators: list[Any], count: int = 0) -> Indices:
+    """Return what the sampler of a loader hands out through an iterator, of which so many are behind."""
+    turns: list[tuple[int, list[bytes]]] | None = [] if takes_turns(loader._index_sampler) else None
+    return kind(source, _ahead(loader), lambda: _read(generators), count, _watched(loader), turns)
 
 
 def _watched(loader: Any) -> SamplerWatch | None:

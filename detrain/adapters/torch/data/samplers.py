@@ -53,6 +53,15 @@ def _repeats(sampler: Any) -> bool:
     return type(sampler).__name__ == _REPEATS and vars(sampler).keys() == {"sampler"}
 
 
+def takes_turns(sampler: Any) -> bool:
+    """Return whether a sampler goes over a RandomSampler again and again that seeds a generator of its own each time,
+    and draws from no other: what the streams are as that begins says all that it hands out until it begins again.
+    """
+    inner: Any = sampler.sampler if _repeats(sampler) else None
+    inner = inner.sampler if type(inner) is BatchSampler else inner
+    return type(inner) is RandomSampler and inner.generator is None
+
+
 def _reason_to_repeat(sampler: Any) -> str:
     """Return why a sampler that is gone over again and again cannot be advanced alone: each time it draws anew."""
     if type(sampler) is BatchSampler:
@@ -60,8 +69,7 @@ def _reason_to_repeat(sampler: Any) -> str:
     if type(sampler) in (SequentialSampler, range, list, tuple):
         return ""
     generator = getattr(sampler, "generator", None)
-    is_own = generator is not None and generator is not torch.default_generator
-    if is_own and type(sampler) is RandomSampler and reason_to_load(sampler) == "":
+    if type(sampler) is RandomSampler and generator is not torch.default_generator and reason_to_load(sampler) == "":
         return ""
     return f"a {type(sampler).__qualname__} that is repeated draws each order from a generator that bodies draw from, too"
 

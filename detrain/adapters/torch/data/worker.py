@@ -10,6 +10,7 @@ import functools
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawValue
@@ -21,6 +22,7 @@ import torch
 import xxhash
 from torch.utils.data._utils import worker as _worker
 
+from detrain.base.child_processes import die_with
 from detrain.python.inspect.held import by_identity, walk
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
 from detrain.python.process.sigterm import is_awaited
@@ -67,9 +69,12 @@ class StampedInit:
     def __init__(self, original: Callable[[int], None] | None, states: dict[int, dict[str, bytes]]) -> None:
         self._original, self._states = original, states
         self._leaving = _leaving() if is_awaited() else None
+        self._parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
     def __call__(self, worker: int) -> None:
-        """Begin as the worker of this number."""
+        """Begin as the worker of this number. It ends with the process that has started it, also where that is killed:
+        PyTorch's waits for ever until somebody takes what it hands out, if that is more than a pipe holds."""
+        die_with(self._parent)
         if self._leaving is not None:
             signal.signal(signal.SIGTERM, _Outlived(self._leaving))
         if self._original is not None:
