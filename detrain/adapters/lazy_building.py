@@ -60,9 +60,7 @@ class BuiltUnit(msgspec.Struct, frozen=True):
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
     reads: dict[str, Any] = {}
-    """Values of Python that a function may have read as it was traced, in the loop; TensorFlow's adapter finds them in
-    `detrain.adapters.tensorflow.tracing.captured_python`.
-    """
+    """What a function may have read of Python as it was traced, in the loop (`Settings.reads`), and of Keras."""
 
     @property
     def key(self) -> tuple[str, int]:
