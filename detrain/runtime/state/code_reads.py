@@ -17,9 +17,12 @@ import numpy as np
 from detrain.base.digest import Array
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.api import Baseline, Decoder, Encoder, Hooks, Item
-from detrain.python.codec.kinds import kind_of
-from detrain.python.inspect.graph import Node, unpack, unreadable
+from detrain.python.codec.encoding import Encoding, Rule
+from detrain.python.codec.graph_files import unpack, unreadable
+from detrain.python.codec.recipes import recipe_of
+from detrain.python.inspect.graph import Node
 from detrain.python.inspect.names import type_name
+from detrain.python.process.reducers import reduction_of
 
 _MOST_ELEMENTS: Final = 1 << 10
 """A larger array is no setting."""
@@ -40,31 +43,27 @@ class ReadEncoder(Encoder):
     def note_told(self) -> None:
         """What the classes of libraries say besides, no code of the program's reads."""
 
-    def _encode_kind(self, number: int, value: Any, path: str) -> Node:
-        kind = kind_of(value)
-        is_data = kind is not None and (kind.is_value or isinstance(value, slice))
-        return super()._encode_kind(number, value, path) if is_data else self._encode_opaque(number, value, path)
+    def rule_of(self, value: Any) -> Rule:
+        recipe = recipe_of(value)
+        is_open = recipe is not None and recipe.holds == "state"
+        if is_open or self.hooks.is_shared(value) or reduction_of(type(value)) is not None:
+            return ReadEncoder.encode_opaque
+        return _encode_small if type(value) is np.ndarray else super().rule_of(value)
 
-    def _encode_ndarray(self, number: int, value: Array, path: str) -> Node:
-        is_data = value.size <= _MOST_ELEMENTS and dtype_name(value.dtype) is not None
-        return self._encode_array("ndarray", value, value, path) if is_data else self._encode_opaque(number, value, path)
+    def encode_array(self, kind: str, value: object, array: Array, path: str) -> Node:
+        is_small = array.size <= _MOST_ELEMENTS
+        return super().encode_array(kind, value, array, path) if is_small else Node("opaque", [type_name(value)])
 
-    def _encode_array(self, kind: str, value: object, array: Array, path: str) -> Node:
-        if array.size > _MOST_ELEMENTS:
-            return Node("opaque", [type_name(value)])
-        return super()._encode_array(kind, value, array, path)
+    def encode_opaque(self, _number: int, value: object, _path: str, *, is_captured: bool = False) -> Node:
+        return Node("opaque", [type_name(value)], there=self.baseline.address(value))
 
-    def _encode_opaque(self, _number: int, value: object, _path: str, *, is_captured: bool = False) -> Node:
-        return Node("opaque", [type_name(value)], there=self._baseline.address(value))
-
-    def _is_of_loop(self, _value: object) -> bool:
+    def is_of_loop(self, _value: object) -> bool:
         return False  # what is traced again is a function that is there
 
-    def _encode_reduced(self, number: int, value: Any, path: str, *, reduction: Any) -> Node:
-        return self._encode_opaque(number, value, path)
 
-    def _encode_shared(self, value: Any, _shared: Any, path: str) -> Node:
-        return self._encode_opaque(0, value, path)
+def _encode_small(encoding: Encoding, number: int, value: Array, path: str) -> Node:
+    is_data = value.size <= _MOST_ELEMENTS and dtype_name(value.dtype) is not None
+    return encoding.encode_array("ndarray", value, value, path) if is_data else encoding.encode_opaque(number, value, path)
 
 
 class ReadDecoder(Decoder):
@@ -81,8 +80,8 @@ class ReadDecoder(Decoder):
             raise unreadable(str(error)) from error
         super().__init__(unpack(graph, arrays), arrays, hooks, baseline)
 
-    def _decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
+    def decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
         if node.kind != "variable":
-            return super()._decode_node(number, node, current, path)
+            return super().decode_node(number, node, current, path)
         found = self.hooks.find_variable(node.data[0], False)
         return current if found is None else found
