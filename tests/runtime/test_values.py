@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import datetime
 import decimal
 from collections.abc import Callable
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.base.errors import CheckpointDamaged
 from detrain.python.codec.api import Baseline
+from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import LiveDecoder, LiveEncoder
 from tests.runtime.state_values import NO_FRAMEWORK, baseline_of, encode, restore
 
@@ -146,3 +150,59 @@ def test_attributes_go_back_in_the_process(make: Callable[[int], Any]) -> None:
     assert decoder.decode(decoder.roots["value"], None, "value") is value
     assert value.seen == 1
     assert decoder.missing == []
+
+
+class Holder(collections.abc.Mapping[str, Any]):
+    """Derives from what is not the program's: only what is data comes back of its attributes."""
+
+    def __init__(self) -> None:
+        self.best: Any = None
+
+    def __getitem__(self, key: str) -> Any: ...
+    def __iter__(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES.keys())
+def test_one_that_an_object_holds_comes_back(make: Callable[[int], Any]) -> None:
+    after, before = {"holder": Holder()}, {"holder": Holder()}
+    baseline = baseline_of(after)
+    after["holder"].best = make(2)
+
+    encoded = encode(after, baseline)
+
+    assert encoded.not_captured == []
+    assert restore(encoded, before, baseline_of(before)) == []
+    assert shown(before["holder"].best) == shown(after["holder"].best)
+
+
+class Loud:
+    def __str__(self) -> str:
+        raise AssertionError("a file has had code run")
+
+
+@pytest.mark.parametrize("parts", [["no number"], [[1, 2]], [1, 2, 3]], ids=str)
+def test_parts_that_make_no_such_value_are_refused(parts: list[Any]) -> None:
+    graph = unpack((encoded := encode({"value": Meters(0.5)})).graph)
+    node = next(each for each in graph.nodes if each.kind == "value")
+    node.items = [each if not isinstance(each, list) else None for each in parts]
+    forged = dataclasses.replace(encoded, graph=graph.pack())
+
+    assert restore(forged, {}) != []
+
+
+def test_a_text_is_made_from_a_text_alone() -> None:
+    graph = unpack((encoded := encode({"value": Label("a"), "loud": Loud()})).graph)
+    node = next(each for each in graph.nodes if each.kind == "value")
+    node.items = [graph.roots["loud"]]
+    forged = dataclasses.replace(encoded, graph=graph.pack())
+
+    assert restore(forged, {}) != []
+
+
+def test_a_value_that_is_made_from_nothing_is_no_node() -> None:
+    graph = unpack((encoded := encode({"value": Meters(0.5)})).graph)
+    graph.nodes[0].items = []
+
+    with pytest.raises(CheckpointDamaged, match="has 0 items, expected 1"):
+        restore(dataclasses.replace(encoded, graph=graph.pack()), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from detrain.python.inspect.graph import Item, Node, is_reference
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
 from detrain.python.inspect.names import (
+    VALUES,
     class_name,
     container_base,
     find_type,
@@ -125,7 +127,14 @@ def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path
     old = list(_made_from(base, live)) if type(live) is cls else []
     made_from = decoding.items(node.items, old, path)
     is_live = old != [] and has_parts(old, made_from) and decoding.claim(live, cls)
-    target = live if is_live else base.__new__(cls, *made_from)
+    try:
+        is_plain = all(isinstance(each, datetime.tzinfo) or type(each) in VALUES for each in made_from)
+        target = live if is_live else base.__new__(cls, *made_from) if is_plain else ABSENT
+    except (ArithmeticError, TypeError, ValueError):
+        target = ABSENT
+    if target is ABSENT:
+        decoding.miss(path, f"no {class_name(cls)} is made from these parts")
+        return current
     decoding.made[number] = target
     split = len(node.named) - in_slots
     own = own_attributes(target)
@@ -297,7 +306,7 @@ def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: An
 
 
 define("object", decode=decode_object, form=Form([str, int, bool], 0, 1, "node"))
-define("value", decode=decode_value, form=Form([str, int]))
+define("value", decode=decode_value, form=Form([str, int], 1))
 define("namedtuple", decode=_decode_namedtuple, form=Form(str), holds="others", lists=True)
 define("library", decode=decode_held_by_library, form=Form(str, 1, 1, "node"))
 define("derived", decode=lambda decoding, *how: decoding.decode_derived(*how), form=Form([str], 0, 1, "node"))

@@ -17,7 +17,7 @@ from detrain.base.dtypes import dtype_name
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.recipes import VALUE_CLASSES, describe
 from detrain.python.inspect.frames import has_user_code, is_user_file
-from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes
+from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes, value_base
 from detrain.python.inspect.object_graph import CONTAINERS, Hooks
 from detrain.python.inspect.ownership import data_in, is_data_class
 from detrain.python.inspect.pandas_tables import is_table
@@ -142,7 +142,7 @@ class DataRules:
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
         if (held := self._held(value, with_keys=True)) is not None:
             return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in held)
-        if is_user_class(cls):
+        if is_user_class(cls) or value_base(cls) is not None:
             return True
         if self.is_data(value):
             return True
@@ -175,7 +175,7 @@ def is_plain_state(value: object) -> bool:
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
     is_known = is_table(value) or describe(value) is not None or reduction_of(cls) is not None
-    return is_known or issubclass(cls, _STATE_TYPES) or is_user_class(cls)
+    return is_known or issubclass(cls, _STATE_TYPES) or is_user_class(cls) or value_base(cls) is not None
 
 
 def has_contents(cell: types.CellType) -> bool:
