@@ -16,9 +16,6 @@ from types import FrameType
 from typing import Any
 
 from detrain.base.cursor import NOTHING
-from detrain.base.structure import loop_nodes
-from detrain.instrument.loop_positions import read_source
-from detrain.python.inspect.progress import is_progress_bar
 
 
 class ShownLoads:
@@ -65,7 +62,11 @@ def shown_loads(iterable: Any, frame: FrameType) -> ShownLoads | None:
     """Return what a bar of tqdm does beside a loop over it, or over `enumerate` of it in the loop's header: that is
     nobody else's. None for anything else. `frame` is the one that the loop stands in.
     """
+    if "tqdm.std" not in sys.modules:
+        return None
     if type(iterable) is enumerate and _is_numbered_here(frame):
+        from detrain.python.inspect.progress import is_progress_bar  # `import detrain` is to be light
+
         made: Any = iterable.__reduce__()
         bars, first = made[1]
         is_whole = is_progress_bar(bars) and inspect.getgeneratorstate(bars) == inspect.GEN_CREATED
@@ -75,8 +76,8 @@ def shown_loads(iterable: Any, frame: FrameType) -> ShownLoads | None:
 
 
 def _hands_on(bar: Any) -> bool:
-    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
-    is_bar = tqdm is not None and isinstance(bar, tqdm) and type(bar).__iter__ is tqdm.__iter__
+    tqdm: Any = getattr(sys.modules["tqdm.std"], "tqdm", ())
+    is_bar = isinstance(bar, tqdm) and type(bar).__iter__ is tqdm.__iter__
     return is_bar and getattr(bar, "iterable", None) is not None
 
 
@@ -89,6 +90,9 @@ def _is_numbered_here(frame: FrameType) -> bool:
 @lru_cache(maxsize=64)
 def _numbers(file: str, line: int) -> bool:
     """Return whether the header of a loop on a line calls `enumerate`."""
+    from detrain.base.structure import loop_nodes
+    from detrain.instrument.loop_positions import read_source
+
     source = read_source(file)
     loop = None if source is None else loop_nodes(source.tree).get(line)
     match loop:
