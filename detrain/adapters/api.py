@@ -47,10 +47,6 @@ class Settings:
     """The experiment that this run is, if it is one."""
     unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
     """Puts back what the code inside changes of the program's Python state, but for what it builds."""
-    reads: Callable[[object], str] = lambda _function: ""
-    """Returns, as text, what the program's code can read of Python now, by names or as this function holds it."""
-    as_read: Callable[[object, str], AbstractContextManager[None]] = lambda _function, _text: nullcontext()
-    """Has that in place for as long as the function is traced again."""
     moment: Callable[[], object] = lambda: None
     """Returns how far the run is: another value in each turn of a loop."""
     elements: Elements | None = None

@@ -60,7 +60,9 @@ class BuiltUnit(msgspec.Struct, frozen=True):
     held: dict[str, str] = {}
     """Of a method that is compiled for each object: the keys of what the object holds, by where."""
     reads: dict[str, Any] = {}
-    """What a function may have read of Python as it was traced, in the loop (`Settings.reads`), and of Keras."""
+    """Values of Python that a function may have read as it was traced, in the loop; TensorFlow's adapter finds them in
+    `detrain.adapters.tensorflow.tracing.captured_python`.
+    """
 
     @property
     def key(self) -> tuple[str, int]:

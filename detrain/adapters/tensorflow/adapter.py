@@ -50,7 +50,6 @@ from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
 from detrain.base.digest import Array
-from detrain.base.errors import Diverged
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.process.random_streams import Streams
@@ -101,7 +100,7 @@ class TensorFlow:
             watch_class(births, cls)
         self._summaries = Summaries(births)
         self.building = self
-        self._builder = Builder(births, building, self._summaries, settings)
+        self._builder = Builder(births, building, self._summaries)
         self._queues: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watch_queues()
         self._draws = RandomCounters(births)
@@ -184,11 +183,6 @@ class TensorFlow:
         if not traced_by or was.get("traced by") != traced_by:
             units = [msgspec.structs.replace(unit, forms=()) for unit in units]
         units = self._building.begin_restore(units)
-        if any(isinstance(unit.reads.get("values"), list) for unit in units):
-            raise Diverged(
-                "the checkpoint is of an earlier detrain, which wrote in another form what functions read as they were traced",
-                "resume it with that version, or start anew with --fresh",
-            )
         self._keras.remake(was.get("made", []))
         self._builder.build_ahead(units)
         self._builder.make_again(was.get("made again", {}))

@@ -174,8 +174,6 @@ class Parts:
             contents=self.world.contents,
             experiment=self.experiment,
             unchanged=self.capture.unchanged,
-            reads=lambda function: self.capture.reads(function, self.baselines.at_phase),
-            as_read=lambda function, text: self.capture.as_read(function, text, self.baselines.at_phase),
             moment=self.position.moment,
             elements=self.recorder.elements,
             ranks=self.config.ranks,

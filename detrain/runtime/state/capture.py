@@ -32,7 +32,6 @@ from detrain.python.outside.open_files import Files
 from detrain.python.process import pool_jobs
 from detrain.python.process.random_streams import Stream, held_generator
 from detrain.python.process.settings import ProcessSettings
-from detrain.runtime.state.code_reads import ReadDecoder, ReadEncoder
 from detrain.runtime.state.codec_hooks import ProgramHooks
 from detrain.runtime.state.late_imports import LateModules, import_late
 from detrain.store import Snapshot
@@ -43,7 +42,6 @@ _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
 _LATE: Final = "class: the loop alone imports its module"
 _LOADER: Final = "what the batch loop goes over"
-_TRACED: Final = "the function that is traced"
 _SETTINGS: Final = "settings of the process"
 _DEEPEST: Final = 5
 """How far from a name generators of random numbers are looked for, and in collections of how many values."""
@@ -197,42 +195,6 @@ class Capture:
                 f"what is built in the loop changes what cannot be put back: {'; '.join(missing[:4])}",
                 "build it before the loop (call it once), and start anew with --fresh",
             )
-
-    def reads(self, function: object, baseline: Baseline) -> str:
-        """Return, as text, what code can read by names now, and what a function holds."""
-        frame = next(iter(user_frames(sys._getframe())))
-        encoder = ReadEncoder(self._hooks(), baseline)
-        with deep_calls(), self._adapters.at_rest():
-            roots = {
-                _place(root, name): encoder.encode(value, _path(root, name))
-                for root, values in _namespaces(frame, is_everything=True)
-                for name, value in values.items()
-            }
-            return encoder.pack({**roots, _TRACED: encoder.encode(function, _TRACED)})
-
-    @contextlib.contextmanager
-    def as_read(self, function: object, text: str, baseline: Baseline) -> Iterator[None]:
-        """Have that in place for as long as the function is traced. What names were bound to, the state of the cut
-        says: it is set next, or put back by `unchanged`; names that were not bound are so no more."""
-        frame = next(iter(user_frames(sys._getframe())))
-        decoder = ReadDecoder(text, self._hooks(), baseline)
-        decoder.decode(decoder.roots.pop(_TRACED), function, _TRACED)
-        new: list[tuple[dict[str, object], str]] = []
-        for root, values in _namespaces(frame, is_everything=True):
-            own = vars(module) if (module := _modules(frame).get(root.removeprefix("module|"))) is not None else {}
-            names = {place.rpartition("|")[2]: place for place in decoder.roots if place == _place(root, place.rpartition("|")[2])}
-            items = {name: decoder.roots[place] for name, place in names.items() if not is_hidden(name)}
-            found = _decode_names(decoder, items, own or values, root)
-            new += [(own, name) for name in found.keys() - own.keys()]
-            own.update(found)
-        for place in [place for place in decoder.roots if place.startswith("class|")]:
-            decoder.decode(decoder.roots[place], ABSENT, place)
-        decoder.finish()
-        try:
-            yield
-        finally:
-            for own, name in new:
-                own.pop(name, None)
 
     def encode_value(self, value: object) -> Live:
         """Return what a value holds, to be put back into it in this process."""

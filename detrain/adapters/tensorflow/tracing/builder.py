@@ -16,16 +16,16 @@ import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from detrain.adapters.api import Settings
 from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
+from detrain.adapters.tensorflow.tracing.captured_python import CapturedReads
 from detrain.adapters.tensorflow.tracing.keras_building import ON_BATCH, KerasBuilding
 from detrain.adapters.tensorflow.tracing.keras_paths import in_keras_at
 from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
 from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
-from detrain.adapters.tensorflow.tracing.model_functions import MAKERS, made_again, make_again
+from detrain.adapters.tensorflow.tracing.model_functions import MAKERS, made_again, make_again, maker_of
 from detrain.adapters.tensorflow.tracing.traced_functions import TracedFunctions
 from detrain.adapters.tensorflow.values.json_values import NotThereError
 from detrain.base import messages
@@ -38,7 +38,7 @@ FUNCTION: Final = "tensorflow.function"
 class Builder:
     """Watches what is built, and builds it ahead in a resumed process."""
 
-    def __init__(self, births: Births, building: Building, summaries: Summaries, settings: Settings) -> None:
+    def __init__(self, births: Births, building: Building, summaries: Summaries) -> None:
         self._births = births
         self._building = building
         self._variables = variables = KerasVariables(births)
@@ -55,7 +55,7 @@ class Builder:
         building.has_company = _has_company
         building.reads, building.as_read, building.noting = self._reads, self._as_read, self._noting
         self._summaries = summaries
-        self._settings = settings
+        self._values = CapturedReads(births)
         self.keras_states: dict[str, Any] = {}
         """Which say what the loop has set on Keras's objects, and put it in place."""
         self._functions = TracedFunctions(births, building, calls, self._owners, summaries, lambda: self.is_in_loop)
@@ -124,21 +124,20 @@ class Builder:
         if not isinstance(function, polymorphic_function.Function):
             return {}
         found: dict[str, Any] = {
-            "values": self._settings.reads(function.python_function),
+            "values": self._values.reads(function, maker_of(self._births, key)),
             "summaries": self._summaries.read(),
         }
         return found | {name: changed for name, state in self.keras_states.items() if (changed := state.set_in_loop())}
 
     @contextlib.contextmanager
     def _as_read(self, key: str, reads: dict[str, Any]) -> Iterator[None]:
-        function: Any = self._births.find(key) if reads else None
+        function = self._births.find(key) if reads else None
         with contextlib.ExitStack() as stack:
             if function is not None:
                 stack.enter_context(self._summaries.as_read(reads.get("summaries", {}), is_ahead=self._building.is_ahead))
                 for name, state in self.keras_states.items():
                     stack.enter_context(state.as_set(reads.get(name, {})))
-                if reads["values"]:
-                    stack.enter_context(self._settings.as_read(function.python_function, reads["values"]))
+                stack.enter_context(self._values.as_read(function, maker_of(self._births, key), reads["values"]))
             yield
 
     def _noting(self, reads: dict[str, Any]) -> AbstractContextManager[None]:

@@ -1,0 +1,344 @@
+"""What a compiled function reads of Python as it is traced: it is a constant in the trace.
+
+A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run,
+with the values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these
+values are put in place for as long as it is traced. They are found by a walk from the function over what its code can
+reach by names: variables of closures, globals, attributes and contents of objects. Values are data, and what has a
+name: variables, models and optimizers, functions and classes of the program, members of enumerations. What the loop has
+set on objects of Keras's is put in place, too (`keras.state`). What all of this misses shows in the digest of the trace
+(`BuiltUnit.forms`), and is refused.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import functools
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from tensorflow.python.eager.polymorphic_function import polymorphic_function, tf_method_target
+from tensorflow.python.trackable import data_structures
+
+from detrain.adapters.stable_names import Births
+from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
+from detrain.python.codec.state_rules import has_contents
+from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
+from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
+from detrain.python.inspect.user_modules import user_modules
+
+PathPart = tuple[str, Any]
+"""How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
+Read = tuple[list[PathPart], Description]
+"""The way to a value from the function, and the value, as data."""
+
+_MOST_OBJECTS: Final = 4000
+_MOST_DEPTH: Final = 16
+_MOST_ITEMS: Final = 64
+_MOST_TEXT: Final = 1 << 14
+"""Values that take more are not kept: a checkpoint has them for each function."""
+_ANY: Final = frozenset(
+    {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
+)
+"""Code with one of these names reads attributes under any name."""
+_WAYS: Final = frozenset(
+    {
+        *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
+        *("loss", "losses", "fn", "_fn", "function", "activation", "_optimizer", "optimizer", "_learning_rate"),
+        *("kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint"),
+    }
+)
+"""Attributes of Keras's objects that lead to what the program may have made."""
+_HOLDERS: Final = frozenset({"types", "argparse", "collections"})
+"""Modules of Python's whose objects hold what a program puts there."""
+_FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
+
+
+class CapturedReads:
+    """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
+
+    def __init__(self, births: Births) -> None:
+        self._descriptions = ValueDescriptions(births)
+
+    def reads(self, function: Any, owner: object) -> list[Read]:
+        """Return the values that a function may read as it is traced;
+
+        `owner` is the object of Keras's that made it, or None.
+        """
+        walk = _CodeWalk(self._describe)
+        # An edge: it looks at objects of all kinds; what it misses shows in the trace.
+        with contextlib.suppress(Exception):
+            walk.visit([], function)
+            if owner is not None:
+                walk.visit([("owner", None)], owner)
+        return walk.found()
+
+    @contextlib.contextmanager
+    def as_read(self, function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
+        """Put these values in place, and put back what was there; what the code inside has put there besides stays."""
+        undo: list[Callable[[], None]] = []
+        for way, described in values:
+            with contextlib.suppress(Exception):  # an edge, as above
+                self._put_in_place(function, owner, [tuple(step) for step in way], described, undo)
+        try:
+            yield
+        finally:
+            for each in reversed(undo):
+                each()
+
+    def _put_in_place(
+        self, function: Any, owner: object, way: list[Any], described: Description, undo: list[Callable[[], None]]
+    ) -> None:
+        is_of_owner = way[0][0] == "owner"
+        holder = _follow(owner if is_of_owner else function, way[1 if is_of_owner else 0 : -1])
+        kind, name = way[-1]
+        if not _is_settable(holder, kind, name):
+            return
+        now = _lead(holder, kind, name)
+        if now is not ABSENT and self._describe(now) in (described, None):
+            return
+        undo.append(self._put(holder, kind, name, now, self._descriptions.recall(described)))
+
+    def _describe(self, value: Any) -> Description | None:
+        """Return a value as JSON can have it; None for one that is no data and has no name, or is large."""
+        try:
+            return self._descriptions.describe(value)
+        except NoDataError:
+            return None
+
+    def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
+        """Put a value in place; return what puts back what was there, unless what is there then is no data any more."""
+        for cls in (list, dict, set, collections.deque):
+            if isinstance(now, cls) and isinstance(value, cls):  # the same object for all that hold it
+                before = list(now.items()) if isinstance(now, dict) else list(now)
+                _fill(now, value.items() if isinstance(value, dict) else value)
+                return lambda: _fill(now, before)
+        _set(holder, kind, name, value)
+
+        def put_back() -> None:
+            left = _lead(holder, kind, name)
+            if left is value or self._describe(left) is not None:
+                _set(holder, kind, name, now)
+
+        return put_back
+
+
+class _CodeWalk:
+    """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are
+    read there.
+    """
+
+    def __init__(self, describe: Callable[[Any], Description | None]) -> None:
+        files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]
+        self._outside = frozenset[str]().union(*(stores(file).outside for file in files))
+        self._describe = describe
+        self._seen: dict[int, object] = {}
+        self._names: set[str] = set()
+        self._values: list[tuple[list[PathPart], Any, bool]] = []
+        """Ways, values, and whether the program's code alone reads what is there: then by its name."""
+
+    def found(self) -> list[Read]:
+        """Return the values whose names the code reads."""
+        is_any = not self._names.isdisjoint(_ANY)
+        found = []
+        for way, described, is_of_program in self._values:
+            kind, name = way[-1]
+            is_read = kind not in ("attribute", "slot") or not is_of_program or is_any or name in self._names
+            if is_read and len(str(described)) <= _MOST_TEXT:
+                found.append((way, described))
+        return found
+
+    def visit(self, way: list[PathPart], start: object) -> None:
+        """Go over all that an object leads to, the nearest first."""
+        waiting = collections.deque([(way, start, None)])
+        while waiting and len(self._seen) < _MOST_OBJECTS:
+            way, value, holder = waiting.popleft()
+            if value is ABSENT:
+                continue
+            if way and _is_settable(holder, *way[-1]):
+                described = self._describe(value)
+                if described is not None:
+                    is_of_program = isinstance(holder, types.ModuleType | type) or is_own_class(type(holder))
+                    self._values.append((way, described, is_of_program))
+            if id(value) in self._seen or len(way) > _MOST_DEPTH:
+                continue
+            self._seen[id(value)] = value
+            waiting += [([*way, step], _lead(value, *step), value) for step in self._steps(value)]  # type: ignore[misc]
+
+    def _steps(self, value: Any) -> list[PathPart]:
+        if isinstance(value, types.FunctionType):
+            return self._steps_of_function(value)
+        if isinstance(value, types.MethodType):
+            return [("self", None), ("function", None)]
+        if isinstance(value, tf_method_target.TfMethodTarget):
+            return [("target", None)]
+        if isinstance(value, polymorphic_function.Function):
+            return [("python function", None)]
+        if isinstance(value, functools.partial):
+            return [("partial", name) for name in ("func", "args", "keywords")]
+        if isinstance(value, enum.Enum):
+            return [("class", None)]
+        if isinstance(value, types.ModuleType):
+            return [("attribute", name) for name in list(vars(value)) if name[:2] != "__"] if is_user_module(value) else []
+        if isinstance(value, type):
+            return self._steps_of_class(value)
+        found: list[PathPart] = [("class", None)] if is_own_class(type(value)) else []
+        if isinstance(value, list | tuple | dict):
+            keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+            found += [("item", key) for key in keys[:_MOST_ITEMS] if type(key) in (str, int)]
+        return [*found, *self._steps_of_attributes(value)]
+
+    def _steps_of_class(self, value: type) -> list[PathPart]:
+        if not is_own_class(value):
+            return []
+        names = [name for name, item in list(vars(value).items()) if name[:2] != "__" or isinstance(item, _FUNCTIONS)]
+        bases = [number for number, base in enumerate(value.__mro__) if number and is_own_class(base)]
+        return [*(("attribute", name) for name in names), *(("base", number) for number in bases)]
+
+    def _steps_of_attributes(self, value: Any) -> list[PathPart]:
+        is_known = is_own_class(type(value)) or type(value).__module__ in _HOLDERS
+        if not is_known and not any(is_of_framework(base) for base in type(value).__mro__):
+            return []  # a library's: a logger leads to `open`, and so to detrain's own state
+        own = own_attributes(value)
+        names = [] if own is None or isinstance(value, data_structures.ListWrapper) else list(own)
+        ways: list[PathPart] = []
+        if any(is_of_framework(base) for base in type(value).__mro__):
+            chosen = program_names(type(value), self._outside, names)
+            ways = [("way", name) for name in names if name in _WAYS - chosen]
+            names = [name for name in names if name in chosen]
+        slots = [name for name in slots_of(type(value)) if name[:2] != "__"] if is_own_class(type(value)) else []
+        return [*ways, *(("attribute", name) for name in names), *(("slot", name) for name in slots)]
+
+    def _steps_of_function(self, function: types.FunctionType) -> list[PathPart]:
+        is_ours = str(function.__module__).partition(".")[0] == "detrain"
+        found: list[PathPart] = [] if is_ours else [("variable", name) for name in function.__code__.co_freevars]
+        if hasattr(function, "__wrapped__"):
+            found.append(("wrapped", None))
+        if not is_user_file(function.__code__.co_filename):
+            return found
+        found += [("attribute", name) for name in vars(function) if name[:2] != "__" and not name.startswith("ag_")]
+        found += [("defaults", None), ("keyword defaults", None)]
+        names = self._names_in(function.__code__)
+        return [*found, *(("global", name) for name in sorted(names) if name in function.__globals__)]
+
+    def _names_in(self, code: types.CodeType) -> set[str]:
+        """Return the names that code reads, with the code of functions in it."""
+        names = set(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                names |= self._names_in(constant)
+        self._names |= names
+        return names
+
+
+def _follow(value: Any, way: Sequence[Any]) -> Any:
+    for kind, name in way:
+        value = ABSENT if value is ABSENT else _lead(value, kind, name)
+    return value
+
+
+def _lead(value: Any, kind: str, name: Any) -> Any:
+    """Return what a step leads to, past the hooks of classes; ABSENT if it leads nowhere."""
+    match kind:
+        case "variable" | "global" | "wrapped" | "defaults" | "keyword defaults" if not isinstance(value, types.FunctionType):
+            return ABSENT
+        case "variable":
+            cell = _cell(value, name)
+            return cell.cell_contents if cell is not None and has_contents(cell) else ABSENT
+        case "global":
+            return value.__globals__.get(name, ABSENT)
+        case "wrapped":
+            return getattr(value, "__wrapped__", ABSENT)
+        case "defaults":
+            return value.__defaults__ or ABSENT
+        case "keyword defaults":
+            return value.__kwdefaults__ or ABSENT
+        case "self" | "function" if isinstance(value, types.MethodType):
+            return value.__self__ if kind == "self" else value.__func__
+        case "target" if isinstance(value, tf_method_target.TfMethodTarget):
+            return value.target
+        case "python function" if isinstance(value, polymorphic_function.Function):
+            return value.python_function
+        case "partial" if isinstance(value, functools.partial):
+            return getattr(value, name)
+        case "class":
+            return type(value)
+        case "base" if isinstance(value, type) and name < len(value.__mro__):
+            return value.__mro__[name]
+        case "attribute" | "way":
+            return _plain(_own(value).get(name, ABSENT))
+        case "slot" if name in (slots := slots_of(type(value))):
+            try:
+                return slots[name].__get__(value)
+            except AttributeError:
+                return ABSENT
+        case "item" if isinstance(value, dict):
+            return (
+                dict.get(value, name, ABSENT) if issubclass(type(value), dict) else value.get(name, ABSENT)
+            )  # a proxy of TensorFlow's
+        case "item" if isinstance(value, list | tuple) and isinstance(name, int) and name < len(value):
+            return value[name]
+    return ABSENT
+
+
+def _plain(value: Any) -> Any:
+    """Return the function behind what a class makes of one."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property):
+        return value.func
+    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+
+
+def _own(value: Any) -> Any:
+    return vars(value) if isinstance(value, type | types.ModuleType) else own_attributes(value) or {}
+
+
+def _cell(function: types.FunctionType, name: str) -> types.CellType | None:
+    names = function.__code__.co_freevars
+    return function.__closure__[names.index(name)] if name in names and function.__closure__ else None
+
+
+def _is_settable(holder: Any, kind: str, name: Any) -> bool:
+    match kind:
+        case "variable" | "global":
+            return isinstance(holder, types.FunctionType)
+        case "item":
+            return isinstance(holder, dict) or (isinstance(holder, list) and isinstance(name, int) and name < len(holder))
+        case "slot":
+            return name in slots_of(type(holder))
+        case "attribute" if isinstance(holder, type):
+            return not isinstance(vars(holder).get(name), _FUNCTIONS) and not issubclass(holder, enum.Enum)
+    return kind == "attribute" and holder is not ABSENT and own_attributes(holder) is not None
+
+
+def _set(holder: Any, kind: str, name: Any, what: Any) -> None:
+    """Bind what a step leads to; ABSENT: unbind it."""
+    is_gone = what is ABSENT
+    with contextlib.suppress(AttributeError, KeyError, ValueError):  # unbound already
+        match kind:
+            case "variable" if (cell := _cell(holder, name)) is not None:
+                if is_gone:
+                    del cell.cell_contents
+                else:
+                    cell.cell_contents = what
+            case "slot":
+                slot = slots_of(type(holder))[name]
+                slot.__delete__(holder) if is_gone else slot.__set__(holder, what)
+            case "attribute" if isinstance(holder, type):
+                type.__delattr__(holder, name) if is_gone else type.__setattr__(holder, name, what)
+            case "global" | "attribute" | "item":
+                held = holder.__globals__ if kind == "global" else holder if kind == "item" else _own(holder)
+                if is_gone:
+                    del held[name]
+                else:
+                    held[name] = what
+
+
+def _fill(held: Any, content: Any) -> None:
+    held.clear()
+    held.update(content) if isinstance(held, dict | set) else held.extend(content)
