@@ -149,6 +149,13 @@ class Tag(str):
     pass
 
 
+class Known(str):
+    known = {}
+
+    def __new__(cls, text=""):
+        return cls.known.setdefault(text, str.__new__(cls, text))
+
+
 class Keeper:
     Item = collections.namedtuple("Item", "score file")
 
@@ -326,10 +333,16 @@ def test_an_object_of_a_library_is_found_by_its_address_not_by_the_name_that_hol
     assert (held.total, before["one"].total) == (2.0, 0.0)
 
 
-@pytest.mark.parametrize("name", ["Interned", "Single", "Closing", "Tag"])
+@pytest.mark.parametrize("name", ["Interned", "Single", "Closing", "Known"])
 def test_what_a_new_object_would_not_be_the_same_as_is_named(library: Any, name: str) -> None:
     """One that its class keeps account of, or that does something when it goes, or holds what no attribute shows."""
     assert [said.partition(" (")[0] for said in lost(getattr(library, name))] == ["value"]
+
+
+def test_a_text_of_a_library_is_made_again(library: Any) -> None:
+    made = made_anew(lambda: library.Tag("text"))
+
+    assert (type(made), made) == (library.Tag, "text")
 
 
 def test_what_a_class_makes_by_its_own_code_each_time_anew_is_made_again(library: Any) -> None:

@@ -420,6 +420,8 @@ def value_base(cls: type) -> Any:
     if base is None or cls is base or issubclass(cls, enum.Enum) or not (is_own_class(cls) or is_library_class(cls)):
         return None
     rest = [each for each in cls.__mro__ if each not in base.__mro__]
+    if any({"__new__", "__del__"} & vars(each).keys() and not is_own_class(each) for each in rest):
+        return None  # a library may keep account of its objects
     return base if all(_is_transparent(each) or _is_of_python(each) for each in rest) and not hasattr(cls, "_fields") else None
 
 
