@@ -58,8 +58,3 @@ def define(*names: str, decode: Decode, form: Form | None, holds: Holds = "state
     for name in names:
         assert name not in KINDS, name
         KINDS[name] = NodeKind(decode, form, holds, lists)
-
-
-def entered(name: str) -> NodeKind | None:
-    """Return the kind with a name, or None. A framework's has a dot in its name, and is made from parts."""
-    return KINDS.get(name) or (KINDS["made"] if "." in name else None)
