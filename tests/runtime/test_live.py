@@ -255,3 +255,14 @@ def test_functions_of_the_loop_stay_the_very_functions() -> None:
     assert not missing
     assert world["made"] is made
     assert (made["read"](), made["log"]) == (2, [])
+
+
+def test_what_a_slice_leads_to_goes_back() -> None:
+    inside = [1]
+    held = hold({"slice": slice(inside, None)})
+    inside.append(2)
+
+    world, missing = put_back(held)
+
+    assert (missing, world["slice"].start, inside) == ([], [1], [1])
+    assert world["slice"].start is inside
