@@ -7,7 +7,6 @@ detrain can read (models, open files) count by their type's name alone.
 from __future__ import annotations
 
 import ast
-import collections
 import dataclasses
 import functools
 import struct
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from detrain.base.dtypes import dtype_name
+from detrain.base.plain_types import ARRAYS, IN_ORDER, SCALARS
 from detrain.base.source_parsing import parse
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,6 @@ ToArray = Callable[[object], Array | None]
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
-_SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
@@ -117,7 +116,7 @@ def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
         _feed_all(state, value, to_array, depth + 1)  # type: ignore[arg-type]
     elif kind is np.ndarray:
         _feed_array(state, value)  # type: ignore[arg-type]
-    elif kind in _SCALARS:
+    elif kind in SCALARS:
         _feed_scalar(state, value)  # type: ignore[arg-type]
     elif (array := to_array(value)) is not None:
         _feed_array(state, array)
@@ -128,9 +127,9 @@ def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
 def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> None:
     if isinstance(value, bool | int | float | complex | str | bytes):
         _feed_scalar(state, value)
-    elif isinstance(value, np.ndarray | np.generic):
+    elif isinstance(value, ARRAYS):
         _feed_array(state, np.asarray(value))
-    elif depth < _MAX_DEPTH and isinstance(value, list | tuple | collections.deque):
+    elif depth < _MAX_DEPTH and isinstance(value, IN_ORDER):
         state.update(f"{type(value).__name__} {len(value)};".encode())
         _feed_all(state, value, to_array, depth + 1)
     elif depth < _MAX_DEPTH and isinstance(value, Mapping) and (pairs := _pairs(value)) is not None:

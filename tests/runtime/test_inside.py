@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 from detrain.python.inspect.fingerprint import inside, of_python
@@ -30,6 +31,16 @@ def test_a_number_that_python_does_not_write_in_decimal_shows_that_it_changes() 
     option.number = 10**5000
     before = inside(option)
     option.number += 1
+
+    assert inside(option) != before
+
+
+def test_a_normal_number_that_a_generator_has_kept_shows_when_it_is_drawn() -> None:
+    option: Any = click.Option(["--of-a-library"])
+    option.numbers = np.random.RandomState(0)
+    option.numbers.normal()  # the second of the pair is kept beside the bits
+    before = inside(option)
+    option.numbers.normal()
 
     assert inside(option) != before
 

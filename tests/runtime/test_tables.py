@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detrain.python.inspect.pandas_tables import content, table_parts
+from detrain.python.inspect.tables import content, table_parts
 from tests.runtime.state_values import World, baseline_of, encode, restore
 
 pd = pytest.importorskip("pandas", minversion="3")

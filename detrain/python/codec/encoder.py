@@ -3,7 +3,6 @@ never guessed."""
 
 from __future__ import annotations
 
-import enum
 import functools
 import types
 from collections.abc import Mapping
@@ -12,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from detrain.base.array_memory import owner_of
+from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors, told
 from detrain.python.codec.encoding import Encoding, Rule
 from detrain.python.codec.recipes import recipe_of
 from detrain.python.codec.state_rules import is_wrapper
+from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.graph import FORMAT, Graph, Item, Node
 from detrain.python.inspect.names import METHODS, STATIC, stream_base, value_base
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, Encoded, classes_in
-from detrain.python.inspect.pandas_tables import is_table
+from detrain.python.inspect.object_graph import ABSENT, Encoded, classes_in
+from detrain.python.inspect.random_state import DRAWN_FROM
+from detrain.python.inspect.tables import is_table
 from detrain.python.process.reducers import reduction_of
 
 
@@ -68,13 +70,13 @@ class Encoder(Encoding):
             return arrays.encode_ndarray
         if stream_base(cls) is not None:
             return type(self).encode_derived
-        if issubclass(cls, streams.RANDOM):
+        if issubclass(cls, DRAWN_FROM):
             return streams.encode_random
         if cls is float:
             return scalars.encode_nan
         if value is ABSENT:
             return lambda *_: Node("absent")
-        if issubclass(cls, enum.Enum):
+        if is_enum(cls):
             return scalars.encode_enum
         if value_base(cls) is not None:
             return objects.encode_value

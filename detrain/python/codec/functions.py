@@ -6,7 +6,6 @@ digest of its source, and made again from the program's own: a graph holds no co
 
 from __future__ import annotations
 
-import enum
 import functools
 import sys
 import types
@@ -20,6 +19,7 @@ from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.state_rules import WRAPPERS, class_attributes, class_methods, functions_in, has_contents, may_hold_state
 from detrain.python.codec.strangers import encode_stranger, note_inside
 from detrain.python.inspect import function_source
+from detrain.python.inspect.enums import members_of
 from detrain.python.inspect.fingerprint import closes_over
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.function_source import holds_state
@@ -218,7 +218,7 @@ def decode_static_with_state(decoding: Decoding, number: int, node: Node, curren
     elif not is_function and isinstance(found, type) and is_own_class(found):
         old = class_attributes(found)
         new = decoding.attributes(node.named, old, path)
-        members: Mapping[str, object] = getattr(found, "__members__", {}) if issubclass(found, enum.Enum) else {}
+        members = members_of(found)
         for gone in old.keys() - new.keys() - members.keys() if is_user_class(found) else ():
             delattr(found, gone)
         for attribute, value in new.items():

@@ -18,8 +18,8 @@ from detrain.python.codec.strangers import encode_stranger
 from detrain.python.inspect.graph import Node
 from detrain.python.inspect.names import type_name
 from detrain.python.inspect.object_graph import ABSENT, Span
-from detrain.python.inspect.pandas_tables import TABLES, become, is_large, make_table, table_parts
 from detrain.python.inspect.progress import place_of, position
+from detrain.python.inspect.tables import TABLES, become, is_large, make_table, table_parts
 
 _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 

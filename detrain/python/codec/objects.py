@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec.containers import encode_container, fill_dict, fill_sequence
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding, Known
@@ -30,7 +31,7 @@ from detrain.python.inspect.names import (
     type_name,
     value_base,
 )
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS, WITH_VARIABLES
+from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES
 from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.progress import position
 from detrain.python.inspect.stored_attributes import program_names

@@ -50,7 +50,7 @@ from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.inspect.names import by_class, module_of
-from detrain.python.inspect.pandas_tables import MOMENTS, is_moment, make_moment, moment_parts
+from detrain.python.inspect.tables import MOMENTS, is_moment, make_moment, moment_parts
 from detrain.python.process import filled_queues, pool_jobs
 
 Parts = list[Any]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import struct
 from typing import Any, Final
 
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
-from detrain.python.codec.state_rules import member_attributes
+from detrain.python.inspect.enums import bits_of_flag, flag_of_bits, member_attributes, members_of
 from detrain.python.inspect.graph import Node
 from detrain.python.inspect.names import find_enum, is_own_class
 from detrain.python.inspect.object_graph import ABSENT, NANS
@@ -22,11 +21,16 @@ def encode_nan(_encoding: Encoding, _number: int, value: float, _path: str) -> N
     return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
 
 
-def encode_enum(encoding: Encoding, _number: int, value: enum.Enum, path: str) -> Node:
+def encode_enum(encoding: Encoding, _number: int, value: Any, path: str) -> Node:
     cls = type(value)
-    bits = encoding.encode(value.value, path) if issubclass(cls, enum.Flag) else None
+    bits = encoding.encode(bits_of_flag(value), path)
     own = member_attributes(value) if is_own_class(cls) else {}
-    return Node("enum", [encoding.name_of(cls, path), value.name], [bits], encoding.encode_pairs(own, path))
+    return Node(
+        "enum",
+        [encoding.name_of(cls, path), value.name],
+        [None if bits is None else encoding.encode(bits, path)],
+        encoding.encode_pairs(own, path),
+    )
 
 
 def _decode_int(_decoding: Decoding, _number: int, node: Node, _current: Any, _path: str) -> int:
@@ -51,10 +55,9 @@ def _decode_address(decoding: Decoding, _number: int, node: Node, _current: Any,
 def _decode_enum(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
     (described, name), (bits,) = node.data, node.items
     cls = find_enum(described.partition(" @ ")[0], current) or decoding.class_named(described, ABSENT)
-    if cls is not None and issubclass(cls, enum.Flag) and bits is not None:
-        member = cls(decoding.decode(bits, ABSENT, path))
-    else:
-        member = cls.__members__.get(name) if cls is not None else None
+    member = None
+    if cls is not None:
+        member = members_of(cls).get(name) if bits is None else flag_of_bits(cls, decoding.decode(bits, ABSENT, path))
     if member is None:
         decoding.miss(path, f"there is no {name!r} in the enumeration {described!r}")
         return current

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
-import enum
 import functools
-import random
 import types
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,23 +12,23 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.dtypes import dtype_name
+from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.recipes import VALUE_CLASSES, describe
+from detrain.python.inspect.enums import is_enum, is_of_enum, member_attributes, members_of
 from detrain.python.inspect.frames import has_user_code, is_user_file
 from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes, value_base
-from detrain.python.inspect.object_graph import CONTAINERS, Hooks
+from detrain.python.inspect.object_graph import Hooks
 from detrain.python.inspect.ownership import data_in, is_data_class
-from detrain.python.inspect.pandas_tables import is_table
 from detrain.python.inspect.progress import is_open_for_writing
+from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names
+from detrain.python.inspect.tables import is_table
 from detrain.python.process.reducers import reduction_of
 
-_VALUE_TYPES: Final = (int, float, str, bytes, bool, np.generic, *VALUE_CLASSES)
+_VALUE_TYPES: Final = (*NUMBERS_AND_TEXTS, *VALUE_CLASSES)
 """Kinds whose hash is that of their value, in every process of the same hash seed."""
-_STATE_TYPES: Final = (
-    *(bool, int, float, str, bytes, bytearray, slice, enum.Enum, np.ndarray, np.generic, *VALUE_CLASSES),
-    *(datetime.time, datetime.timedelta, random.Random, np.random.RandomState, np.random.Generator),
-)
+_STATE_TYPES: Final = (*(*_VALUE_TYPES, bytearray, slice, np.ndarray, datetime.time, datetime.timedelta, *STREAMS),)
 _LARGE: Final = 500
 """An object of data that leads to more than this stays as it is while it has not changed."""
 _DEEP_STATE: Final = 8
@@ -138,7 +136,7 @@ class DataRules:
         cls = type(value)
         if is_open_for_writing(value) or is_table(value) or describe(value) is not None or reduction_of(cls) is not None:
             return True
-        if value is None or issubclass(cls, _STATE_TYPES):
+        if is_enum(cls) or issubclass(cls, _STATE_TYPES):
             return cls is not np.ndarray or dtype_name(value.dtype) is not None
         if (held := self._held(value, with_keys=True)) is not None:
             return depth < _DEEP_STATE and all(self.is_state(item, depth + 1) for item in held)
@@ -175,7 +173,7 @@ def is_plain_state(value: object) -> bool:
     if issubclass(cls, np.ndarray):
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
     is_known = is_table(value) or describe(value) is not None or reduction_of(cls) is not None
-    return is_known or issubclass(cls, _STATE_TYPES) or is_user_class(cls) or value_base(cls) is not None
+    return is_known or is_enum(cls) or issubclass(cls, _STATE_TYPES) or is_user_class(cls) or value_base(cls) is not None
 
 
 def has_contents(cell: types.CellType) -> bool:
@@ -205,20 +203,11 @@ def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[
         and name != "_abc_impl"
         and not issubclass(type(item), static)
     }
-    if not issubclass(cls, enum.Enum):
+    if not is_enum(cls):
         return found
-    members = dict(cls.__members__)
-    plain_found = {name: item for name, item in found.items() if name not in members and not _is_of_enum(name)}
+    members = members_of(cls)
+    plain_found = {name: item for name, item in found.items() if name not in members and not is_of_enum(name)}
     return plain_found | {name: member for name, member in members.items() if member_attributes(member)}
-
-
-def member_attributes(member: enum.Enum) -> dict[str, object]:
-    """Return what the program has set on a member of an enumeration."""
-    return {name: item for name, item in vars(member).items() if not _is_of_enum(name)}
-
-
-def _is_of_enum(name: str) -> bool:
-    return name.startswith("_") and name.endswith("_")
 
 
 def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
@@ -304,6 +293,6 @@ def has_value_hash(value: object) -> bool:
         return all(map(has_value_hash, value))  # type: ignore[call-overload]
     if value is None:  # a constant from 3.12 on
         return bool(hash(None) == 0xFCA86420)
-    if issubclass(cls, (*_VALUE_TYPES, enum.Enum, datetime.time, datetime.timedelta)):
+    if is_enum(cls) or issubclass(cls, (*_VALUE_TYPES, datetime.time, datetime.timedelta)):
         return cls.__hash__ is not object.__hash__ and not _is_nan(value)
     return cls.__hash__ is not object.__hash__ and is_user_class(cls)

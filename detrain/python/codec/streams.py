@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +11,8 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.inspect.graph import Item, Node
-from detrain.python.inspect.object_graph import ABSENT, BIT_GENERATORS, STREAMS
-
-RANDOM: Final = (np.random.SeedSequence, np.random.BitGenerator, *STREAMS)
-"""What random numbers are drawn from, and what that is seeded with."""
+from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.random_state import BIT_GENERATORS, STREAMS, bits_of
 
 
 def encode_random(encoding: Encoding, number: int, value: Any, path: str) -> Node:
@@ -37,9 +35,9 @@ def encode_stream(encoding: Encoding, base: Any, value: Any, path: str) -> Node:
         return Node("random", gauss, [encoding.store(np.array(words, np.uint32))])
     if base is np.random.RandomState:
         state = base.get_state(value, legacy=False)
-        bits = _encode_bits(encoding, value._bit_generator, path, has_seeds=state["bit_generator"] != "MT19937")
+        bits = _encode_bits(encoding, bits_of(value), path, has_seeds=state["bit_generator"] != "MT19937")
         return Node("RandomState", [state["has_gauss"], state["gauss"]], [bits])
-    return Node("Generator", None, [encoding.encode(value.bit_generator, f"{path}.bit_generator")])
+    return Node("Generator", None, [encoding.encode(bits_of(value), f"{path}.bit_generator")])
 
 
 def _encode_bits(encoding: Encoding, bits: Any, path: str, *, has_seeds: bool) -> Item:
@@ -71,7 +69,7 @@ def _decode_stream(decoding: Decoding, _number: int, node: Node, current: Any, p
     """Return a generator of NumPy's at the place where it was, the live one if there is one."""
     cls: Any = np.random.RandomState if node.kind == "RandomState" else np.random.Generator
     is_live = decoding.claim(current, cls)
-    inner = _bits_of(current) if is_live else ABSENT
+    inner = bits_of(current) if is_live else ABSENT
     bits = decoding.decode(node.items[0], inner, f"{path}.bit_generator")
     target = current if is_live and bits is inner else cls(bits)
     _set_gauss(node, target)
@@ -82,7 +80,7 @@ def set_stream(decoding: Decoding, node: Node, stream: Any, path: str) -> None:
     """Bring a generator to its place, past the methods of a class that derives from a generator's."""
     if node.kind == "random":
         random.Random.setstate(stream, (3, tuple(decoding.array(node).tolist()), node.data))
-    elif decoding.decode(node.items[0], _bits_of(stream), f"{path}.bit_generator") is not _bits_of(stream):
+    elif decoding.decode(node.items[0], bits_of(stream), f"{path}.bit_generator") is not bits_of(stream):
         decoding.miss(path, "it draws from another bit generator")
     else:
         _set_gauss(node, stream)
@@ -116,10 +114,6 @@ def _decode_seeds(decoding: Decoding, _number: int, node: Node, current: Any, pa
             current.spawn(made.n_children_spawned - current.n_children_spawned)
             return current
     return made
-
-
-def _bits_of(stream: Any) -> Any:
-    return stream._bit_generator if isinstance(stream, np.random.RandomState) else stream.bit_generator
 
 
 define("random", decode=_decode_twister, form=Form((float, NONE), 1, 1, "array"))

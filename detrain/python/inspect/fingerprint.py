@@ -10,14 +10,12 @@ from __future__ import annotations
 import array
 import collections.abc
 import ctypes
-import enum
 import functools
 import gc
 import io
 import itertools
 import mmap
 import operator
-import random
 import sqlite3
 import sys
 import threading
@@ -31,18 +29,20 @@ import xxhash
 
 from detrain.base.digest import digest_array, digest_bytes
 from detrain.base.libraries import said
+from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
+from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.held import Step, Steps, by_identity, held_by, held_by_code, walk
 from detrain.python.inspect.names import FRAMEWORKS, OF_PROCESS, is_library_class, module_of, own_attributes
-from detrain.python.inspect.object_graph import CONTAINERS, Hooks
+from detrain.python.inspect.object_graph import Hooks
 from detrain.python.inspect.ownership import extends_library, lists, of_last_use
-from detrain.python.inspect.pandas_tables import content, is_table
+from detrain.python.inspect.random_state import is_stream, state_of
 from detrain.python.inspect.reductions import streams_kept, tells, told
 from detrain.python.inspect.stored_attributes import stored_names
+from detrain.python.inspect.tables import content, is_table
 
 _MOST: Final = 100_000
 """Objects that are read for one."""
-_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
@@ -86,7 +86,7 @@ def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[A
     while left and read < _MOST:
         item = left.pop()
         read += 1
-        if isinstance(item, _SCALARS):
+        if isinstance(item, NUMBERS_AND_TEXTS):
             text = hex(item) if type(item) is int else repr(item)  # Python writes no more than 4,300 digits
             state.update(text.encode("utf-8", "surrogatepass"))
         elif id(item) not in seen:
@@ -125,7 +125,7 @@ def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[
 
     first: list[tuple[Steps, Any]] = [((), value)]
     for steps, item in walk(first, below, lambda way: by_identity(way[1])):
-        if item is not value and not isinstance(item, _SCALARS) and is_state(item):
+        if item is not value and not isinstance(item, NUMBERS_AND_TEXTS) and is_state(item):
             found.add(id(item))
             yield steps, item
 
@@ -194,7 +194,7 @@ def _is_of_python(value: object) -> bool:
     """
     module = module_of(type(value))
     is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith((*OF_PROCESS, *_BY_THEMSELVES))
-    return is_known and own_attributes(value) is not None and not isinstance(value, type | enum.Enum)
+    return is_known and own_attributes(value) is not None and not isinstance(value, type) and not is_enum(type(value))
 
 
 def _tell(file: Any) -> object:
@@ -248,8 +248,8 @@ def database_of(connection: sqlite3.Connection) -> str:
 
 
 def _is_looked_into(item: Any) -> bool:
-    known = (np.ndarray, random.Random, np.random.BitGenerator, np.random.Generator, np.random.RandomState)
-    is_known = type(item) in CONTAINERS.values() or isinstance(item, known) or is_table(item) or _is_iterator_of_python(item)
+    is_known = type(item) in CONTAINERS.values() or isinstance(item, np.ndarray) or is_stream(item) or is_table(item)
+    is_known = is_known or _is_iterator_of_python(item)
     return is_known or is_library_class(type(item)) or extends_library(type(item))
 
 
@@ -267,12 +267,8 @@ def _parts(item: Any) -> list[Any]:
         return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
     if cls is np.ndarray:
         return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
-    if isinstance(item, random.Random):
-        return [repr(item.getstate())]
-    if isinstance(item, np.random.BitGenerator):
-        return [repr(item.state)]
-    if isinstance(item, np.random.Generator | np.random.RandomState):
-        return [getattr(item, "_bit_generator", None)]
+    if is_stream(item):
+        return [repr(state_of(item))]
     if is_table(item):
         return [repr(content(item))]
     if _is_iterator_of_python(item):
@@ -298,7 +294,7 @@ def _held(item: Any, left_out: frozenset[str] = frozenset()) -> list[Any]:
 def _elements(item: Any) -> list[Any]:
     """Return how many elements a set has, and those that are numbers or texts, whatever their order."""
     base: Any = set if isinstance(item, set) else frozenset
-    return [base.__len__(item), *sorted(repr(each) for each in base.__iter__(item) if isinstance(each, _SCALARS))]
+    return [base.__len__(item), *sorted(repr(each) for each in base.__iter__(item) if isinstance(each, NUMBERS_AND_TEXTS))]
 
 
 def _is_iterator_of_python(item: Any) -> bool:

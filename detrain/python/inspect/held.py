@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+from detrain.base.plain_types import CONTAINERS, SCALARS
 from detrain.python.inspect.names import own_attributes, slots_of
-from detrain.python.inspect.object_graph import CONTAINERS
 
 E = TypeVar("E")
 Step = tuple[str, Any]
@@ -18,8 +18,6 @@ Step = tuple[str, Any]
 `[` the value under a plain key, `#` the item or value with a number, `k` the key with a number, `<` a variable that a
 function closes over, `(` a part of a method or a partial call."""
 Steps = tuple[Step, ...]
-SCALARS: Final = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
-"""Kinds of values that hold nothing: a walk yields one as often as it meets it."""
 _MOST: Final = 100_000
 
 

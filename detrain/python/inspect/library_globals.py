@@ -21,9 +21,10 @@ from typing import Final
 
 from detrain.base.framework_names import MODULES
 from detrain.base.libraries import said
+from detrain.base.plain_types import CONTAINERS
 from detrain.python.inspect.fingerprint import state_inside
 from detrain.python.inspect.names import FRAMEWORKS, at_name, by_class, is_open, is_user_module, module_of
-from detrain.python.inspect.object_graph import ABSENT, CONTAINERS
+from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import is_data_class
 

@@ -13,7 +13,6 @@ import builtins
 import collections
 import datetime
 import decimal
-import enum
 import fractions
 import inspect
 import os
@@ -32,8 +31,11 @@ import numpy as np
 
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
+from detrain.base.plain_types import BASES, CONTAINERS
+from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.inspect.object_graph import ABSENT, BASES, STREAMS
+from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.random_state import STREAMS
 
 T = TypeVar("T")
 
@@ -100,7 +102,7 @@ _NUMPY: Final = frozenset(
 """Functions of NumPy's that compute, besides its ufuncs."""
 _DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (
-    *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
+    *CONTAINERS.values(),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
     *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype, inspect.Parameter.empty, types.NoneType),
     *((typing.Any,) if isinstance(typing.Any, type) else ()),
@@ -254,11 +256,11 @@ def find_method(owner: object, name: str) -> object:
     return method.__get__(owner) if is_method else ABSENT
 
 
-def find_enum(name: str, current: object) -> type[enum.Enum] | None:
+def find_enum(name: str, current: object) -> type[Any] | None:
     """Return an enumeration of any imported module: its members are data."""
     module_name, _, qualified = name.partition(":")
     for found in (at_name(sys.modules.get(module_name), qualified), type(current)):
-        if isinstance(found, type) and issubclass(found, enum.Enum) and class_name(found) == name:
+        if isinstance(found, type) and is_enum(found) and class_name(found) == name:
             return found
     return None
 
@@ -417,7 +419,7 @@ def value_base(cls: type) -> Any:
     None. Such an object is a value, and beside it its attributes.
     """
     base = next((base for base in VALUES if issubclass(cls, base)), None)
-    if base is None or cls is base or issubclass(cls, enum.Enum) or not (is_own_class(cls) or is_library_class(cls)):
+    if base is None or cls is base or is_enum(cls) or not (is_own_class(cls) or is_library_class(cls)):
         return None
     rest = [each for each in cls.__mro__ if each not in base.__mro__]
     if any({"__new__", "__del__"} & vars(each).keys() and not is_own_class(each) for each in rest):

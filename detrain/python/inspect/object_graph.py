@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import gc
 import math
-import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,32 +26,8 @@ MAX_DEPTH: Final = 1000
 """Objects nested deeper than this are named, not captured."""
 _CALLS_A_LEVEL: Final = 10
 
-CONTAINERS: Final[dict[str, Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": collections.deque,
-    "dict": dict,
-    "OrderedDict": collections.OrderedDict,
-    "Counter": collections.Counter,
-    "defaultdict": collections.defaultdict,
-}
-BASES: Final = (
-    collections.OrderedDict,
-    collections.Counter,
-    collections.defaultdict,
-    dict,
-    list,
-    set,
-    collections.deque,
-)
-"""Containers that a class of the program may derive from, special ones first."""
 NANS: Final = {"math": math.nan, "numpy": np.nan}
 """Well-known objects that are not a number, under which programs look into their tables."""
-STREAMS: Final = (random.Random, np.random.RandomState, np.random.Generator)
-"""Generators that classes of the program may derive from."""
-BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class Absent:

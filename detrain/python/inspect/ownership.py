@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.libraries import entry, said
-from detrain.python.inspect.held import SCALARS, held_by, walk
+from detrain.base.plain_types import CONTAINERS, SCALARS
+from detrain.python.inspect.held import held_by, walk
 from detrain.python.inspect.names import (
     FRAMEWORKS,
     METHODS,
@@ -30,8 +31,7 @@ from detrain.python.inspect.names import (
     is_own_class,
     module_of,
 )
-from detrain.python.inspect.object_graph import CONTAINERS
-from detrain.python.inspect.pandas_tables import is_table
+from detrain.python.inspect.tables import is_table
 
 _MAX_OBJECTS: Final = 100_000
 _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)

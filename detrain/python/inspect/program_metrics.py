@@ -18,6 +18,7 @@ import numpy as np
 
 from detrain.base.digest import ToArray
 from detrain.base.framework_names import KNOWN
+from detrain.base.plain_types import ARRAYS
 from detrain.python.inspect.frames import names_of, user_frames
 
 _LOGS: Final = tuple(name for each in KNOWN for name in each.logs)
@@ -95,7 +96,7 @@ def _within(value: object, parts: list[str]) -> object:
 
 
 def _number(value: object, to_array: ToArray) -> float | None:
-    array = np.asarray(value) if isinstance(value, int | float | np.ndarray | np.generic) else to_array(value)
+    array = np.asarray(value) if isinstance(value, (int, float, *ARRAYS)) else to_array(value)
     if array is None or array.size != 1:
         return None
     try:

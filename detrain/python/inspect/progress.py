@@ -30,8 +30,8 @@ from detrain.base.libraries import said
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_user_module, module_of
-from detrain.python.inspect.pandas_tables import content, is_table
 from detrain.python.inspect.pure_functions import is_recomputable
+from detrain.python.inspect.tables import content, is_table
 
 HANDS_ON: Final = (enumerate, zip, itertools.islice)
 """Iterators of Python's that hand on what they draw from others."""

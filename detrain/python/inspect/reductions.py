@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.python.inspect.held import SCALARS, held_by, walk
+from detrain.base.plain_types import BASES, CONTAINERS, SCALARS
+from detrain.python.inspect.held import held_by, walk
 from detrain.python.inspect.names import FRAMEWORKS, by_class, is_own_class, module_of, own_attributes
-from detrain.python.inspect.object_graph import BASES, CONTAINERS
 from detrain.python.inspect.ownership import is_data_class
 
 _SAYING: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")

@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from detrain.base.plain_types import NUMBERS_AND_TEXTS
 from detrain.python.inspect.object_graph import LOADS_READ
 from detrain.python.inspect.stored_attributes import is_of_framework
-from detrain.python.loaders.reached import COLLECTIONS, SCALARS, reached, some
+from detrain.python.loaders.reached import COLLECTIONS, reached, some
 
 _FIRST: Final = 3
 """In so many batches of an epoch, the first ones whose bodies run here, it is looked who changes what."""
@@ -69,7 +70,7 @@ class LoadsRead:
 
 
 def _update(state: Any, value: Any) -> None:
-    if isinstance(value, SCALARS):
+    if isinstance(value, (range, *NUMBERS_AND_TEXTS)):
         state.update((hex(value) if type(value) is int else repr(value)).encode("utf-8", "surrogatepass"))
     elif type(value) in COLLECTIONS:
         state.update(f"{len(value)};".encode())

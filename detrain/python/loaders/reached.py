@@ -5,20 +5,17 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
+from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import is_own_class, own_attributes
 
-SCALARS: Final = (type(None), bool, int, float, complex, str, bytes, range, np.generic)
-COLLECTIONS: Final = (list, tuple, set, frozenset, dict, deque)
+COLLECTIONS: Final = frozenset(CONTAINERS.values())
 _STILL: Final = (type, types.ModuleType, types.BuiltinFunctionType)
 """Kinds of objects that nothing is looked for in."""
 
@@ -59,7 +56,7 @@ def some(value: Any, most_items: int) -> list[Any]:
 
 
 def _is_data(value: object, most_items: int) -> bool:
-    if isinstance(value, SCALARS) or hasattr(type(value), "__array__"):
+    if isinstance(value, (range, *NUMBERS_AND_TEXTS)) or hasattr(type(value), "__array__"):
         return not getattr(getattr(value, "dtype", None), "hasobject", False)
     return type(value) in COLLECTIONS and all(_is_data(each, most_items) for each in some(value, most_items))
 

@@ -25,16 +25,13 @@ from detrain.base.framework_names import MODULES
 from detrain.base.libraries import entry, saying
 from detrain.python.inspect.library_globals import namespaces
 from detrain.python.inspect.names import module_of, own_attributes
+from detrain.python.inspect.random_state import STREAMS
 from detrain.python.process.random_streams import HeldGenerator, NumpyStream, PythonStream, RngState, Stream, Streams, WordStream
 
 _WORDS: Final = 624
 _WITH_CHANCE: Final = 6
 """Parts of a seed that webdataset makes, where it is to be another one in each run."""
-_STREAM_OF: Final[dict[type, Callable[[Any], Stream]]] = {
-    random.Random: PythonStream,
-    np.random.RandomState: NumpyStream,
-    np.random.Generator: HeldGenerator,
-}
+_STREAM_OF: Final[dict[type, Callable[[Any], Stream]]] = dict(zip(STREAMS, (PythonStream, NumpyStream, HeldGenerator), strict=True))
 _WITH_STREAMS: Final = sys.stdlib_module_names | MODULES | {"numpy", "detrain"}
 """Packages whose generators are streams by other names."""
 FOLLOWED: Final = ("numba", "webdataset", *saying("unseen"))

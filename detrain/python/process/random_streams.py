@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detrain.base.errors import Diverged, NotCapturable
+from detrain.python.inspect.random_state import STREAMS, set_state, state_of
 from detrain.python.process.stream_memory import mark_of_numpy, mark_of_python
 
 _HEADER: Final = struct.Struct("<HBd")  # number of words, has a spare Gaussian, the spare Gaussian
@@ -167,31 +168,16 @@ class NumpyStream(WordStream):
 class HeldGenerator:
     """A `random.Random`, or one of NumPy's generators over any of its bit generators: its state as JSON."""
 
-    def __init__(self, source: random.Random | np.random.RandomState | np.random.Generator) -> None:
+    def __init__(self, source: Any) -> None:
         self._source = source
 
     def pack(self) -> bytes:
         """Return its state."""
-        match self._source:
-            case random.Random() as plain:
-                state: object = plain.getstate()
-            case np.random.RandomState() as legacy:
-                state = legacy.get_state(legacy=False)
-            case generator:
-                state = generator.bit_generator.state
-        return _to_json(state)
+        return _to_json(state_of(self._source))
 
     def unpack(self, packed: bytes) -> None:
         """Set its state."""
-        state = json.loads(packed)
-        match self._source:
-            case random.Random() as plain:
-                version, words, gauss = state
-                plain.setstate((version, tuple(words), gauss))
-            case np.random.RandomState() as legacy:
-                legacy.set_state(state)
-            case generator:
-                generator.bit_generator.state = state
+        set_state(self._source, json.loads(packed))
 
 
 def _to_json(state: object) -> bytes:
@@ -203,7 +189,7 @@ def held_generator(value: object) -> Stream | None:
 
     None for all other objects, and for those of derived classes.
     """
-    return HeldGenerator(value) if type(value) in (random.Random, np.random.RandomState, np.random.Generator) else None  # type: ignore[arg-type]
+    return HeldGenerator(value) if type(value) in STREAMS else None
 
 
 class Streams:

@@ -15,6 +15,7 @@ import numpy as np
 from detrain.base.digest import digest_value
 from detrain.base.dtypes import dtype_name
 from detrain.base.errors import ReducerInvalid
+from detrain.base.plain_types import ARRAYS
 from detrain.python.inspect.names import module_of
 
 ENTRY_POINTS: Final = "detrain.reducers"
@@ -95,7 +96,7 @@ class Reduction:
             return {key: self._copy(item, f"{path}[{key!r}]", depth + 1) for key, item in data.items()}
         if cls is np.ndarray and dtype_name(data.dtype) is not None:
             return np.array(data, copy=True, order="C")
-        if isinstance(data, np.generic) and dtype_name(data.dtype) is not None:
+        if isinstance(data, ARRAYS) and dtype_name(data.dtype) is not None:
             return data
         raise ReducerInvalid(
             f"{self._name} returned {'at ' + path if path else 'from `save`'} an object of {cls.__qualname__}, which is no data",

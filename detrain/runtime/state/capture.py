@@ -23,7 +23,8 @@ from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_fil
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class, own_attributes
-from detrain.python.inspect.object_graph import SPENT_NAMES, STREAMS, classes_in, deep_calls
+from detrain.python.inspect.object_graph import SPENT_NAMES, classes_in, deep_calls
+from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules
 from detrain.python.loaders.generator_replay import LoopGenerators

@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import CheckpointDamaged
+from detrain.base.plain_types import ARRAYS
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
 """Arguments whose values decide how much is drawn."""
@@ -119,7 +120,7 @@ def _decides(name: str, value: Any) -> Any:
     of the others their shape and type."""
     if isinstance(value, tf.DType):
         return value.name
-    if not isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
+    if not isinstance(value, (tf.Tensor, tf.Variable, *ARRAYS)):
         return value
     array = array_of(tf.convert_to_tensor(value)) if isinstance(value, tf.Tensor | tf.Variable) else np.asarray(value)
     content = {"value": array.tolist()} if name in _VALUES else {"shape": list(array.shape)}

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute import distribute_utils
@@ -17,6 +16,7 @@ from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
+from detrain.base.plain_types import ARRAYS
 
 
 class Calls(ValueDescriptions):
@@ -70,7 +70,7 @@ class Calls(ValueDescriptions):
         key = self._variable_key(value)
         if key is not None:
             return {"key": key}
-        if isinstance(value, tf.Tensor | np.ndarray | np.generic):
+        if isinstance(value, (tf.Tensor, *ARRAYS)):
             return {"tensor": [tf.as_dtype(value.dtype).name, list(value.shape)]}
         if isinstance(value, list | dict) and type(value) not in self._containers:
             raise NoDataError

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import enum
 import functools
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,9 @@ from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.values.json_values import Description, NoDataError, ValueDescriptions
+from detrain.base.plain_types import BASES
 from detrain.python.codec.state_rules import has_contents
+from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
 from detrain.python.inspect.object_graph import ABSENT
@@ -112,7 +113,7 @@ class CapturedReads:
 
     def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
         """Put a value in place; return what puts back what was there, unless what is there then is no data any more."""
-        for cls in (list, dict, set, collections.deque):
+        for cls in BASES:
             if isinstance(now, cls) and isinstance(value, cls):  # the same object for all that hold it
                 before = list(now.items()) if isinstance(now, dict) else list(now)
                 _fill(now, value.items() if isinstance(value, dict) else value)
@@ -180,7 +181,7 @@ class _CodeWalk:
             return [("python function", None)]
         if isinstance(value, functools.partial):
             return [("partial", name) for name in ("func", "args", "keywords")]
-        if isinstance(value, enum.Enum):
+        if is_enum(type(value)):
             return [("class", None)]
         if isinstance(value, types.ModuleType):
             return [("attribute", name) for name in list(vars(value)) if name[:2] != "__"] if is_user_module(value) else []
@@ -312,7 +313,7 @@ def _is_settable(holder: Any, kind: str, name: Any) -> bool:
         case "slot":
             return name in slots_of(type(holder))
         case "attribute" if isinstance(holder, type):
-            return not isinstance(vars(holder).get(name), _FUNCTIONS) and not issubclass(holder, enum.Enum)
+            return not isinstance(vars(holder).get(name), _FUNCTIONS) and not is_enum(holder)
     return kind == "attribute" and holder is not ABSENT and own_attributes(holder) is not None
 
 

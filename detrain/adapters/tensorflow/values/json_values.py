@@ -6,8 +6,6 @@ members of enumerations. A description is a dict of one entry: its kind, and wha
 
 from __future__ import annotations
 
-import collections
-import enum
 import itertools
 import math
 import types
@@ -19,14 +17,17 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
 from detrain.adapters.stable_names import Births
+from detrain.base import plain_types
+from detrain.base.plain_types import CONTAINERS, IN_ORDER
+from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.names import class_name, find_enum, find_namedtuple, find_static, is_findable, static_name
 from detrain.python.inspect.object_graph import ABSENT
 
 Description = dict[str, Any]
 
 SCALARS: Final = (bool, int, float, str, type(None))
-ARRAYS: Final = (np.ndarray, np.generic, EagerTensor)
-_CONTAINERS: Final[dict[str, Any]] = {"set of": set, "frozenset of": frozenset, "deque of": collections.deque}
+ARRAYS: Final = (EagerTensor, *plain_types.ARRAYS)
+_CONTAINERS: Final[dict[str, Any]] = {f"{kind} of": CONTAINERS[kind] for kind in ("set", "frozenset", "deque")}
 _MOST_DEPTH: Final = 16
 _MOST_PARTS: Final = 1 << 14
 _MOST_ELEMENTS: Final = 1 << 10
@@ -59,7 +60,7 @@ class ValueDescriptions:
         key = self._births.key(value)
         if key is not None:
             return {"key": key}
-        if isinstance(value, enum.Enum) and find_enum(class_name(type(value)), None) is type(value):
+        if is_enum(type(value)) and find_enum(class_name(type(value)), None) is type(value):
             return {"enum": [class_name(type(value)), value.name]}
         if isinstance(value, type | types.FunctionType) and is_findable(value):
             return {"static": static_name(value)}
@@ -81,7 +82,7 @@ class ValueDescriptions:
             return {"namedtuple": [class_name(type(value)), [describe(item) for item in value]]}
         for kind, cls in _CONTAINERS.items():
             if type(value) is cls:
-                return {kind: [describe(item) for item in (value if cls is collections.deque else sorted(value, key=repr))]}
+                return {kind: [describe(item) for item in (value if issubclass(cls, IN_ORDER) else sorted(value, key=repr))]}
         raise NoDataError
 
     def recall(self, description: Description) -> Any:

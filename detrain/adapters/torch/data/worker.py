@@ -23,15 +23,17 @@ import xxhash
 from torch.utils.data._utils import worker as _worker
 
 from detrain.base.child_processes import die_with
+from detrain.base.plain_types import SCALARS
 from detrain.python.inspect.held import by_identity, walk
+from detrain.python.inspect.random_state import is_stream, state_of
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
 from detrain.python.process.sigterm import is_awaited
 
 MARK: Final = "detrain: a batch with the streams behind it"
 _MOST_ITEMS: Final = 256
+_PLAIN: Final = tuple(SCALARS)
 _DEEPEST: Final = 8
 _SMALL_BYTES: Final = 1 << 12
-_SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
 
 
 class Stamp(NamedTuple):
@@ -156,22 +158,19 @@ def signature(value: object) -> str:
     state = xxhash.xxh3_128()
 
     def below(at: tuple[object, int]) -> list[tuple[object, int]]:
-        parts = [] if isinstance(at[0], _SCALARS) or at[1] > _DEEPEST else _parts(at[0], state)
+        parts = [] if isinstance(at[0], _PLAIN) or at[1] > _DEEPEST else _parts(at[0], state)
         return [(part, at[1] + 1) for part in parts]
 
     for item, _depth in walk([(value, 0)], below, lambda at: by_identity(at[0])):
-        is_scalar = isinstance(item, _SCALARS)
+        is_scalar = isinstance(item, _PLAIN)
         state.update(repr(item).encode("utf-8", "surrogatepass") if is_scalar else type(item).__name__.encode())
     return state.hexdigest()
 
 
 def _parts(item: Any, state: Any) -> list[object]:
     """Return what an object leads to; what is no object of Python's goes into the digest here."""
-    if isinstance(item, random.Random):
-        state.update(repr(item.getstate()).encode())
-    elif isinstance(item, np.random.RandomState | np.random.Generator):
-        bits = item._bit_generator if isinstance(item, np.random.RandomState) else item.bit_generator
-        state.update(repr(bits.state).encode())
+    if is_stream(item):
+        state.update(repr(state_of(item)).encode())
     elif isinstance(item, torch.Generator):
         state.update(item.get_state().numpy().tobytes())
     elif isinstance(item, torch.Tensor):

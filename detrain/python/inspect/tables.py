@@ -15,6 +15,7 @@ import numpy as np
 
 from detrain.base.digest import digest_value
 from detrain.base.dtypes import dtype_name
+from detrain.base.plain_types import ARRAYS, SCALARS
 from detrain.python.inspect.object_graph import LARGE_BYTES
 
 _SPARSE: Final = frozenset(
@@ -22,10 +23,8 @@ _SPARSE: Final = frozenset(
 )
 TABLES: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
 MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
-_PARTS: Final = (np.ndarray, np.generic, np.dtype, type(None), bool, int, float, complex, str)
+_PARTS: Final = (*ARRAYS, np.dtype, *SCALARS)
 """What attributes of a sparse matrix are made of."""
-_CELLS: Final = (type(None), bool, int, float, complex, str, bytes)
-"""Kinds of objects in a table that its digest tells apart."""
 
 
 def is_table(value: object) -> bool:
@@ -53,7 +52,7 @@ def content(value: Any) -> object:
     flat = [] if parts is None else _flat(parts)
     arrays = [each for each in flat if isinstance(each, np.ndarray)]
     cells = [cell for array in arrays if array.dtype == object for cell in array.reshape(-1).tolist()]
-    is_known = parts is not None and {type(cell) for cell in cells} <= set(_CELLS)
+    is_known = parts is not None and {type(cell) for cell in cells} <= SCALARS
     return digest_value(flat, lambda _: None) if is_known else object()
 
 
