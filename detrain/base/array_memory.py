@@ -22,6 +22,12 @@ def owner_of(array: Array) -> Array:
     return array
 
 
+def lies_in_other_class(array: Array) -> bool:
+    """Return whether the memory that an array is a view of is an array's of a class that derives from NumPy's."""
+    base = owner_of(array).base
+    return isinstance(base, np.ndarray) and not isinstance(base, np.memmap)
+
+
 def memory_of(array: Array) -> Array | None:
     """Return the memory of an array that has no gaps as one axis, or None."""
     axes = axes_of(array)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from detrain.base.array_memory import address_of, axes_of, bounds_of, memory_of, owner_of
+from detrain.base.array_memory import address_of, axes_of, bounds_of, lies_in_other_class, memory_of, owner_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.decoding import Decoding
@@ -28,7 +28,7 @@ def encode_ndarray(encoding: Encoding, number: int, value: Array, path: str) -> 
         return encoding.encode_opaque(number, value, path)
     if not is_view or dtype_name(owner.dtype) is None:
         if not encoding.collects:
-            encoding.spans.append(Span(*bounds_of(value), number, path, value))
+            encoding.spans.append(Span(*bounds_of(value), number, path, value, is_foreign=lies_in_other_class(value)))
         return encoding.encode_array("ndarray", value, value, path)
     if id(owner) in encoding.numbers or owner.nbytes <= max(16 * value.nbytes, LARGE_BYTES):
         return encode_view(encoding, value, path)

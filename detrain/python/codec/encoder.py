@@ -34,7 +34,7 @@ class Encoder(Encoding):
             is_near = id(owner_of(view)) in self.numbers
             self.nodes[number] = arrays.encode_view(self, view, path) if is_near else self.encode_array("ndarray", view, view, path)
         self.note_told()
-        if self.memories and not self.collects:
+        if (self.memories or any(span.is_foreign for span in self.spans)) and not self.collects:
             self.join_memories()
         for number, holder, keys, path in self.addresses:
             containers.mark_addresses(self, number, holder, keys & self.numbers.keys(), path)

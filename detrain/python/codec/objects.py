@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec.containers import encode_container, fill_dict, fill_sequence
 from detrain.python.codec.decoding import Decoding
@@ -102,8 +104,7 @@ def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
 
 
 def encode_value(encoding: Encoding, _number: int, value: Any, path: str) -> Node:
-    """Encode an object of a class that derives from a value's: what Python says that the value is made from, and the
-    attributes."""
+    """Encode an object of a class that derives from one whose objects are made from parts: these, and attributes."""
     cls = type(value)
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
@@ -111,8 +112,11 @@ def encode_value(encoding: Encoding, _number: int, value: Any, path: str) -> Nod
     base = value_base(cls)
     own = {name: item[0] for name, slot in _slots_beside(cls, base).items() if (item := read_slot(slot, value)) is not None}
     pairs = encoding.encode_attributes(value, {**(own_attributes(value) or {}), **own}, path)
+    if isinstance(value, BaseException) and (trace := value.__traceback__) is not None and not encoding.collects:
+        encoding.name_loss(f"{path}.__traceback__", trace, type_name(trace))
     name = encoding.name_of(cls, path)
-    return Node("value", [name, len(own)], encoding.encode_all(_made_from(base, value), path), pairs, encoding.address_of(value))
+    parts = [encoding.encode(part, path) for part in parts_of(base, value)]
+    return Node("value", [name, len(own)], parts, pairs, encoding.address_of(value))
 
 
 def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
@@ -125,15 +129,14 @@ def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path
     if base is None:
         decoding.miss(path, f"class {name!r} is not there")
         return current
-    old = list(_made_from(base, live)) if type(live) is cls else []
-    made_from = decoding.items(node.items, old, path)
-    is_live = old != [] and has_parts(old, made_from) and decoding.claim(live, cls)
+    old = [*parts_of(base, live)] if type(live) is cls else []
+    parts = decoding.items(node.items, old, path)
+    is_live = bool(old) and _are_the_same(old, parts) and decoding.claim(live, cls)
     try:
-        is_plain = all(isinstance(each, datetime.tzinfo) or type(each) in VALUES for each in made_from)
-        target = live if is_live else base.__new__(cls, *made_from) if is_plain else ABSENT
-    except (ArithmeticError, TypeError, ValueError):
+        target = live if is_live else make_from(base, cls, parts)
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
         target = ABSENT
-    if target is ABSENT:
+    if type(target) is not cls:
         decoding.miss(path, f"no {class_name(cls)} is made from these parts")
         return current
     decoding.made[number] = target
@@ -145,12 +148,41 @@ def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path
     return target
 
 
-def _made_from(base: Any, value: Any) -> tuple[Any, ...]:
+def parts_of(base: Any, value: Any) -> tuple[Any, ...]:
     """Return what the class of a value itself says that it is made from; not a class that derives from it."""
+    if base is np.ndarray:
+        return (np.ndarray.view(value, np.ndarray),)
     said = vars(base)
     if "__getnewargs__" in said:
         return said["__getnewargs__"](value)  # type: ignore[no-any-return]
-    return (said["__reduce_ex__"](value, 4) if "__reduce_ex__" in said else said["__reduce__"](value))[1]  # type: ignore[no-any-return]
+    parts = (said["__reduce_ex__"](value, 4) if "__reduce_ex__" in said else said["__reduce__"](value))[1]
+    if issubclass(base, BaseException):
+        return parts, value.__cause__, value.__context__, value.__suppress_context__
+    return parts  # type: ignore[no-any-return]
+
+
+def _are_the_same(one: list[Any], other: list[Any]) -> bool:
+    """Return whether parts are those of a live object: an array's are a look at its memory."""
+    if type(one[0]) is type(other[0]) is np.ndarray:
+        return bool(one[0].__array_interface__ == other[0].__array_interface__)
+    return has_parts(one, other)
+
+
+def make_from(base: Any, cls: Any, parts: list[Any]) -> Any:
+    """Return an object of a class that derives from `base`, by that one's code alone; ABSENT where parts are none of
+    such. Raises ArithmeticError, AttributeError, TypeError or ValueError for parts that it cannot be made from."""
+    if base is np.ndarray:
+        return np.ndarray.view(parts[0], cls) if type(parts[0]) is np.ndarray else ABSENT
+    if issubclass(base, BaseException):
+        arguments, cause, context, is_suppressed = parts
+        if type(arguments) is not tuple:
+            return ABSENT
+        made = base.__new__(cls, *arguments)
+        base.__init__(made, *arguments)
+        made.__cause__, made.__context__, made.__suppress_context__ = cause, context, is_suppressed
+        return made
+    is_plain = all(isinstance(each, datetime.tzinfo) or type(each) in VALUES for each in parts)
+    return base.__new__(cls, *parts) if is_plain else ABSENT
 
 
 def _slots_beside(cls: type, base: type) -> dict[str, Any]:

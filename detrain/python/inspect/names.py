@@ -67,6 +67,10 @@ VALUES: Final = (
     decimal.Decimal,
 )
 """Kinds of values that say by themselves what they are made from, to `copy` and `pickle`."""
+_ARRAYS_OF_NUMPY: Final = (np.matrix, np.ma.MaskedArray, np.recarray)
+"""Arrays with attributes; others of NumPy's lie in files."""
+MADE_FROM_PARTS: Final = (*VALUES, OSError, BaseException, np.ndarray)
+"""What a class may derive from whose objects are made again from parts, special ones first."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
@@ -102,7 +106,7 @@ _NUMPY: Final = frozenset(
 """Functions of NumPy's that compute, besides its ufuncs."""
 _DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (
-    *CONTAINERS.values(),
+    *(*CONTAINERS.values(), *_ARRAYS_OF_NUMPY),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
     *(pathlib.Path, pathlib.PosixPath, uuid.UUID, np.ndarray, np.dtype, inspect.Parameter.empty, types.NoneType),
     *((typing.Any,) if isinstance(typing.Any, type) else ()),
@@ -415,16 +419,27 @@ def is_user_class(cls: type) -> bool:
 
 @by_class
 def value_base(cls: type) -> Any:
-    """Return the kind of values that a class of the program or of a library derives from (`class Meters(float)`), or
-    None. Such an object is a value, and beside it its attributes.
+    """Return the one of `MADE_FROM_PARTS` that a class derives from (`class Meters(float)`), or None. Such an object is
+    made from its parts, and has its attributes beside them.
     """
-    base = next((base for base in VALUES if issubclass(cls, base)), None)
-    if base is None or cls is base or is_enum(cls) or not (is_own_class(cls) or is_library_class(cls)):
+    base = next((base for base in MADE_FROM_PARTS if issubclass(cls, base)), None)
+    if base is None or is_enum(cls) or hasattr(cls, "_fields"):
         return None
-    rest = [each for each in cls.__mro__ if each not in base.__mro__]
-    if any({"__new__", "__del__"} & vars(each).keys() and not is_own_class(each) for each in rest):
-        return None  # a library may keep account of its objects
-    return base if all(_is_transparent(each) or _is_of_python(each) for each in rest) and not hasattr(cls, "_fields") else None
+    is_known = issubclass(base, BaseException) or cls in _ARRAYS_OF_NUMPY
+    if not is_known and (cls is base or not (is_own_class(cls) or is_library_class(cls))):
+        return None
+    rest = [each for each in cls.__mro__ if each not in base.__mro__ and each not in _ARRAYS_OF_NUMPY]
+    return base if all(_adds_attributes_alone(each, base) for each in rest) else None
+
+
+def _adds_attributes_alone(cls: type, base: type) -> bool:
+    """Return whether what a class adds to such a base is attributes and slots, and making an object of it runs no code
+    of a library's, which may keep account of its objects.
+    """
+    if module_of(cls) == "builtins":
+        return cls.__basicsize__ == base.__basicsize__  # as most of Python's exceptions
+    hooks = {"__array_finalize__"} if is_own_class(cls) else {"__new__", "__del__", "__array_finalize__"}
+    return (_is_transparent(cls) or _is_of_python(cls)) and hooks.isdisjoint(vars(cls))
 
 
 def container_base(cls: type) -> type | None:

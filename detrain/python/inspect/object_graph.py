@@ -73,7 +73,7 @@ class Span(NamedTuple):
     array: Array | None = None
     memory: SharedTensor | None = None
     is_foreign: bool = False
-    """Neither of NumPy's nor a framework's."""
+    """Neither of NumPy's own class nor a framework's: nothing looks into it."""
 
 
 class Hooks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging.handlers
 import sys
+import types
 import zipfile
 from typing import Any
 
@@ -27,6 +28,8 @@ def is_output_only(value: Any) -> bool:
 @by_class
 def _said_of(cls: type) -> bool | None:
     """Return whether objects of a class are output only; None where each has to be looked at."""
+    if cls is types.TracebackType:
+        return True  # it shows where an error was
     if issubclass(cls, logging.handlers.MemoryHandler):
         return False  # what it holds is still to be written
     for base in cls.__mro__:
