@@ -64,6 +64,50 @@ def test_an_object_that_is_only_told_things_is_refused_and_that_is_said_in_time(
     assert "--allow-lost schedule" in refused.err
 
 
+TOLD_TO_OTHERS = (
+    PRELUDE
+    + """
+import multiprocessing
+class Numbers(enumerate):
+    pass
+if CASE == "event":
+    late = multiprocessing.Event()
+    factor = lambda: 1 + late.is_set()
+else:
+    late = Numbers(range(99))
+    factor = lambda: next(late)[0]
+optimizer = Optimizer(np.ones(3))
+for epoch in range(4):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3) * factor())
+        if CASE == "event" and epoch == 1:
+            late.set()
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("case", ["event", "iterator of a class of the program"])
+def test_what_shows_nothing_to_python_is_exact_or_refused_and_that_is_said_in_time(
+    server: Server, tmp_path: Path, case: str
+) -> None:
+    """Both stayed as the resumed process had made them, and it ended with other weights, in silence."""
+    (tmp_path / "program.py").write_text(f"CASE = {case!r}\n{TOLD_TO_OTHERS}")
+
+    bare = server.bare("program.py", cwd=tmp_path)
+    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
+    again = server.detrain("run", "program.py", cwd=tmp_path)
+
+    assert "REFUSED from here on: late (" in died.err
+    if case == "event":
+        assert "going back from 2:0" in again.err  # to where nothing had set it
+        assert again.out == bare.out
+    else:
+        assert again.status == NotCapturable.exit_code
+        assert "--allow-lost late" in again.err
+
+
 def test_a_run_goes_on_without_what_is_allowed_and_says_so_from_then_on(server: Server, tmp_path: Path) -> None:
     path = with_library(tmp_path, TOLD)
     server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)

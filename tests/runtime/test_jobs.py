@@ -73,7 +73,7 @@ def test_what_is_done_comes_back_as_data() -> None:
 
         encoded = encode(after, baseline)
 
-        assert encoded.not_captured == encoded.unknown == []
+        assert encoded.not_captured == []
         assert restore(encoded, before, baseline_of(before)) == []
         assert before["next"].result() == [0, 1, 2, 3, 4]
         assert before["made"][0] is before["next"]

@@ -43,7 +43,7 @@ class Encoder(Encoding):
         }
         roots = {**roots, **self.more_roots, **cells}
         graph = Graph(FORMAT, self.nodes, dict(roots), sorted(self.lost_numbers), sorted(self.spare))  # type: ignore[arg-type]
-        return Encoded(b"" if self.collects else graph.pack(), self.arrays, self.lost, self.moved, self.unknown)
+        return Encoded(b"" if self.collects else graph.pack(), self.arrays, self.lost, self.moved)
 
     def classes(self) -> set[str]:
         """Return the names of the classes whose objects are in the graph, and of classes that it holds."""

@@ -95,7 +95,6 @@ class Encoding(ABC):
         """The variables of the calls that go on which functions share, by where they are; None if they cannot be
         read."""
         self.moved: list[str] = []
-        self.unknown: list[str] = []
         self.is_loader = False
         """Inside of what a batch loop goes over."""
         self.nodes: list[Node | None] = []

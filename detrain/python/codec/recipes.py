@@ -209,6 +209,9 @@ for _name in ("Ellipsis", "NotImplemented"):
     _BY_CLASS[type(_one())] = _value(f"builtins.{_name}", lambda _: [], _one)
 for _getter in (operator.itemgetter, operator.attrgetter):
     _add_anew(_getter, f"operator.{_getter.__name__}", lambda value: list(value.__reduce__()[1]), _getter)
+for _view in ("keys", "values", "items"):
+    _shown = functools.partial(lambda name, held: getattr(dict, name)(held), _view)
+    _add_anew(type(_shown({})), f"builtins.dict_{_view}", gc.get_referents, _shown)
 _slice = _value("builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
 _BY_CLASS[slice] = dataclasses.replace(_slice, holds="others")
 

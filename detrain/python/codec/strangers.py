@@ -158,7 +158,7 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
     elif now is None and encoding.are_loads_replayed and is_iterator_of_library(value):
         encoding.lose(number, path, f"{type_name(value)}: {UNSEEN}")
     elif now is None and not stands_still(value):
-        encoding.unknown.append(f"{shown(path)} ({type_name(value)})")
+        encoding.lose(number, path, f"{type_name(value)}: nothing shows whether it has moved on")
     elif isinstance(now, Unreadable) and not encoding.is_loader:
         encoding.lose(number, path, f"{type_name(value)}: what an extension keeps in it cannot be read")
     elif not encoding.baseline.is_at(value, now) and not (isinstance(value, GeneratorType) and value.gi_running):

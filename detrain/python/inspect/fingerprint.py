@@ -27,13 +27,21 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.digest import digest_array, digest_bytes, digest_value
 from detrain.base.libraries import said
 from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.held import Step, Steps, by_identity, held_by, held_by_code, walk
-from detrain.python.inspect.names import FRAMEWORKS, OF_PROCESS, is_library_class, module_of, own_attributes
+from detrain.python.inspect.names import (
+    FRAMEWORKS,
+    OF_PROCESS,
+    foreign_base,
+    is_library_class,
+    is_own_class,
+    module_of,
+    own_attributes,
+)
 from detrain.python.inspect.object_graph import Hooks
 from detrain.python.inspect.ownership import extends_library, lists, of_last_use
 from detrain.python.inspect.random_state import is_stream, state_of
@@ -47,6 +55,7 @@ _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.M
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
 _BY_THEMSELVES: Final = ("argparse", "contextlib")
+_BETWEEN_PROCESSES: Final = "multiprocessing.synchronize"
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
@@ -105,7 +114,7 @@ def _parts_inside(item: Any) -> Sequence[Any] | None:
 
 
 def _parts_of_python(item: Any) -> Sequence[Any]:
-    is_known = type(item) in CONTAINERS.values() or _is_of_python(item)
+    is_known = type(item) in CONTAINERS.values() or _is_of_python(item) or _semaphore(item) is not None
     return [*([_tell(item)] if isinstance(item, io.IOBase) else []), *(_parts(item) if is_known else ())]
 
 
@@ -185,16 +194,20 @@ def of_python(value: object) -> object:
     What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the
     program has put there, an archive's table of contents, how far a file is.
     """
-    return _read(_parts(value), value, _parts_of_python) if _is_of_python(value) else None
+    if not _is_of_python(value):
+        return None
+    return _read(_of_library(value) if is_own_class(type(value)) else _parts(value), value, _parts_of_python)
 
 
 def _is_of_python(value: object) -> bool:
     """Return whether an object is of a class of Python's library, with attributes, that is not about the process
     itself.
     """
-    module = module_of(type(value))
-    is_known = module.partition(".")[0] in sys.stdlib_module_names and not module.startswith((*OF_PROCESS, *_BY_THEMSELVES))
-    return is_known and own_attributes(value) is not None and not isinstance(value, type) and not is_enum(type(value))
+    module = module_of(foreign_base(type(value)))
+    is_of_process = module.startswith((*OF_PROCESS, *_BY_THEMSELVES)) and module != _BETWEEN_PROCESSES
+    if is_of_process or module.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    return own_attributes(value) is not None and not isinstance(value, type) and not is_enum(type(value))
 
 
 def _tell(file: Any) -> object:
@@ -223,6 +236,12 @@ def _memory(value: Any) -> bytes | None:
         return value.tobytes()
     if isinstance(value, mmap.mmap):
         return b"" if value.closed else value[:]
+    if (free := _semaphore(value)) is not None:
+        return b"%d" % free
+    if module_of(cls) == "multiprocessing.shared_memory" and isinstance(getattr(value, "buf", None), memoryview):
+        return bytes(value.buf)
+    if module_of(cls) == "multiprocessing.managers" and hasattr(value, "_getvalue"):
+        return digest_value(value._getvalue(), lambda _: None).encode()
     if isinstance(value, threading.local):
         return repr(sorted(vars(value).items())).encode()
     if module_of(cls) == "multiprocessing.sharedctypes":
@@ -234,6 +253,11 @@ def _memory(value: Any) -> bytes | None:
     if module == "PIL" and hasattr(value, "tobytes"):
         return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
     return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
+
+
+def _semaphore(value: Any) -> int | None:
+    """Return how often a semaphore that processes share can still be acquired; None for anything else."""
+    return int(value._get_value()) if module_of(type(value)) == "_multiprocessing" and hasattr(value, "_get_value") else None
 
 
 def database_of(connection: sqlite3.Connection) -> str:

@@ -442,6 +442,12 @@ def _adds_attributes_alone(cls: type, base: type) -> bool:
     return (_is_transparent(cls) or _is_of_python(cls)) and hooks.isdisjoint(vars(cls))
 
 
+@by_class
+def foreign_base(cls: type) -> type:
+    """Return the first class that a class derives from, itself included, that is none of the program's."""
+    return next(base for base in cls.__mro__ if not is_own_class(base))
+
+
 def container_base(cls: type) -> type | None:
     """Return the container that a class derives from, or None."""
     return next((base for base in BASES if issubclass(cls, base)), None)

@@ -234,8 +234,6 @@ class Encoded:
     not_captured: list[str]
     moved: list[str] = field(default_factory=list)
     """What has moved on, and is where it was once a resumed run has loaded the same batches."""
-    unknown: list[str] = field(default_factory=list)
-    """What stays as the process has it, and would not show that it has moved."""
 
 
 _WITH_CLASS: Final = ("object", "namedtuple", "enum", "static")

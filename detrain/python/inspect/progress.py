@@ -14,11 +14,13 @@ import gc
 import io
 import itertools
 import logging
+import os
+import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from types import CodeType, GeneratorType
 from typing import Any, Final
 
@@ -29,7 +31,7 @@ from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import is_user_module, module_of
+from detrain.python.inspect.names import FRAMEWORKS, by_class, foreign_base, is_user_module, module_of
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
 
@@ -40,7 +42,22 @@ _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.File
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _STDERR: Final = 2
 _BUILTIN: Final = ("builtins", "itertools")
-_STILL: Final = MODULES | {"re", "logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__"}
+_STILL: Final = FRAMEWORKS.union(
+    ("re", "logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__", "functools", "warnings", "ssl"),
+    ("importlib", "_frozen_importlib", "_frozen_importlib_external"),
+)
+_WORKERS: Final = (Executor, threading.Thread, threading.Condition)
+_OF_WORKERS: Final = tuple(f"multiprocessing.{name}" for name in ("context", "managers", "pool", "process"))
+"""What does work, or lets it wait: threads, processes and their jobs are looked at by themselves."""
+_PIPES: Final = ("multiprocessing.connection", "multiprocessing.queues")
+_BUILTIN_STILL: Final = (
+    object,
+    property,
+    super,
+    CodeType,
+    os.DirEntry,
+    *(type(each) for each in (int.real, str.join, str.__add__)),
+)
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
 _STAND_INS: Final = "detrain.python.outside."
@@ -83,7 +100,7 @@ def position(value: Any) -> object:
 
     Reads nothing from it.
     """
-    module = module_of(type(value))
+    module = module_of(foreign_base(type(value)))
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in names_of(frame).items())))
@@ -113,7 +130,17 @@ def position(value: Any) -> object:
     if isinstance(value, np.flatiter | np.broadcast):
         return value.index
     if isinstance(value, np.nditer):
-        return None if value.finished else value.iterindex
+        return "ended" if value.finished else value.iterindex
+    if isinstance(value, threading.Barrier):
+        return value.n_waiting, value.broken
+    if isinstance(value, subprocess.Popen):
+        return repr(value.returncode)
+    if _is_pipe(type(value)):
+        return _is_drained(value) or object()  # what is on its way cannot be read
+    if module.startswith(_READERS):
+        return _read_up_to(value)
+    if isinstance(value, contextlib._GeneratorContextManager):
+        return position(value.gen)
     if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
         return len(value._exit_callbacks)  # type: ignore[union-attr]
     if isinstance(value, weakref.WeakSet | weakref.WeakKeyDictionary):
@@ -200,6 +227,26 @@ def _place(file: Any) -> object:
         return None
 
 
+@by_class
+def _is_pipe(cls: type) -> bool:
+    return any(module_of(base) in _PIPES for base in cls.__mro__)
+
+
+def _is_drained(pipe: Any) -> bool:
+    """Return whether nothing is on its way through a pipe between processes."""
+    if hasattr(pipe, "poll"):
+        return bool(pipe.closed or not pipe.readable or not pipe.poll())
+    return bool(pipe.empty() and not getattr(pipe, "_buffer", None))
+
+
+def _read_up_to(file: Any) -> int | None:
+    """Return how far one of a framework's files was read; None for one that is written: what is in it is followed."""
+    try:
+        return int(file.tell())
+    except Exception:  # an edge: a framework's
+        return None
+
+
 def is_standard(file: Any) -> bool:
     """Return whether a file is a standard stream of the process, be it wrapped anew."""
     try:
@@ -219,10 +266,11 @@ def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     if isinstance(value, _FILES) and is_standard(value):
         return not value.closed and value.writable()  # standard output, under a progress bar
-    module = module_of(type(value))
-    is_kind = module.partition(".")[0] in _STILL or type(value) in (object, property, super, ThreadPoolExecutor)
-    is_kind = is_kind or module.startswith(_STAND_INS)
-    return is_kind and not module.startswith(_READERS) and not isinstance(value, collections.abc.Iterator)
+    module = module_of(foreign_base(type(value)))
+    if module.partition(".")[0] in MODULES or module in _OF_WORKERS or isinstance(value, _WORKERS):
+        return True
+    is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
+    return is_kind and not isinstance(value, collections.abc.Iterator)
 
 
 def is_iterator_of_library(value: object) -> bool:

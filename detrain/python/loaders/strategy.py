@@ -176,7 +176,6 @@ def reasons_to_load(
     lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # which loading brings not back
     reasons = [*lost, *encoded.moved, *pool_jobs.living()]
     if _runs_code(loop, frame):
-        reasons += [f"{loss}: whether loading moves it is unknown" for loss in encoded.unknown]
         foreign = sorted({name for file in files for name in _foreign_modules(file)})
         if foreign:
             reasons.append(f"the program loads batches by code of its own and imports {', '.join(foreign)}, which may keep a state")

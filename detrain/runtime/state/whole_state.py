@@ -51,7 +51,7 @@ class WholeState:
         lost = self.uncaptured.found(frame, encoded.not_captured, has_updates=True)
         positions, unknown = self.adapters.positions("forward")
         is_written = self.files.state() != files or self.contents.written_since(since)
-        if lost or encoded.not_captured or unknown or encoded.unknown or is_written:
+        if lost or encoded.not_captured or unknown or is_written:
             return ""
         state = xxhash.xxh3_128(encoded.graph)
         for name, array in sorted({**encoded.arrays, **positions}.items()):
