@@ -73,6 +73,10 @@ class Numbers(enumerate):
 if CASE == "event":
     late = multiprocessing.Event()
     factor = lambda: 1 + late.is_set()
+elif CASE == "file of TensorFlow's":
+    import tensorflow as tf
+    late = tf.io.gfile.GFile("rows.txt")
+    factor = lambda: float(late.readline())
 else:
     late = Numbers(range(99))
     factor = lambda: next(late)[0]
@@ -88,12 +92,13 @@ show(optimizer.weights)
 )
 
 
-@pytest.mark.parametrize("case", ["event", "iterator of a class of the program"])
-def test_what_shows_nothing_to_python_is_exact_or_refused_and_that_is_said_in_time(
+@pytest.mark.parametrize("case", ["event", "file of TensorFlow's", "iterator of a class of the program"])
+def test_what_shows_nothing_to_python_is_exact_or_refused_and_said_in_time(
     server: Server, tmp_path: Path, case: str
 ) -> None:
     """Both stayed as the resumed process had made them, and it ended with other weights, in silence."""
     (tmp_path / "program.py").write_text(f"CASE = {case!r}\n{TOLD_TO_OTHERS}")
+    (tmp_path / "rows.txt").write_text("".join(f"{number}\n" for number in range(99)))
 
     bare = server.bare("program.py", cwd=tmp_path)
     died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")

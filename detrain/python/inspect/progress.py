@@ -137,7 +137,7 @@ def position(value: Any) -> object:
         return repr(value.returncode)
     if _is_pipe(type(value)):
         return _is_drained(value) or object()  # what is on its way cannot be read
-    if module.startswith(_READERS):
+    if _is_file_of_framework(type(value)):
         return _read_up_to(value)
     if isinstance(value, contextlib._GeneratorContextManager):
         return position(value.gen)
@@ -225,6 +225,11 @@ def _place(file: Any) -> object:
         return None if file.closed or is_standard(file) else file.tell()
     except (OSError, ValueError):
         return None
+
+
+@by_class
+def _is_file_of_framework(cls: type) -> bool:
+    return any(module_of(base).startswith(_READERS) for base in cls.__mro__)
 
 
 @by_class
