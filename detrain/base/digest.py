@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from detrain.base.dtypes import dtype_name
+from detrain.base.dtypes import RECORD, dtype_name
 from detrain.base.plain_types import ARRAYS, IN_ORDER, SCALARS
 from detrain.base.source_parsing import parse
 
@@ -100,7 +100,7 @@ def _feed_array(state: Any, array: Array) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    return f"array {dtype_name(dtype) or dtype.str} {shape}".encode()
+    return f"array {(dtype_name(dtype) or dtype.str).removeprefix(RECORD)} {shape}".encode()
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,20 +17,30 @@ import numpy as np
 DType = np.dtype[Any]
 
 _SIMPLE: Final = re.compile(r"[<>|=]?[biufcSUVmM]\d+(\[[\w/]+\])?|[|]b1")
+RECORD: Final = "record "
+"""Before the fields of records, whose scalars have these for attributes."""
 _EXTENSION: Final = re.compile(r"(bfloat16|u?int[1248]|float\d+\w*)")
 
 
-@lru_cache(maxsize=256)
 def dtype_name(dtype: DType) -> str | None:
     """Return the name of a dtype, or None for one that `named_dtype` would not give back."""
+    return _name_of(dtype, dtype.type)
+
+
+@lru_cache(maxsize=256)
+def _name_of(dtype: DType, kind: type) -> str | None:
+    """Return the name of a dtype and the type of its scalars, which may differ where two dtypes are equal."""
     if dtype.hasobject:
         return None
     if dtype.names is not None or dtype.subdtype is not None:
         name = json.dumps(np.lib.format.dtype_to_descr(dtype))
+        if kind is np.record:
+            name = f"{RECORD}{name}"
     else:
         name = dtype.name if is_extension(dtype) else dtype.str
     try:
-        return name if named_dtype(name) == dtype else None
+        found = named_dtype(name)
+        return name if found == dtype and found.type is kind else None
     except ValueError:
         return None
 
@@ -51,6 +61,8 @@ def named_dtype(name: str) -> DType:
         kind = getattr(ml_dtypes, name, None)
         if isinstance(kind, type):
             return np.dtype(kind)
+    if name.startswith(RECORD):
+        return np.dtype((np.record, named_dtype(name.removeprefix(RECORD))))
     if name.startswith("["):
         with contextlib.suppress(json.JSONDecodeError, TypeError, RecursionError):
             return _numpy_dtype(_checked_fields(json.loads(name)), name)

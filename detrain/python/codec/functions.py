@@ -34,6 +34,7 @@ from detrain.python.inspect.names import (
     find_type,
     is_bound,
     is_findable,
+    is_made_module,
     is_own_class,
     is_user_class,
     names_of_function,
@@ -60,7 +61,7 @@ def encode_callable(encoding: Encoding, number: int, value: Any, path: str) -> N
         is_named = type(value) is not types.MethodType or find_method(value.__self__, value.__name__) == value
         function = None if is_named else encoding.encode(value.__func__, f"{path}.__func__")
         return Node("method", value.__name__, [owner, function])
-    is_static = issubclass(type(value), STATIC)
+    is_static = issubclass(type(value), STATIC) and not is_made_module(value)
     return encode_static(encoding, number, value, path) if is_static else encode_stranger(encoding, number, value, path)
 
 

@@ -55,6 +55,7 @@ _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.M
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
 _BY_THEMSELVES: Final = ("argparse", "contextlib")
+_HIDING: Final = ("_sre", "_multibytecodec", "pyexpat", "_pickle")
 _BETWEEN_PROCESSES: Final = "multiprocessing.synchronize"
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
 _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
@@ -114,7 +115,7 @@ def _parts_inside(item: Any) -> Sequence[Any] | None:
 
 
 def _parts_of_python(item: Any) -> Sequence[Any]:
-    is_known = type(item) in CONTAINERS.values() or _is_of_python(item) or _semaphore(item) is not None
+    is_known = type(item) in CONTAINERS.values() or _is_of_python(item, has_attributes=False) or _semaphore(item) is not None
     return [*([_tell(item)] if isinstance(item, io.IOBase) else []), *(_parts(item) if is_known else ())]
 
 
@@ -199,15 +200,16 @@ def of_python(value: object) -> object:
     return _read(_of_library(value) if is_own_class(type(value)) else _parts(value), value, _parts_of_python)
 
 
-def _is_of_python(value: object) -> bool:
-    """Return whether an object is of a class of Python's library, with attributes, that is not about the process
-    itself.
+def _is_of_python(value: object, *, has_attributes: bool = True) -> bool:
+    """Return whether an object is of a class of Python's library, with attributes (or of C), that is not about the
+    process itself.
     """
     module = module_of(foreign_base(type(value)))
     is_of_process = module.startswith((*OF_PROCESS, *_BY_THEMSELVES)) and module != _BETWEEN_PROCESSES
     if is_of_process or module.partition(".")[0] not in sys.stdlib_module_names:
         return False
-    return own_attributes(value) is not None and not isinstance(value, type) and not is_enum(type(value))
+    is_shown = own_attributes(value) is not None or not has_attributes
+    return is_shown and not isinstance(value, type) and not is_enum(type(value))
 
 
 def _tell(file: Any) -> object:
@@ -249,7 +251,7 @@ def _memory(value: Any) -> bytes | None:
     if module in _HASHES and callable(getattr(value, "hexdigest", None)):
         return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
     if module == "sqlite3" and hasattr(value, "total_changes"):
-        return b"" if database_of(value) else str(value.total_changes).encode()
+        return b"" if database_of(value) else _changes_in_memory(value)
     if module == "PIL" and hasattr(value, "tobytes"):
         return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
     return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
@@ -258,6 +260,14 @@ def _memory(value: Any) -> bytes | None:
 def _semaphore(value: Any) -> int | None:
     """Return how often a semaphore that processes share can still be acquired; None for anything else."""
     return int(value._get_value()) if module_of(type(value)) == "_multiprocessing" and hasattr(value, "_get_value") else None
+
+
+def _changes_in_memory(connection: sqlite3.Connection) -> bytes:
+    """Return what tells whether a database in memory has changed: its rows, its tables, how it gives them."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    schema = cursor.execute("pragma schema_version").fetchone()
+    return repr((connection.total_changes, schema, id(connection.row_factory), id(connection.text_factory))).encode()
 
 
 def database_of(connection: sqlite3.Connection) -> str:
@@ -288,6 +298,8 @@ def _parts(item: Any) -> list[Any]:
     if cls in CONTAINERS.values():
         if isinstance(item, set | frozenset):
             return _elements(item)
+        if cls in (list, tuple):  # one that an extension keeps for itself may have room that is not filled yet
+            return gc.get_referents(item)[::-1]
         return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
     if cls is np.ndarray:
         return item.reshape(-1).tolist() if item.dtype.hasobject else [digest_array(item)]
@@ -334,10 +346,11 @@ def _parts_of_iterator(item: Any) -> list[Any]:
 
 
 def _hides_where_it_is(item: Any) -> bool:
-    """Return whether an object is an iterator (a database's cursor) that does not show how far it is."""
-    if isinstance(item, itertools.cycle):
-        return True
+    """Return whether an object is an iterator (a database's cursor), a parser or a scanner that does not show how far
+    it is."""
     module = module_of(type(item))
+    if isinstance(item, itertools.cycle) or module in _HIDING:
+        return True
     is_iterator = isinstance(item, collections.abc.Iterator) and not _is_iterator_of_python(item)
     return is_iterator and own_attributes(item) is None and not _has_slots(type(item)) and not module.startswith(_OF_FUNCTIONS)
 

@@ -327,6 +327,13 @@ def is_user_module(module: types.ModuleType | None) -> bool:
     return is_user_file(file) and (os.path.isabs(file) or getattr(module, "__name__", "").partition(".")[0] not in MODULES)
 
 
+def is_made_module(value: object) -> bool:
+    """Return whether an object is a module that the program has made by hand: no import leads to it, and no file."""
+    if not isinstance(value, types.ModuleType) or sys.modules.get(value.__name__) is value:
+        return False
+    return not is_user_module(value) and not getattr(value, "__spec__", None)
+
+
 def is_own_class(cls: type) -> bool:
     """Return whether a class is defined in the program, whatever it derives from."""
     return is_user_module(sys.modules.get(module_of(cls)))

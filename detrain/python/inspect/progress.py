@@ -15,6 +15,7 @@ import io
 import itertools
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import FRAMEWORKS, by_class, foreign_base, is_user_module, module_of
+from detrain.python.inspect.names import FRAMEWORKS, by_class, foreign_base, is_made_module, is_user_module, module_of
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
 
@@ -43,7 +44,7 @@ _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdo
 _STDERR: Final = 2
 _BUILTIN: Final = ("builtins", "itertools")
 _STILL: Final = FRAMEWORKS.union(
-    ("re", "logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__", "functools", "warnings", "ssl"),
+    ("logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__", "functools", "warnings", "ssl"),
     ("importlib", "_frozen_importlib", "_frozen_importlib_external"),
 )
 _WORKERS: Final = (Executor, threading.Thread, threading.Condition)
@@ -56,6 +57,7 @@ _BUILTIN_STILL: Final = (
     super,
     CodeType,
     os.DirEntry,
+    re.Match,
     *(type(each) for each in (int.real, str.join, str.__add__)),
 )
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
@@ -114,6 +116,8 @@ def position(value: Any) -> object:
     held = memory(value)
     if held is not None:
         return digest_bytes(held)
+    if isinstance(value, contextvars.Context):
+        return tuple((id(variable), id(item)) for variable, item in value.items())
     if isinstance(value, contextvars.ContextVar):
         now = value.get(None)
         return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
@@ -143,6 +147,10 @@ def position(value: Any) -> object:
         return position(value.gen)
     if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
         return len(value._exit_callbacks)  # type: ignore[union-attr]
+    if is_made_module(value):
+        return tuple((name, id(item)) for name, item in vars(value).items())
+    if isinstance(value, weakref.finalize):
+        return value.alive
     if isinstance(value, weakref.WeakSet | weakref.WeakKeyDictionary):
         return tuple(sorted(map(id, value)))
     if isinstance(value, weakref.WeakValueDictionary):
