@@ -27,6 +27,7 @@ class Library:
     readers: Sequence[str] = ()
     stateless: bool | None = None
     still: bool | None = None
+    reduced: bool | None = None
     last_use: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     listed: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     computed: bool | None = None

@@ -93,9 +93,7 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("case", ["event", "file of TensorFlow's", "iterator of a class of the program"])
-def test_what_shows_nothing_to_python_is_exact_or_refused_and_said_in_time(
-    server: Server, tmp_path: Path, case: str
-) -> None:
+def test_what_shows_nothing_to_python_is_exact_or_refused_and_said_in_time(server: Server, tmp_path: Path, case: str) -> None:
     """Both stayed as the resumed process had made them, and it ended with other weights, in silence."""
     (tmp_path / "program.py").write_text(f"CASE = {case!r}\n{TOLD_TO_OTHERS}")
     (tmp_path / "rows.txt").write_text("".join(f"{number}\n" for number in range(99)))

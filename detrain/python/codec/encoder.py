@@ -14,7 +14,7 @@ from detrain.base.array_memory import owner_of
 from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors, told
 from detrain.python.codec.encoding import Encoding, Rule
-from detrain.python.codec.recipes import recipe_of
+from detrain.python.codec.recipes import is_reduced, recipe_of
 from detrain.python.codec.state_rules import is_wrapper
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.graph import FORMAT, Graph, Item, Node
@@ -94,4 +94,6 @@ class Encoder(Encoding):
             return functions.encode_partial
         if is_table(value):
             return made_again.encode_table
+        if is_reduced(cls):
+            return made_again.encode_reduced_object
         return strangers.encode_stranger if recipe_of(value) is None else made_again.encode_made

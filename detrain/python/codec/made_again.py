@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -53,8 +54,25 @@ def _note_weak(encoding: Encoding, value: object, path: str) -> None:
 
 def encode_table(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     """A table is described by what it holds; a large one that is as it was stays as it is."""
-    is_kept = encoding.collects or (is_large(value) and encoding.baseline.is_at(value, position(value)))
-    described = None if is_kept else table_parts(value)
+    return _encode_moved(encoding, number, value, path, table_parts, is_large=is_large(value))
+
+
+def encode_reduced_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    """An object of an extension that says its whole state is described by that, if it is new or has changed."""
+    return _encode_moved(encoding, number, value, path, describe, is_large=True)
+
+
+def _encode_moved(
+    encoding: Encoding,
+    number: int,
+    value: Any,
+    path: str,
+    describe: Callable[[Any], tuple[str, list[Any]] | None],
+    *,
+    is_large: bool,
+) -> Node:
+    is_kept = is_large and encoding.baseline.has(value) and encoding.baseline.is_at(value, position(value))
+    described = None if encoding.collects or is_kept else describe(value)
     if described is not None:
         return Node(described[0], None, encoding.encode_all(described[1], path))
     node = encoding.encode_opaque(number, value, path)

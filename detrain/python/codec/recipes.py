@@ -14,6 +14,7 @@ import array
 import builtins
 import concurrent.futures
 import contextvars
+import copyreg
 import csv
 import dataclasses
 import datetime
@@ -47,9 +48,10 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.base.libraries import said
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
-from detrain.python.inspect.names import by_class, module_of
+from detrain.python.inspect.names import by_class, class_name, find_type, is_own_class, module_of
 from detrain.python.inspect.tables import MOMENTS, is_moment, make_moment, moment_parts
 from detrain.python.process import filled_queues, pool_jobs
 
@@ -73,6 +75,33 @@ class Recipe:
 def recipe_of(value: object) -> Recipe | None:
     """Return the kind of an object, or None if it is of none that is known here."""
     return _recipe_of_class(type(value))
+
+
+@by_class
+def is_reduced(cls: type) -> bool:
+    """Return whether objects of a class of an extension say their whole state by `__reduce_ex__`, as the table of
+    libraries has it."""
+    return bool(said(module_of(cls), "reduced")) and hasattr(cls, "__setstate__") and not is_own_class(cls)
+
+
+def reduced_parts(value: Any) -> Parts | None:
+    """Return what an object says of itself: its class, the arguments that one is made with, its state."""
+    cls, (maker, arguments, state, *items) = type(value), value.__reduce_ex__(4)
+    if maker is copyreg.__newobj__ and arguments[0] is cls:  # type: ignore[attr-defined]
+        arguments = arguments[1:]
+    elif maker is not cls:
+        return None
+    return [class_name(cls), list(arguments), state] if not any(items) else None
+
+
+def _made_as_said(live: Any, name: str, arguments: list[Any], state: Any) -> Any:
+    """Give the live object a state, if it is made with nothing else, or make a new one."""
+    cls: Any = find_type(name)
+    if cls is None or not is_reduced(cls):
+        return None
+    made = live if type(live) is cls and not arguments else cls.__new__(cls, *arguments)
+    made.__setstate__(state)
+    return made
 
 
 def describe(value: object) -> tuple[str, Parts] | None:
@@ -615,9 +644,11 @@ def _quiet() -> warnings.catch_warnings[None]:
 
 # The table.
 
+_REDUCED: Final = Recipe("restored", reduced_parts, _made_as_said)
 _ITERATOR: Final = Recipe("iterator", lambda _: None, lambda *_: None)
 _OF_PANDAS: Final = {name: _value(name, moment_parts, functools.partial(make_moment, name)) for name in MOMENTS}
-RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in (*_BY_CLASS.values(), _SCALAR, _DTYPE, *_OF_PANDAS.values())}
+_ALL: Final = (*_BY_CLASS.values(), _SCALAR, _DTYPE, _REDUCED, *_OF_PANDAS.values())
+RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in _ALL}
 """All kinds but iterators, by their names."""
 
 
@@ -633,4 +664,6 @@ def _recipe_of_class(cls: Any) -> Recipe | None:
     is_iterator = module in ("builtins", "itertools") and (issubclass(cls, Iterator) or cls is _TeeData)
     if is_iterator and not cls.__name__.startswith(_COPYING):
         return _ITERATOR
+    if is_reduced(cls):
+        return _REDUCED
     return _OF_PANDAS[f"pandas.{cls.__name__.removesuffix('Type')}"] if is_moment(cls) else None

@@ -126,7 +126,7 @@ _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "
 """Modules of Python whose classes hold what the program puts there."""
 OF_PROCESS: Final = (
     *("_", "abc", "builtins", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
-    *("multiprocessing", "re", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
+    *("multiprocessing", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
     *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
 )
 """Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
