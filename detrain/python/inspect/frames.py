@@ -20,6 +20,7 @@ import re
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -136,6 +137,15 @@ _adopted: set[CodeType] = set()
 def adopt(code: CodeType) -> None:
     """Count the frames of a library's function among the user's: it runs the training loop in their place."""
     _adopted.add(code)
+
+
+def frames_of_others() -> dict[int, FrameType]:
+    """Return the innermost frames of the other threads, by their numbers. This one's would hold what holds it: whatever
+    it leads to, an iterator that a `break` lets go of, would live on.
+    """
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    return frames
 
 
 def user_frames(innermost: FrameType) -> list[FrameType]:
