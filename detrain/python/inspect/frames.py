@@ -177,7 +177,10 @@ def has_known_frames() -> bool:
         return False
     frame = sys._getframe()
     slot = _slot_of_locals(frame)
-    return slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+    is_so = slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+    frame.f_locals.clear()
+    del frame  # it leads to itself, and to all callers: what they hold would live on
+    return is_so
 
 
 @contextlib.contextmanager
