@@ -332,8 +332,17 @@ def test_a_fault_that_changes_what_is_fetched_from_then_on_has_an_outcome(folder
     assert "outcome: " in run.out
 
 
-def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
-    bare = _command(folder, "run", "--bare", "program.py", *PLAIN)
+AS_TRACED = """
+import runpy
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+runpy.run_path("program.py", run_name="__main__")
+"""
+
+
+def test_the_golden_run_is_the_program_without_faults_and_without_grappler(folder: Path) -> None:
+    (folder / "as_traced.py").write_text(AS_TRACED)
+    bare = _command(folder, "run", "--bare", "as_traced.py", *PLAIN)
     options = ("--model", "ZERO", "--site", "last", "--stage", "forward", "--at", "2:1", "--until", "2:3", "--ckpt", "alone")
     record = _injected(folder, PLAIN, *options)
     log = next((folder / "alone").glob("program.faults/*/golden/log"))
@@ -341,6 +350,7 @@ def test_the_golden_run_is_the_program_without_faults(folder: Path) -> None:
     losses = {(step["epoch"], step["batch"]): step["series"]["loss"] for step in steps}
 
     assert record["elements"][0]["injected"] == "00000000"
+    assert len(bare.out.splitlines()) == 3, bare.err
     for line in bare.out.splitlines():
         epoch, value = line.split()
         assert np.float32(losses[int(epoch), 3]) == np.float32(value)

@@ -160,7 +160,7 @@ def test_a_fault_is_done_once_and_replays_to_the_bit(text: str, site: str, stage
     assert all(golden[tuple(step["at"])] != step["state"] for step in record["steps"] if step["at"][2] >= 0)
     replay = detrain("replay", "record.json", "program.py", cwd=tmp_path)
     count = sum(step["at"][2] >= 0 for step in record["steps"])
-    assert replay.out.startswith(f"IDENTICAL: the fault, {count} steps from it on, "), replay.err
+    assert replay.out.startswith(f"IDENTICAL: the fault, {count} step{'s' * (count != 1)} from it on, "), replay.err
     again = detrain("inject", "record.json", "--ckpt", "fresh", "--until", "+3", "--json", "program.py", cwd=tmp_path)
     assert json.loads(again.out) == record, again.err
 

@@ -42,7 +42,7 @@ def command(
     ends = len(known.steps) - steps
     click.echo(
         f"IDENTICAL: the fault, {steps} step{'s' * (steps != 1)} from it on"
-        f"{f', what followed {ends} epoch' + 's' * (ends != 1) if ends else ''}, {digests} digests of all variables and the outcome"
-        f" ({known.outcome}) are the recorded ones"
+        f"{f', what followed {ends} epoch' + 's' * (ends != 1) if ends else ''}, {digests} digest{'s' * (digests != 1)}"
+        f" of all variables and the outcome ({known.outcome}) are the recorded ones"
     )
     return 0

@@ -34,14 +34,15 @@ from detrain.python.inspect.names import (
     value_base,
 )
 from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES
-from detrain.python.inspect.ownership import find_data_class, makes_plainly, new_object, of_last_use
+from detrain.python.inspect.ownership import find_data_class, makes, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.progress import position
 from detrain.python.inspect.stored_attributes import program_names
 
 
 def _is_made_by_name(cls: type) -> bool:
     """Return whether a new object of a library's class can be made, and is whole then."""
-    return makes_plainly(cls) and not of_last_use(cls) and find_data_class(class_name(cls), None) is cls
+    is_whole = (makes_plainly(cls) and not of_last_use(cls)) or makes(cls) is not None
+    return is_whole and find_data_class(class_name(cls), None) is cls
 
 
 def encode_user_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:

@@ -32,7 +32,6 @@ import queue
 import re
 import sqlite3
 import struct
-import sys
 import threading
 import time
 import types
@@ -51,6 +50,7 @@ from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.base.libraries import said
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
+from detrain.python.inspect.frames import frames_of_others
 from detrain.python.inspect.names import by_class, class_name, find_type, is_own_class, module_of
 from detrain.python.inspect.tables import MOMENTS, is_moment, make_moment, moment_parts
 from detrain.python.process import filled_queues, pool_jobs
@@ -518,7 +518,7 @@ for _proxy in weakref.ProxyTypes:
 def _is_alone() -> bool:
     """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    frames = sys._current_frames() if others else {}
+    frames = frames_of_others() if others else {}
     return all(type(each).__module__ == "tqdm._monitor" or pool_jobs.is_idle(each, frames.get(each.ident or 0)) for each in others)
 
 

@@ -20,6 +20,7 @@ import re
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -138,6 +139,15 @@ def adopt(code: CodeType) -> None:
     _adopted.add(code)
 
 
+def frames_of_others() -> dict[int, FrameType]:
+    """Return the innermost frames of the other threads, by their numbers. This one's would hold what holds it: whatever
+    it leads to, an iterator that a `break` lets go of, would live on.
+    """
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    return frames
+
+
 def user_frames(innermost: FrameType) -> list[FrameType]:
     """Return the user's frames, innermost first; frames of libraries between them are left out."""
     frames = []
@@ -167,7 +177,10 @@ def has_known_frames() -> bool:
         return False
     frame = sys._getframe()
     slot = _slot_of_locals(frame)
-    return slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+    is_so = slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
+    frame.f_locals.clear()
+    del frame  # it leads to itself, and to all callers: what they hold would live on
+    return is_so
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import time
 import types
 import typing
 import uuid
@@ -75,6 +76,10 @@ _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in 
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
 """Modules whose functions do nothing but compute."""
+_CLOCKS: Final = frozenset(
+    f"{each}{unit}" for each in ("monotonic", "perf_counter", "process_time", "time") for unit in ("", "_ns")
+)
+"""Functions of `time` that keep no state, either."""
 _BUILTINS: Final = frozenset(
     {
         *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "hash", "hex", "isinstance", "issubclass"),
@@ -202,8 +207,8 @@ def find_static(name: str) -> object:
 
 
 def computes(value: object) -> bool:
-    """Return whether a value is a function of a library that does nothing but compute, and has
-    a name that leads to it.
+    """Return whether a value is a function of a library that does nothing but compute, or tells the time, and has a name
+    that leads to it.
     """
     kind = type(value)
     if kind is np.ufunc:
@@ -214,8 +219,9 @@ def computes(value: object) -> bool:
     if kind is not types.FunctionType and kind is not types.BuiltinFunctionType:
         return False
     module: Any = getattr(value, "__module__", None)
-    if module == "builtins":
-        return value.__name__ in _BUILTINS and vars(builtins).get(value.__name__) is value  # type: ignore[attr-defined]
+    known = {"builtins": (builtins, _BUILTINS), "time": (time, _CLOCKS)}.get(module)
+    if known is not None:
+        return value.__name__ in known[1] and vars(known[0]).get(value.__name__) is value  # type: ignore[attr-defined]
     return module in _COMPUTING and at_name(sys.modules.get(module), value.__qualname__) is value  # type: ignore[attr-defined]
 
 

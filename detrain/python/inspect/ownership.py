@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -72,8 +72,17 @@ def _makes_another(cls: Any) -> bool:
     return made[0] is not made[1] and all(type(each) is cls for each in made)
 
 
-def new_object(cls: type) -> Any:
-    """Return a new object of a class that holds nothing of C, without running its code."""
+@by_class
+def makes(cls: type) -> Mapping[str, int] | None:
+    """Return the arguments of a call that makes a library's object of a class, one that has done nothing yet; None where
+    it is made without such a call."""
+    return next((found for base in cls.__mro__ if (found := entry(module_of(base)).made.get(base.__qualname__)) is not None), None)
+
+
+def new_object(cls: Any) -> Any:
+    """Return a new object of a class that holds nothing of C, without running its code, or by a call that it names."""
+    if (arguments := makes(cls)) is not None:
+        return cls(**arguments)
     base: Any = container_base(cls)
     if base is not None:
         return base.__new__(cls)

@@ -48,7 +48,8 @@ class LoadsRead:
 
     def behind_load(self) -> None:
         """It has been loaded."""
-        self._by_loads |= self._changed(self._source)
+        source, self._source = self._source, None  # where the loop is left, plain Python lets go of it
+        self._by_loads |= self._changed(source)
 
     def lost(self, source: object) -> list[str]:
         """Return, at a cut, what bodies have changed, in words."""

@@ -24,7 +24,7 @@ class ShownLoads:
     def __init__(self, bar: Any, source: Any) -> None:
         self.source = source
         """What the loop draws from in its place."""
-        self._bar, self._over, self._turns = bar, bar.iterable, iter(bar)
+        self._bar, self._over, self._turns = bar, bar.iterable, bar.__iter__()
         self._first = bar.n
         self._item: object = NOTHING
 
@@ -48,6 +48,10 @@ class ShownLoads:
     def end(self) -> None:
         """There is no further one."""
         self._turn(NOTHING)
+
+    def leave(self) -> None:
+        """The loop has been left: what the bar counts is told where plain Python lets go of its iterator."""
+        self._turns.close()
 
     def _turn(self, item: object) -> None:
         """Have the bar draw an item from here: it takes hold of what it goes over as it begins."""

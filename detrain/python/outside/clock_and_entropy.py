@@ -167,6 +167,7 @@ class Outside:
             return unpack(self.read(kind if asker == _PROGRAM else f"{kind}: {asker}", lambda: pack(real(*arguments))))
 
         read.__name__ = read.__qualname__ = kind
+        read.__module__ = real.__module__  # a file may name it as the real one
         read.__doc__ = real.__doc__
         return read
 

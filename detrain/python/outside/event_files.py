@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from detrain.python.inspect.frames import frames_of_others
 
 _WRITERS: Final = frozenset(
     {
@@ -64,7 +65,7 @@ def _is_written(waiting: Any, thread: threading.Thread) -> bool:
     # tensorboardX's, of multiprocessing: a semaphore counts what is in it, and who polls it has written the last one.
     if waiting._sem.get_value() < waiting._maxsize:
         return False
-    frame, names = sys._current_frames().get(thread.ident or 0), set()
+    frame, names = frames_of_others().get(thread.ident or 0), set()
     while frame is not None:
         names.add(frame.f_code.co_name)
         frame = frame.f_back

@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from detrain.base import messages
 from detrain.base.libraries import libraries
-from detrain.python.inspect.frames import is_notebook, is_user_file, user_frames
+from detrain.python.inspect.frames import frames_of_others, is_notebook, is_user_file, user_frames
 from detrain.python.process.environment import options_of_python
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
@@ -76,8 +76,7 @@ def _run_time(process: int) -> int:
 
 
 def _threads(again: Container[threading.Thread]) -> list[str]:
-    frames = sys._current_frames()
-    del frames[threading.get_ident()]  # it leads to itself here: whatever it holds would live on
+    frames = frames_of_others()
     names = set()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from detrain.base.errors import Diverged
 from detrain.base.framework_names import MODULES
+from detrain.python.inspect.frames import frames_of_others
 from detrain.python.process import filled_queues
 
 _LONGEST_S: Final = 10.0
@@ -132,11 +133,11 @@ class LoadingThreads:
             return
         until = time.monotonic() + _TO_BEGIN_S
         while thread.is_alive() and time.monotonic() < until:
-            frame = sys._current_frames().get(thread.ident or 0)
+            frame = frames_of_others().get(thread.ident or 0)
             if frame is not None and not _is_of_python(frame):
                 break
             time.sleep(_POLL_S)
-        frame = sys._current_frames().get(thread.ident or 0)
+        frame = frames_of_others().get(thread.ident or 0)
         if frame is not None and _fills(_codes(frame)) and not self._wait(self._longest_s, [thread]):
             self._stood.add(thread)
 
@@ -165,7 +166,7 @@ class LoadingThreads:
             self._leave()
         until = time.monotonic() + _BRIEFLY_S
         while True:
-            frames = sys._current_frames() if self._left else {}
+            frames = frames_of_others() if self._left else {}
             left = [thread for thread in self._left if thread not in self._endless]
             alive = [(thread, frame) for thread in left if (frame := frames.get(thread.ident or 0)) is not None]
             waiting = [(thread, _full_queue(frame)) for thread, frame in alive if only_fills(_codes(frame))]
@@ -215,7 +216,7 @@ class LoadingThreads:
 
     def _fillers(self, new: Sequence[threading.Thread] = ()) -> Iterator[tuple[threading.Thread, FrameType]]:
         """Yield those that put something into queues and have not ended, with their innermost frames."""
-        frames = sys._current_frames() if self._found or new else {}
+        frames = frames_of_others() if self._found or new else {}
         for thread in {*self._found, *new}:
             frame = frames.get(thread.ident or 0)
             if frame is not None and thread.is_alive() and _fills(_codes(frame)):

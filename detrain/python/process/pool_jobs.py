@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
-from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.frames import frames_of_others, user_frames
 
 _LONGEST_S: Final = 10.0
 """How long a cut waits for all jobs together, until one did not end. It decides about what is refused, never about
@@ -86,7 +86,7 @@ class Jobs:
         return [job for job in found if job not in own and job not in self._endless]
 
     def _is_busy(self) -> bool:
-        frames = sys._current_frames()
+        frames = frames_of_others()
         own = _being_done(sys._getframe())
         doing = [_being_done(frames.get(worker.ident or 0)) for worker in list(_workers)]
         return any(job not in own and job not in self._endless for each in doing for job in each)

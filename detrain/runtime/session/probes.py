@@ -322,6 +322,8 @@ class batch_loop(Generic[T]):
         """A loop that is a phase by itself and left by `break` or `return` ends it, or the next
         loop would go on in it.
         """
+        if self._shown is not None:
+            self._shown.leave()
         session = _session
         if session is not None and session.position.is_in_phase and self._phase == session.position.phase:
             _guarded(session.end_phase)

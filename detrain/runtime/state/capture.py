@@ -44,6 +44,8 @@ _CALLED: Final = "called by a pipeline"
 _LATE: Final = "class: the loop alone imports its module"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
+_STANDARD: Final = ("stdin", "stdout", "stderr")
+"""Have the same address in each process, whatever holds them first."""
 _DEEPEST: Final = 5
 """How far from a name generators of random numbers are looked for, and in collections of how many values."""
 _MOST_INSIDE: Final = 64
@@ -117,6 +119,8 @@ class Capture:
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
         with self._adapters.at_rest():
+            for name in _STANDARD:
+                encoder.encode(getattr(sys, name), f"sys.{name}")
             live = {(root, name) for root, values in _namespaces(frame) for name in values}
             unread = []
             for root, values in _namespaces(frame, is_everything=True):

@@ -285,7 +285,7 @@ class Sites:
 
     def _signature(self, op: Any) -> str:
         """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place,
-        what stood there."""
+        what stood there. The variables that loops and calls take in are left out: notes and faults have some there."""
         state = xxhash.xxh3_64()
         reached = list(op.inputs)
         for _step in range(_STEPS_BACK):
@@ -294,7 +294,8 @@ class Sites:
                 known = self._ops.get((id(tensor.graph), tensor.op.name))
                 name = tensor.op.type if known is None or tensor.op.type == READ else known.key.removeprefix(known.function)
                 state.update(f"{name} {tensor.value_index}\n".encode())
-            reached = [each for tensor in before for each in tensor.op.inputs][:_MOST_REACHED]
+            taken = [(tensor.op.type, each) for tensor in before for each in tensor.op.inputs]
+            reached = [each for kind, each in taken if kind not in NO_SITES or each.dtype != tf.resource][:_MOST_REACHED]
             state.update(b"\n")
         return state.hexdigest()
 
