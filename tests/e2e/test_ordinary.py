@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary import BY_PYTHON, ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
-from tests.e2e.runs import deaths_of
+from tests.e2e.runs import compared, deaths_of
 
 LENGTHS = [
     {name: values[0] for name, values in FIT.items()}
@@ -151,13 +151,6 @@ def test_loads_by_names_that_bodies_move_on_are_no_error(server: Server, tmp_pat
 
     A process is killed.
     """
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + MOVED_BY_BODIES)
-    whole = server.detrain("run", "--bare", program, cwd=tmp_path)
-    died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="9")
-    run = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, _, run = compared(server, tmp_path, PRELUDE + MOVED_BY_BODIES, every="2b", at="9")
 
-    assert died.status == -9
-    assert run.status == 0, run.err
     assert "loaded again" in run.err
-    assert run.last_line() == whole.last_line()
