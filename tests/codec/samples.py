@@ -40,6 +40,7 @@ from tests.codec import program
 from tests.codec.program import objects, used
 from tests.codec.sample import Sample, one, replaced
 from tests.runtime import state_values as kinds
+from tests.runtime.state_values import World
 
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
 LARGE = 40_000
@@ -336,17 +337,31 @@ def taken(iterator: Iterator[Any], count: int) -> list[Any]:
     return list(itertools.islice(iterator, count))
 
 
-def _steps(of: str, makers: dict[str, Any], source: Callable[[], Any]) -> Iterator[tuple[str, Sample]]:
-    for (name, make), steps in itertools.product(makers.items(), (1, 2, 3, 5, 12)):
-        if (sys.version_info < (3, 14) or name in ON_3_14_AS_WELL) and (source is list or steps < 12):
+STEPS = (1, 2, 3, 5, 12)
+"""How far iterators have come: each in the middle of its own data, and at its end."""
+
+
+def _far(of: str, makers: dict[str, Any], source: Callable[[list[int]], Any]) -> Iterator[tuple[str, Sample]]:
+    steps = [each for each in STEPS if source is list or each < 12]
+    iterators = tuple(f"iterator {each}" for each in steps)
+
+    def world(make: Any) -> World:
+        sources = {f"source {each}": source(DATA) for each in steps}
+        return sources | dict(zip(iterators, map(make, sources.values()), strict=True))
+
+    def see(found: World) -> object:
+        return [{**getattr(found[f"source {each}"], "__dict__", {})} for each in steps], [taken(found[n], 20) for n in iterators]
+
+    for name, make in makers.items():
+        if sys.version_info < (3, 14) or name in ON_3_14_AS_WELL:
             yield (
-                f"{name} over {of}, {steps} on",
+                f"{name} over {of}",
                 Sample(
-                    lambda make=make: {"source": (data := source(DATA)), "iterator": make(data)},  # type: ignore[misc]
-                    lambda w, steps=steps: taken(w["iterator"], steps),  # type: ignore[misc]
-                    lambda w: ({**getattr(w["source"], "__dict__", {})}, taken(w["iterator"], 20)),
-                    remade=("iterator",),
-                    left=("iterator",),
+                    lambda make=make: world(make),  # type: ignore[misc]
+                    lambda found: [taken(found[f"iterator {each}"], each) for each in steps],
+                    see,
+                    remade=iterators,
+                    left=iterators,
                     is_seen_only=True,
                 ),
             )
@@ -459,8 +474,8 @@ SAMPLES: dict[str, Sample] = {
     **STREAMS,
     **FUNCTIONS,
     **ARRAYS,
-    **dict(_steps("data", ITERATORS, list)),
-    **dict(_steps("a feed", OVER_A_FEED, program.Feed)),
+    **dict(_far("data", ITERATORS, list)),
+    **dict(_far("a feed", OVER_A_FEED, program.Feed)),
     **LIBRARY,
     **FRAMES,
 }
