@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from allpairspy import AllPairs
+from tests.e2e import choices
 
 PRELUDE: Final = """\
 import hashlib, os, random, signal, sys
@@ -158,7 +158,7 @@ def rows() -> list[dict[str, object]]:
     together, where PyTorch allows it.
     """
     tables = [table | more for more in ({}, WORKERS) for table in (TABLE, SINGLY, STREAMED)]
-    return [dict(zip(table, row, strict=True)) for table in tables for row in AllPairs(list(table.values()))]
+    return [row for table in tables for row in choices.pairs(table)]
 
 
 def is_refused(row: Mapping[str, object]) -> bool:
@@ -173,7 +173,6 @@ def text(row: Mapping[str, object]) -> str:
     return PRELUDE + TRAINING.format(data=_SETS[str(row["data"])], arguments=", ".join(arguments))
 
 
-def name_of(row: Mapping[str, object]) -> str:
-    """Return a row in words: what is not the first choice."""
-    first = TABLE | WORKERS
-    return ", ".join(f"{name}={value}" for name, value in row.items() if name == "data" or value != first[name][0])
+def name_of(row: dict[str, object]) -> str:
+    """Return a row in words."""
+    return choices.name_of(row, TABLE | WORKERS)

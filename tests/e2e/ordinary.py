@@ -6,28 +6,22 @@ A table is what may be chosen for each argument. `fits` and `loops` choose so th
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from allpairspy import AllPairs
+from tests.e2e import choices
+from tests.e2e.choices import DIE, pairs
 
-PRELUDE: Final = """\
+PRELUDE: Final = (
+    f"""\
 import hashlib, os, random, signal, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
 import tensorflow as tf
 
-turns, starts = 0, []
-
-def die():
-    global turns
-    turns += 1
-    if os.environ.get("DIE_AT") == str(turns):
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
+{DIE}"""
+    + """\
 class Die(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         starts.append(turns + 1)
@@ -78,6 +72,7 @@ def show(*more):
     print("steps", int(model.optimizer.iterations), digest.hexdigest(), np.random.rand(), random.random(), *more)
 
 """
+)
 
 _GIVEN: Final = {
     "arrays": "x, y",
@@ -203,21 +198,13 @@ _VALIDATING: Final = {
 
 
 def fits() -> list[dict[str, object]]:
-    """Return calls of `fit`, in which each two values of different arguments occur together, where Keras takes them
-    together.
-    """
-    return _pairs(FIT, _is_fit)
+    """Return calls of `fit`, where Keras takes the arguments together."""
+    return pairs(FIT, _is_fit)
 
 
 def loops() -> list[dict[str, object]]:
     """Return loops of the program's own, chosen in the same way."""
-    return _pairs(LOOP, _is_loop)
-
-
-def _pairs(table: Mapping[str, list[object]], is_possible: Callable[[Mapping[str, object]], bool]) -> list[dict[str, object]]:
-    names = list(table)
-    chosen = AllPairs(list(table.values()), filter_func=lambda values: is_possible(dict(zip(names, values, strict=False))))
-    return [dict(zip(names, row, strict=True)) for row in chosen]
+    return pairs(LOOP, _is_loop)
 
 
 def _is_loop(row: Mapping[str, object]) -> bool:
@@ -313,11 +300,6 @@ show(best[0], losses, hashlib.sha256(b"".join(each.tobytes() for each in best[1]
 """
 
 
-def name_of(row: Mapping[str, object]) -> str:
-    """Return a row in words: what is not the first choice of its argument."""
-    table = FIT if "steps_per_execution" in row else LOOP
-    return ", ".join(
-        str(value) if name == "data" else f"{name} {json.dumps(value)}"
-        for name, value in row.items()
-        if name == "data" or value != table[name][0]
-    )
+def name_of(row: dict[str, object]) -> str:
+    """Return a row in words."""
+    return choices.name_of(row, FIT if "steps_per_execution" in row else LOOP)

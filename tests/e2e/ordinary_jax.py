@@ -5,28 +5,23 @@ Their data have 46 rows in batches of 10, so 4 batches, or 5 with the rest; they
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
-from allpairspy import AllPairs
+from tests.e2e import choices
+from tests.e2e.choices import DIE, indented, pairs
 
-PRELUDE: Final = """\
+PRELUDE: Final = (
+    """\
 import functools, hashlib, itertools, os, random, signal, sys
 import numpy as np
 import jax
 import jax.numpy as jnp
 import optax
 
-turns, starts = 0, []
-
-def die():
-    global turns
-    turns += 1
-    if os.environ.get("DIE_AT") == str(turns):
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
+"""
+    + DIE
+    + """\
 rng = np.random.default_rng(1)
 x = rng.normal(size=(46, 6)).astype(np.float32)
 y = (x.sum(1) > 0).astype(np.int32)
@@ -41,6 +36,7 @@ def show(*trees):
     print("weights", hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts)).hexdigest())
 
 """
+)
 
 TABLE: Final[dict[str, list[object]]] = {
     "library": ["optax", "linen", "nnx", "equinox", "hand"],
@@ -183,9 +179,7 @@ _AFTER: Final = {
 
 def rows() -> list[dict[str, object]]:
     """Return programs, in which each two values of different choices occur together, where they can."""
-    names = list(TABLE)
-    chosen = AllPairs(list(TABLE.values()), filter_func=lambda values: _is_possible(dict(zip(names, values, strict=False))))
-    return [dict(zip(names, row, strict=True)) for row in chosen]
+    return pairs(TABLE, _is_possible)
 
 
 def _is_possible(row: Mapping[str, object]) -> bool:
@@ -235,7 +229,7 @@ def text(row: Mapping[str, object]) -> str:
             "params, state, losses = train_epoch(params, state, sub, x[order], y[order])",
             "total = float(losses.sum())",
         ]
-        loop = ["for epoch in range(4):", *_indented([*body, "print(epoch, total)", _AFTER[row["after"]]])]  # type: ignore[index]
+        loop = ["for epoch in range(4):", *indented([*body, "print(epoch, total)", _AFTER[row["after"]]])]  # type: ignore[index]
     elif row["loop"] == "steps":
         source = f"def endless():\n    for epoch in itertools.count():\n        {at_start or 'pass'}\n"
         source += f"        for item in {over}:\n            "
@@ -245,14 +239,14 @@ def text(row: Mapping[str, object]) -> str:
         body = ["if number % 4 == 0:\n    starts.append(turns + 1)", "a, b = next(batches)", "die()", *call]
         body += [
             "if number % 4 == 3:\n    print(number, float(loss))",
-            *([f"if number % 4 == 3:\n{_block(after)}"] if after else []),
+            *([f"if number % 4 == 3:\n{chr(10).join(indented([after]))}"] if after else []),
         ]
-        loop = ["batches = endless()", "for number in range(16):", *_indented(body)]
+        loop = ["batches = endless()", "for number in range(16):", *indented(body)]
     else:
         header = f"for number, item in enumerate({over}):" if row["loop"] == "enumerate" else f"for item in {over}:"
         body = [load.format(item="item"), "die()", *call, "total += float(loss)"]
-        inner = ["total = 0.0", at_start, "starts.append(turns + 1)", header, *_indented(body), "print(epoch, total)"]
-        loop = ["for epoch in range(4):", *_indented([*inner, _AFTER[row["after"]]])]  # type: ignore[index]
+        inner = ["total = 0.0", at_start, "starts.append(turns + 1)", header, *indented(body), "print(epoch, total)"]
+        loop = ["for epoch in range(4):", *indented([*inner, _AFTER[row["after"]]])]  # type: ignore[index]
     first = "import torch\ntorch.manual_seed(0)\n" if row["data"] == "torch" else ""  # a framework before JAX, and one behind it
     made = made if is_nnx else optimizer + made
     return first + PRELUDE + model + made + before + "best = (9e9, None)\n" + "\n".join(loop) + "\nshow(weights())\n"
@@ -275,18 +269,6 @@ def train_epoch(params, state, key, rows, labels):
 """
 
 
-def _block(code: str) -> str:
-    return "\n".join(_indented([code]))
-
-
-def _indented(parts: list[str]) -> list[str]:
-    return [f"    {line}" for part in parts for line in part.splitlines() if part]
-
-
-def name_of(row: Mapping[str, object]) -> str:
-    """Return a row in words: what is not the first choice."""
-    return ", ".join(
-        str(value) if name == "library" else f"{name} {json.dumps(value)}"
-        for name, value in row.items()
-        if name == "library" or value != TABLE[name][0]
-    )
+def name_of(row: dict[str, object]) -> str:
+    """Return a row in words."""
+    return choices.name_of(row, TABLE, "library")

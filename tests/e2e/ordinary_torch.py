@@ -5,13 +5,14 @@ Their data have 46 rows in batches of 10, so 5 batches; they train for 4 epochs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
-from allpairspy import AllPairs
+from tests.e2e import choices
+from tests.e2e.choices import DIE, indented, pairs
 
-PRELUDE: Final = """\
+PRELUDE: Final = (
+    """\
 import copy, hashlib, itertools, os, random, signal, sys
 import numpy as np
 import torch
@@ -19,15 +20,9 @@ from torch import nn
 from torch.utils.data import (BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset,
     SubsetRandomSampler, TensorDataset, WeightedRandomSampler, get_worker_info)
 
-turns, starts = 0, []
-
-def die():
-    global turns
-    turns += 1
-    if os.environ.get("DIE_AT") == str(turns):
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
+"""
+    + DIE
+    + """\
 x = torch.randn(46, 6)
 y = (x.sum(1) > 0).long()
 
@@ -105,6 +100,7 @@ def show(*more):
     print("starts", starts)
 
 """
+)
 
 TABLE: Final[dict[str, list[object]]] = {
     "data": ["rows", "tensors", "augmented", "own", "stream", "subset", "generator", "slices"],
@@ -528,29 +524,12 @@ _CHANGES: Final = {
 }
 
 
-def rows_with_configs() -> list[dict[str, object]]:
-    """Return the same of programs that keep their learning rate in a config of a library."""
+def tables() -> tuple[list[dict[str, object]], ...]:
+    """Return plain programs, those beside whose loop something goes on, those that keep their learning rate in a config
+    of a library, and those that a library helps in each step, and with records.
+    """
     first = {name: values[0] for name, values in TABLE.items()}
-    return [first | dict(zip(CONFIG, row, strict=True)) for row in AllPairs(list(CONFIG.values()))]
-
-
-def rows() -> list[dict[str, object]]:
-    """Return programs, in which each two values of different choices occur together, where they can."""
-    names = list(TABLE)
-    chosen = AllPairs(list(TABLE.values()), filter_func=lambda values: _is_possible(dict(zip(names, values, strict=False))))
-    return [dict(zip(names, row, strict=True)) for row in chosen]
-
-
-def rows_beside() -> list[dict[str, object]]:
-    """Return the same of programs beside whose loop something goes on."""
-    first = {name: values[0] for name, values in TABLE.items()}
-    return [first | dict(zip(BESIDE, row, strict=True)) for row in AllPairs(list(BESIDE.values()))]
-
-
-def rows_of_libraries() -> list[dict[str, object]]:
-    """Return the same of programs that a library helps in each step, and with records."""
-    first = {name: values[0] for name, values in TABLE.items()}
-    return [first | dict(zip(HELPED, row, strict=True)) for row in AllPairs(list(HELPED.values()))]
+    return pairs(TABLE, _is_possible), *(pairs(table, **first) for table in (BESIDE, CONFIG, HELPED))
 
 
 def needs(row: Mapping[str, object]) -> set[str]:
@@ -636,7 +615,7 @@ loader = Batches()
         "total = 0.0",
         "starts.append(turns + 1)",
         header,
-        *_indented(body),
+        *indented(body),
         "print(epoch, total)",
         at_epoch,
         *change,
@@ -654,20 +633,12 @@ loader = Batches()
         + source
         + before
         + "for epoch in range(4):\n"
-        + "\n".join(_indented(lines))
+        + "\n".join(indented(lines))
         + f"\n{at_end}\n{end}\nshow({'ema' if row['step'] == 'ema' else ''})\n"
     )
-    return PRELUDE + definitions + (_HYDRA + "\n".join(_indented([trains])) + "\nmain()\n" if row.get("log") == "hydra" else trains)
+    return PRELUDE + definitions + (_HYDRA + "\n".join(indented([trains])) + "\nmain()\n" if row.get("log") == "hydra" else trains)
 
 
-def _indented(parts: list[str]) -> list[str]:
-    return [f"    {line}" for part in parts for line in part.splitlines() if part]
-
-
-def name_of(row: Mapping[str, object]) -> str:
-    """Return a row in words: what is not the first choice."""
-    return ", ".join(
-        str(value) if name == "data" else f"{name} {json.dumps(value)}"
-        for name, value in row.items()
-        if name == "data" or value != {**BESIDE, **TABLE}.get(name, [None])[0]
-    )
+def name_of(row: dict[str, object]) -> str:
+    """Return a row in words."""
+    return choices.name_of(row, {**BESIDE, **TABLE})

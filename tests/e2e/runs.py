@@ -14,8 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.e2e.forkserver import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -142,6 +146,40 @@ def _finish(command: list[str], cwd: Path | None = None, env: dict[str, str] | N
         command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env or environment(), cwd=cwd, check=False
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def compared(
+    runs: Server | Run,
+    folder: Path,
+    text: str,
+    *options: object,
+    at: str | tuple[str, ...],
+    every: str = "",
+    whole: str = "--bare",
+    name: str = "program.py",
+    is_tail: bool = False,
+    **changes: str,
+) -> tuple[Result, Result, Result]:
+    """Run a program whole, then one that dies at each of some places, and again to its end, which must be that of the
+    first. The whole run is "bare", with `--bare`, or a "run" in a home of its own. Return it, the last that died, and
+    the one that came to the end.
+    """
+    (folder / name).write_text(text)
+    detrain_run = runs if callable(runs) else runs.detrain
+    command = ("run", *(["--every", every] if every else []), *options, name)
+    if whole == "bare" and not callable(runs):
+        first = runs.bare(name, cwd=folder, **changes)
+    else:
+        first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=folder, **changes)
+    assert first.status == 0, first.err
+    for place in (at,) if isinstance(at, str) else at:
+        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
+        assert died.status == -signal.SIGKILL, died.err
+    last = detrain_run(*command, cwd=folder, **changes)
+    assert last.status == 0, last.err
+    assert last.last_line() == first.last_line(), died.err + last.err
+    assert not is_tail or last.out == first.out[-len(last.out) :]
+    return first, died, last
 
 
 def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:

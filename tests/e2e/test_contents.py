@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, compared
 
 PROGRAM = (
     PRELUDE
@@ -226,15 +226,11 @@ def test_best_weights_that_a_loop_goes_back_to_are_those_of_the_cut(
     if name == "safetensors":
         pytest.importorskip("safetensors")
     save, load = SAVES[name]
-    (tmp_path / "program.py").write_text(RELOADED.replace("SAVE", save).replace("LOAD", load))
-    whole = torch_server.bare("program.py", cwd=tmp_path)
+    _, died, resumed = compared(
+        torch_server, tmp_path, RELOADED.replace("SAVE", save).replace("LOAD", load), every="5b", at=death, whole="bare"
+    )
 
-    died = torch_server.detrain("run", "--every", "5b", "program.py", cwd=tmp_path, DIE_AT=death)
-    resumed = torch_server.detrain("run", "--every", "5b", "program.py", cwd=tmp_path)
-
-    assert (died.status, resumed.status) == (-9, 0), died.err + resumed.err
     assert "not captured" not in died.err + resumed.err
-    assert resumed.last_line() == whole.last_line()
 
 
 THROUGH_TENSORFLOW = """

@@ -13,7 +13,7 @@ from detrain.instrument.text_edits import apply
 from detrain.instrument.yield_probes import BEGUN, PROBE, edits_for_yields
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, compared
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -79,15 +79,17 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
     before, load, after = PROGRAMS[name]
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + LOOP.format(before=before, load=load, after=after))
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    for place in ("1:4", "2:3", ""):
-        last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=place)
+    _, _, last = compared(
+        detrain,
+        tmp_path,
+        PRELUDE + LOOP.format(before=before, load=load, after=after),
+        every=every,
+        at=("1:4", "2:3"),
+        whole="run",
+        is_tail=True,
+    )
 
-    assert last.status == 0, last.err
     assert "not captured" not in last.err
-    assert last.out == whole.out[-len(last.out) :]
 
 
 SHARED = {
@@ -127,13 +129,15 @@ def test_a_generator_beside_which_loading_draws_too(tmp_path: Path, detrain: Run
     """Only what bodies drew was on record, and the generator was refused at the resume."""
     load = "x = next(source)\n        x = x + np.random.normal(size=3)"
     program = PRELUDE + LOOP.format(before=FROM_GLOBAL + "source = batches()", load=load, after="pass")
-    (tmp_path / "program.py").write_text(program.replace("+ np.random.normal() * 1e-3", ""))
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    for place in ("1:4", "2:3", ""):
-        last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=place)
-
-    assert last.status == 0, last.err
-    assert last.out == whole.out[-len(last.out) :]
+    compared(
+        detrain,
+        tmp_path,
+        program.replace("+ np.random.normal() * 1e-3", ""),
+        every="2b",
+        at=("1:4", "2:3"),
+        whole="run",
+        is_tail=True,
+    )
 
 
 @pytest.mark.parametrize(("header", "is_exact"), [("x in training()", True), ("n, x in enumerate(training())", False)])
@@ -155,10 +159,7 @@ for {header}:
         break
 show(np.asarray(seen))
 """
-    (tmp_path / "program.py").write_text(program)
-    whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
-    killed = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
-    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    whole, killed, last = compared(detrain, tmp_path, program, every="2b", at="5", whole="run")
 
     assert ("how much was drawn from training(), which trains" in killed.err) is not is_exact
     assert (last.status, last.out) == ((0, whole.out) if is_exact else (79, ""))
@@ -167,13 +168,7 @@ show(np.asarray(seen))
 def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path, detrain: Run) -> None:
     text = PRELUDE + FROM_GLOBAL + "import itertools\nsource = batches()\n" + LOOP.format(before="", load="pass", after="pass")
     text = text.replace("for step in range(6):", "for step, x in enumerate(itertools.islice(source, 6)):")
-    (tmp_path / "program.py").write_text(text)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "program.py", cwd=tmp_path)
-
-    assert last.status == 0, last.err
-    assert last.out == whole.out[-len(last.out) :]
+    compared(detrain, tmp_path, text, at="2:3", whole="run", is_tail=True)
 
 
 def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path, detrain: Run) -> None:
@@ -347,11 +342,6 @@ def test_an_endless_generator_over_one_loader_beside_another(
 ) -> None:
     """What the other loader drew between the batch's head and the pull was not drawn when it was pulled again."""
     program = ENDLESS.format(loads=LOADS[loads], head=HEADS[head], own=OWN[own], each=EACH[made])
-    (tmp_path / "program.py").write_text(program)
-    whole = torch_server.bare("program.py", cwd=tmp_path)
-    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
-    last = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    _, died, _ = compared(torch_server, tmp_path, program, every=every, at=death, whole="bare")
 
-    assert (whole.status, died.status, last.status) == (0, -9, 0), died.err + last.err
-    assert last.last_line() == whole.last_line()
     assert "REFUSED" not in died.err

@@ -13,7 +13,7 @@ import pytest
 
 from detrain.base.errors import FaultPersists
 from tests.e2e.forkserver import Server
-from tests.e2e.ordinary_torch import name_of, rows, text
+from tests.e2e.ordinary_torch import name_of, tables, text
 
 PROGRAM = """\
 import hashlib, os, random
@@ -136,7 +136,7 @@ def test_detect_changes_nothing(torch_server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [pytest.param(row, id=name_of(row)) for row in rows()[::SAMPLE]])
+@pytest.mark.parametrize("row", [pytest.param(row, id=name_of(row)) for row in tables()[0][::SAMPLE]])
 def test_an_ordinary_program_that_is_struck_ends_as_one_that_never_was(
     row: dict[str, object], torch_server: Server, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import detrain, plain
+from tests.e2e.runs import compared, detrain, plain
 
 TRAINER = """
 import hashlib, os
@@ -347,13 +347,10 @@ def test_what_only_a_librarys_object_leads_to_comes_back(
     """It has a lock, so it is not captured as a whole: an optimizer that it made began anew in silence."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
-    (tmp_path / "program.py").write_text(TRAINS.format(collect=collect, learn=learn, loop=loop))
-    whole = torch_server.bare("program.py", cwd=tmp_path)
+    whole, _, last = compared(
+        torch_server, tmp_path, TRAINS.format(collect=collect, learn=learn, loop=loop), every="2b", at=("3", "7"), whole="bare"
+    )
 
-    for death in ("3", "7", ""):
-        last = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=death)
-
-    assert last.status == 0, last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
     assert len(last.out.splitlines()) < 5
 
@@ -491,11 +488,6 @@ def test_an_average_of_a_library_that_takes_its_state_back_itself_comes_back(tor
     """diffusers' `EMAModel` is such a one: what it holds is what `load_state_dict` has put there."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "averages.py").write_text(AVERAGE)
-    (tmp_path / "program.py").write_text(AVERAGED)
-    whole = torch_server.bare("program.py", cwd=tmp_path)
+    whole, _, last = compared(torch_server, tmp_path, AVERAGED, every="2b", at=("0:3", "2:1"), whole="bare")
 
-    for death in ("0:3", "2:1", ""):
-        last = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=death)
-
-    assert last.status == 0, last.err
     assert last.out.splitlines() == whole.out.splitlines()[-1:]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import compared
 
 LIBRARY = """
 _UNSET = object()
@@ -75,12 +76,8 @@ def test_what_a_library_knows_by_its_identity_is_that(
     """In silence, an object that the loop had made took each of these for a value after a resume."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "schedules.py").write_text(LIBRARY)
-    (tmp_path / "program.py").write_text(PROGRAM.replace("MADE", MADE[name]))
-    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
-    again = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    whole, died, again = compared(torch_server, tmp_path, PROGRAM.replace("MADE", MADE[name]), every=every, at=death, whole="run")
 
-    assert (whole.status, died.status, again.status) == (0, -9, 0), whole.err + again.err
     assert "REFUSED" not in died.err + again.err
     lines = again.out.splitlines()
     assert len(lines) == 6 - int(death[0])

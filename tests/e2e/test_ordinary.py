@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.choices import ends_as_if_never_killed
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary import BY_PYTHON, ENDLESS, FIT, PRELUDE, fits, loops, name_of, text
-from tests.e2e.runs import deaths_of
+from tests.e2e.runs import compared
 
 LENGTHS = [
     {name: values[0] for name, values in FIT.items()}
@@ -42,22 +43,10 @@ LOOPS = loops()
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(text(row))
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    whole = server.detrain("run", "--bare", program, cwd=tmp_path / "whole")
-    assert whole.status == 0, whole.err
-    deaths = deaths_of(whole, request)
-
-    for death in (*deaths, ""):
-        last = server.detrain("run", "--every", row["every"], program, cwd=tmp_path / "killed", DIE_AT=str(death))
-        assert last.status in (0, -9), last.err
-        if last.status == 0:
-            break
-    assert last.last_line() == whole.last_line()
-    assert last.out == whole.out[-len(last.out) :]
-    assert "not captured" not in last.err
+    (program := tmp_path / "program.py").write_text(text(row))
+    ends_as_if_never_killed(
+        server, program, row["every"], request, lambda folder: server.detrain("run", "--bare", program, cwd=folder)
+    )
 
 
 CHANGED = """
@@ -151,13 +140,6 @@ def test_loads_by_names_that_bodies_move_on_are_no_error(server: Server, tmp_pat
 
     A process is killed.
     """
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + MOVED_BY_BODIES)
-    whole = server.detrain("run", "--bare", program, cwd=tmp_path)
-    died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="9")
-    run = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, _, run = compared(server, tmp_path, PRELUDE + MOVED_BY_BODIES, every="2b", at="9")
 
-    assert died.status == -9
-    assert run.status == 0, run.err
     assert "loaded again" in run.err
-    assert run.last_line() == whole.last_line()

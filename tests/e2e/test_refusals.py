@@ -18,7 +18,7 @@ from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Result, Run
+from tests.e2e.runs import Result, Run, compared
 from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
 
@@ -353,13 +353,8 @@ show(optimizer.weights)
 @pytest.mark.parametrize("place", ["0:1:2", "1:1:2", "1:0:0"])
 def test_a_reading_of_a_clock_that_the_loop_leaves_alone_is_put_back(place: str, tmp_path: Path, detrain: Run) -> None:
     """No checkpoint said that it would be another one, and the resume was refused."""
-    (tmp_path / "program.py").write_text(READINGS)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
-    died = detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=place)
-    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+    _, died, run = compared(detrain, tmp_path, READINGS, every="3b", at=place)
 
-    assert (died.status, run.status) == (-9, 0), run.err
-    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
     read = {line for out in (died.out, run.out) for line in out.splitlines() if line.startswith("0 ")}
     assert len(read) == 1
     assert "put back as it was: infos['episode']['t']\n" in run.err

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 from detrain.base import errors
 from tests.e2e.programs import ALL, PRELUDE
-from tests.e2e.runs import Result, Run, bare_python
+from tests.e2e.runs import Result, Run, bare_python, compared
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -207,142 +208,6 @@ def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tm
     assert last.out == whole.out[-len(last.out) :]
 
 
-OF_ITS_CLASS = (
-    PRELUDE
-    + """
-class Schedule:
-    rate, turns = 0.1, []
-    def step(self):
-        type(self).rate *= 0.9
-        self.turns.append(len(self.turns))
-
-optimizer, schedule = Optimizer(np.ones(3)), Schedule()
-del Schedule
-for epoch in range(4):
-    for step in range(5):
-        x = np.random.normal(size=3)
-        optimizer.apply_gradients(x * schedule.rate)
-        schedule.step()
-        die(f"{epoch}:{step}")
-    print(epoch, schedule.rate, len(schedule.turns), flush=True)
-show(optimizer.weights)
-"""
-)
-
-
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_attributes_of_a_class_that_only_its_objects_lead_to(every: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(OF_ITS_CLASS.replace("del Schedule\n", ""))
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
-
-    assert last.status == 0, last.err
-    assert last.out == whole.out[-len(last.out) :]
-
-
-IN_ITS_CLASSES = (
-    PRELUDE
-    + """
-import enum, functools
-
-def counted(function):
-    calls = 0
-    @functools.wraps(function)
-    def wrapper(*arguments):
-        nonlocal calls
-        calls += 1
-        wrapper.last = calls * 0.01
-        return function(*arguments) + calls * 0.01
-    return wrapper
-
-def rising(start):
-    def rise(self):
-        nonlocal start
-        start += 0.01
-        return start
-    return rise
-
-class Config:
-    class Train:
-        rate, turns = 0.1, []
-        class Decay:
-            rate = 0.99
-
-class Phase(enum.Enum):
-    WARM, COLD = 1, 2
-    def __init__(self, number):
-        self.hits = 0
-
-class Level(enum.IntFlag):
-    LOW, HIGH = 1, 2
-Level.uses = 0
-
-class Agent:
-    @counted
-    def act(self): return 1.0
-    @staticmethod
-    @counted
-    def still(): return 1.0
-    @classmethod
-    @counted
-    def of_class(cls): return 1.0
-    @property
-    @counted
-    def seen(self): return 1.0
-    def noise(self, memory={"n": 0}):
-        memory["n"] += 1
-        return memory["n"] * 0.1
-    def __call__(self, memory=[0]):
-        memory[0] += 1
-        return memory[0] * 0.1
-    rise = rising(1.0)
-    def explore(self): return 1.0
-    def marked(self): return 1.0
-    def gone(self): return 1.0
-Agent.marked.uses = 0
-
-def exploit(self): return 2.0
-
-optimizer, agent = Optimizer(np.ones(3)), Agent()
-Agent.explore.uses = 0
-for epoch in range(4):
-    for step in range(5):
-        x = np.random.normal(size=3)
-        values = [agent.act(), agent.still(), agent.of_class(), agent.seen, agent.noise(), agent(), agent.explore()]
-        values += [Config.Train.rate, Phase.WARM.hits, Level.uses, hasattr(agent, "gone"), type(agent).act.last]
-        values += [agent.rise(), Agent.marked.uses]
-        optimizer.apply_gradients(x * sum(values) * 0.01)
-        Agent.marked.uses += 1
-        Config.Train.rate *= Config.Train.Decay.rate
-        Config.Train.Decay.rate -= 0.01
-        Config.Train.turns.append(step)
-        Phase.WARM.hits += 1
-        Level.uses += 1
-        if (epoch, step) == (1, 2):
-            Agent.explore, Agent.still = exploit, staticmethod(exploit.__get__(agent))
-            del Agent.gone
-        die(f"{epoch}:{step}")
-    print(epoch, values, len(Config.Train.turns), flush=True)
-show(optimizer.weights)
-"""
-)
-
-
-@pytest.mark.parametrize("death", ["0:3", "2:3"])
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_what_classes_hold_in_classes_methods_and_members(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
-    """All of it was left as it was when the loop was entered, and nothing was said."""
-    (tmp_path / "program.py").write_text(IN_ITS_CLASSES)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
-
-    assert last.status == 0, last.err
-    assert "not captured" not in whole.err
-    assert last.out == whole.out[-len(last.out) :]
-
-
 OUTPUT_FILES = (
     PRELUDE
     + """
@@ -403,45 +268,242 @@ def test_a_kill_on_the_way_loses_no_file_that_was_put_aside(tmp_path: Path, detr
     assert (tmp_path / "best.json").read_text() == '{"best": [1, 2]}'
 
 
-IMPORTS_LATE = (
-    PRELUDE
-    + """
-optimizer, made = Optimizer(np.ones(3)), {}
+KEEPS = {
+    "attributes of a class that only its objects lead to": (
+        """
+class Schedule:
+    rate, turns = 0.1, []
+    def step(self):
+        type(self).rate *= 0.9
+        self.turns.append(len(self.turns))
+schedule = Schedule()
+""",
+        "",
+        """
+x *= schedule.rate
+schedule.step()
+""",
+        "schedule.rate, len(schedule.turns)",
+    ),
+    # All of it was left as it was when the loop was entered, and nothing was said.
+    "what classes hold in classes, methods and members": (
+        """import enum, functools
+
+def counted(function):
+    calls = 0
+    @functools.wraps(function)
+    def wrapper(*arguments):
+        nonlocal calls
+        calls += 1
+        wrapper.last = calls * 0.01
+        return function(*arguments) + calls * 0.01
+    return wrapper
+
+def rising(start):
+    def rise(self):
+        nonlocal start
+        start += 0.01
+        return start
+    return rise
+
+class Config:
+    class Train:
+        rate, turns = 0.1, []
+        class Decay:
+            rate = 0.99
+
+class Phase(enum.Enum):
+    WARM, COLD = 1, 2
+    def __init__(self, number):
+        self.hits = 0
+
+class Level(enum.IntFlag):
+    LOW, HIGH = 1, 2
+Level.uses = 0
+
+class Agent:
+    @counted
+    def act(self): return 1.0
+    @staticmethod
+    @counted
+    def still(): return 1.0
+    @classmethod
+    @counted
+    def of_class(cls): return 1.0
+    @property
+    @counted
+    def seen(self): return 1.0
+    def noise(self, memory={"n": 0}):
+        memory["n"] += 1
+        return memory["n"] * 0.1
+    def __call__(self, memory=[0]):
+        memory[0] += 1
+        return memory[0] * 0.1
+    rise = rising(1.0)
+    def explore(self): return 1.0
+    def marked(self): return 1.0
+    def gone(self): return 1.0
+Agent.marked.uses = 0
+
+def exploit(self): return 2.0
+
+agent = Agent()
+Agent.explore.uses = 0
+""",
+        "",
+        """
+values = [agent.act(), agent.still(), agent.of_class(), agent.seen, agent.noise(), agent(), agent.explore()]
+values += [Config.Train.rate, Phase.WARM.hits, Level.uses, hasattr(agent, "gone"), type(agent).act.last]
+values += [agent.rise(), Agent.marked.uses]
+x *= sum(values) * 0.01
+Agent.marked.uses += 1
+Config.Train.rate *= Config.Train.Decay.rate
+Config.Train.Decay.rate -= 0.01
+Config.Train.turns.append(step)
+Phase.WARM.hits += 1
+Level.uses += 1
+if (epoch, step) == (1, 2):
+    Agent.explore, Agent.still = exploit, staticmethod(exploit.__get__(agent))
+    del Agent.gone
+""",
+        "values, len(Config.Train.turns)",
+    ),
+    # A resume was refused, as the modules were not there; and what the loop keeps by a key came back as None.
+    "modules that are imported and functions that are kept by the loop": (
+        """
+made = {}
 def scaled(number):
     if number not in made:
         made[number] = lambda x: x * number
     return made[number]
+""",
+        "",
+        """
+if epoch >= 1:
+    from late_package import rates
+    import late
+    x = x * rates.rate() + late.calls
+    late.calls += 1
+x = scaled(step % 2)(x)
+""",
+        "sorted(made)",
+    ),
+    # What was there was taken for them, in silence.
+    "functions that the loop changes": (
+        """import functools
+
+class Sampler:
+    turns = 0
+    def weight(self, step):
+        return 1.0 + step
+    def bias(self):
+        return 0.0
+    @staticmethod
+    def unit():
+        return 1.0
+
+def augment(x):
+    return x
+
+def noisy(x):
+    return x + 0.1
+
+def scale(step):
+    return 1.0
+
+def halved(self):
+    return 0.5
+
+sampler = Sampler()
+""",
+        """
+if epoch == 1:
+    def patched(self, step):
+        self.turns += 1
+        return 0.25 * step + self.turns
+    Sampler.weight = functools.update_wrapper(patched, Sampler.weight)
+    Sampler.bias.__code__ = halved.__code__
+    Sampler.unit.__code__ = (lambda: 2.0).__code__
+    augment.__code__ = noisy.__code__
+    scale.__name__, scale.__doc__ = "scale_v2", "Again."
+""",
+        "x = augment(x) * sampler.weight(step) + sampler.bias() * Sampler.unit() * scale(step)",
+        "scale.__name__, scale.__doc__, sampler.turns, sampler.unit()",
+    ),
+    # Their globals were those of the start, in silence.
+    "modules that are not among the imported": (
+        """import importlib.util, types
+
+with open("settings.txt", "w") as file:
+    file.write("total = 0.0\\ndef add(x):\\n    global total\\n    total += x\\n    return total\\n")
+
+def load(name):
+    loader = importlib.machinery.SourceFileLoader(name, os.path.abspath("settings.txt"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+outer, inner, made = load("settings"), load("settings"), types.ModuleType("made")
+""",
+        "",
+        """
+made.count = getattr(made, "count", 0) + step
+x = x * outer.add(0.1) + inner.add(0.2) + made.count
+""",
+        "outer.total, inner.total",
+    ),
+    # Its name in the module leads to none in a resumed run, which was refused, or to another, in silence.
+    "a function that a body defines": (
+        "def scale(x):\n    return x",
+        "",
+        """
+def shifted(x): return scale(x) + step
+act = lambda x: shifted(x)
+if epoch == step == 0:
+    def scale(x): return 2 * x
+x = act(x)
+""",
+        "x",
+    ),
+}
+"""What a program has before the loops, at the start of an epoch and in a body, and what it shows of it in the end."""
+KEEPING = """
+BEFORE
+optimizer = Optimizer(np.ones(3))
 for epoch in range(4):
+AT_START
     for step in range(5):
         x = np.random.normal(size=3)
-        if epoch >= 1:
-            from late_package import rates
-            import late
-            x = x * rates.rate() + late.calls
-            late.calls += 1
-        optimizer.apply_gradients(scaled(step % 2)(x))
+BODY
+        optimizer.apply_gradients(x)
         die(f"{epoch}:{step}")
-    print(epoch, x, sorted(made), flush=True)
+    print(epoch, x, SHOWN, flush=True)
 show(optimizer.weights)
 """
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "death"),
+    [
+        pytest.param(name, *how, marks=pytest.mark.fast if how == ("2b", "2:3") else pytest.mark.slow)
+        for name in KEEPS
+        for how in (("2b", "2:3"), ("1", "2:3"), ("2b", "0:3"))
+    ],
 )
-
-
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_modules_imported_and_functions_kept_by_the_loop(every: str, tmp_path: Path, detrain: Run) -> None:
-    """A resume was refused, as the modules were not there; and what the loop keeps by a key came back as None."""
-    (tmp_path / "program.py").write_text(IMPORTS_LATE)
+def test_what_a_loop_keeps_in_classes_functions_and_modules(
+    name: str, every: str, death: str, tmp_path: Path, detrain: Run
+) -> None:
     (tmp_path / "late.py").write_text("calls = 0\n")
     (tmp_path / "late_package").mkdir()
-    (tmp_path / "late_package" / "__init__.py").write_text("")
     (tmp_path / "late_package" / "rates.py").write_text("made = []\ndef rate():\n    made.append(1)\n    return 1 / len(made)\n")
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    program = PRELUDE + KEEPING
+    for place, depth, text in zip(("BEFORE", "AT_START", "BODY", "SHOWN"), (0, 4, 8, 0), KEEPS[name], strict=True):
+        program = program.replace(place, indent(text.strip("\n"), " " * depth))
 
-    assert last.status == 0, last.err
-    assert "not captured" not in last.err
-    assert last.out == whole.out[-len(last.out) :]
+    whole, died, last = compared(detrain, tmp_path, program, every=every, at=death, whole="run", is_tail=True)
+
+    assert "not captured" not in whole.err + died.err
+    assert "resuming" in last.err
 
 
 MAKES_FUNCTIONS = (
@@ -529,74 +591,38 @@ train()
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_functions_that_the_loop_makes(every: str, tmp_path: Path, detrain: Run) -> None:
     """They were named, and a resumed run had None in their place."""
-    (tmp_path / "program.py").write_text(MAKES_FUNCTIONS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    whole, _, last = compared(detrain, tmp_path, MAKES_FUNCTIONS, every=every, at="2:3", whole="run", is_tail=True)
 
     assert (whole.status, last.status) == (0, 0), last.err
     assert "resuming" in last.err
-    assert last.out == whole.out[-len(last.out) :]
 
 
-CHANGES_FUNCTIONS = (
+BARS = (
     PRELUDE
     + """
-import functools
-
-class Sampler:
-    turns = 0
-    def weight(self, step):
-        return 1.0 + step
-    def bias(self):
-        return 0.0
-    @staticmethod
-    def unit():
-        return 1.0
-
-def augment(x):
-    return x
-
-def noisy(x):
-    return x + 0.1
-
-def scale(step):
-    return 1.0
-
-def halved(self):
-    return 0.5
-
-sampler, optimizer = Sampler(), Optimizer(np.ones(3))
-for epoch in range(4):
-    if epoch == 1:
-        def patched(self, step):
-            self.turns += 1
-            return 0.25 * step + self.turns
-        Sampler.weight = functools.update_wrapper(patched, Sampler.weight)
-        Sampler.bias.__code__ = halved.__code__
-        Sampler.unit.__code__ = (lambda: 2.0).__code__
-        augment.__code__ = noisy.__code__
-        scale.__name__, scale.__doc__ = "scale_v2", "Again."
-    for step in range(5):
-        x = augment(np.random.normal(size=3)) * sampler.weight(step) + sampler.bias() * Sampler.unit()
-        optimizer.apply_gradients(x * scale(step))
+from tqdm.auto import tqdm
+optimizer, outer = Optimizer(np.ones(3)), tqdm(total=99)
+for epoch in (bar := tqdm(range(4))):
+    for step in tqdm(range(3), leave=False):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        outer.update()
         die(f"{epoch}:{step}")
-    print(epoch, x, scale.__name__, scale.__doc__, sampler.turns, sampler.unit(), flush=True)
+    bar.set_postfix(weights=optimizer.weights.sum())
+    print(epoch, bar.postfix, outer.n, type(bar.iterable_next()), flush=True)
 show(optimizer.weights)
 """
 )
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
-def test_functions_that_the_loop_changes(every: str, tmp_path: Path, detrain: Run) -> None:
-    """What was there was taken for them, in silence."""
-    (tmp_path / "program.py").write_text(CHANGES_FUNCTIONS)
+def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
+    (tmp_path / "program.py").write_text(BARS)
     whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
+    last = detrain("run", "--every", every, "--strict", "program.py", cwd=tmp_path)
 
     assert (whole.status, last.status) == (0, 0), last.err
-    assert "resuming" in last.err
+    assert "not captured" not in whole.err + last.err
     assert last.out == whole.out[-len(last.out) :]
 
 
@@ -918,57 +944,10 @@ def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str,
     """The state of the second loop was set in the first, which then did one batch more: another result, and exit status
     0.
     """
-    (tmp_path / "program.py").write_text(WHILE_LOOPS_ALONE)
-    whole = detrain("run", "--ckpt", "whole", "--every", "2b", "program.py", cwd=tmp_path)
-    killed = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=place)
-    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    whole, _, last = compared(detrain, tmp_path, WHILE_LOOPS_ALONE, every="2b", at=place, whole="run")
 
-    assert (whole.status, killed.status, last.status) == (0, -9, 0), last.err
     assert last.out == whole.out
     assert "resuming" in last.err
-
-
-LOOSE = (
-    PRELUDE
-    + """
-import importlib.util, types
-
-with open("settings.txt", "w") as file:
-    file.write("total = 0.0\\ndef add(x):\\n    global total\\n    total += x\\n    return total\\n")
-
-def load(name):
-    loader = importlib.machinery.SourceFileLoader(name, os.path.abspath("settings.txt"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
-
-def main(inner):
-    optimizer = Optimizer(np.ones(3))
-    for epoch in range(3):
-        for step in range(4):
-            noise = np.random.normal(size=3)
-            made.count = getattr(made, "count", 0) + step
-            optimizer.apply_gradients(noise * outer.add(0.1) + inner.add(0.2) + made.count)
-            die(f"{epoch}:{step}")
-    show(optimizer.weights)
-
-outer, made = load("settings"), types.ModuleType("made")
-main(load("settings"))
-"""
-)
-
-
-@pytest.mark.parametrize("every", ["1", "3b"])
-def test_modules_that_are_not_among_the_imported_come_back(every: str, tmp_path: Path, detrain: Run) -> None:
-    """Their globals were those of the start, in silence."""
-    (tmp_path / "train.py").write_text(LOOSE)
-    whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
-    killed = detrain("run", "--every", every, "train.py", cwd=tmp_path, DIE_AT="2:2")
-    again = detrain("run", "--every", every, "train.py", cwd=tmp_path)
-
-    assert (whole.status, killed.status, again.status) == (0, -9, 0), again.err
-    assert again.out == whole.out
-    assert "not captured" not in killed.err + again.err
 
 
 NESTED = (
@@ -1011,11 +990,9 @@ def test_an_epoch_loop_goes_on_after_another_one_inside_it(place: str, every: st
     have.
     """
     (tmp_path / "train.py").write_text(NESTED)
-    options = ("run", "--every", every, "train.py")
-
+    options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
     whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
-    killed = detrain(*options, cwd=tmp_path, DIE_AT=place)
-    again = detrain(*options, cwd=tmp_path)
+    killed, again = detrain(*options, cwd=tmp_path, DIE_AT=place), detrain(*options, cwd=tmp_path)
 
     assert (whole.status, killed.status, again.status) == (0, 0 if place == "end" else -9, 0), again.err
     assert again.out == whole.out
@@ -1040,30 +1017,3 @@ for epoch in range(3):
 
     assert died.status == -9, died.err
     assert "REFUSED from here on: scale (function: its code is not in the source)" in died.err
-
-
-def test_a_function_that_a_body_defines_comes_back(tmp_path: Path, detrain: Run) -> None:
-    """Its name in the module leads to none in a resumed run, which was refused, or to another, in silence."""
-    program = """
-def scale(x):
-    return x
-optimizer = Optimizer(np.ones(3))
-for epoch in range(3):
-    for batch in range(4):
-        die(f"{epoch}:{batch}")
-        def shifted(x): return scale(x) + batch
-        step = lambda x: shifted(x)
-        if epoch == batch == 0:
-            def scale(x): return 2 * x
-        optimizer.apply_gradients(step(np.full(3, random.random())))
-"""
-    (tmp_path / "program.py").write_text(PRELUDE + program + "show(optimizer.weights)\n")
-
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
-
-    assert (died.status, again.status) == (-9, 0), died.err + again.err
-    assert "will not have them" not in died.err
-    assert "resuming" in again.err
-    assert again.out == whole.out

@@ -13,7 +13,7 @@ import pytest
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import TENSORFLOW
-from tests.e2e.runs import detrain
+from tests.e2e.runs import compared, detrain
 
 PRELUDE = (
     TENSORFLOW
@@ -1166,13 +1166,9 @@ print(weights.numpy().tobytes().hex())
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_an_object_that_says_of_any_attribute_what_it_likes(every: str, server: Server, tmp_path: Path) -> None:
     """Its class was asked for, too, which is no class then: *detrain itself failed* in a port of Torch's L-BFGS."""
-    (tmp_path / "program.py").write_text(PRELUDE + LYING)
 
-    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    killed = server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
-    again = server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    whole, _, again = compared(server, tmp_path, PRELUDE + LYING, every=every, at="2:1", whole="run")
 
-    assert (whole.status, killed.status, again.status) == (0, -9, 0), killed.err + again.err
     assert again.out == whole.out
 
 
@@ -1203,13 +1199,9 @@ def test_what_a_module_of_the_programs_calls_built_comes_back(server: Server, tm
     """It was left out as Keras's own, for any class of a library's: an optimizer made its slots
     once more, in silence.
     """
-    (tmp_path / "program.py").write_text(PRELUDE + BUILT)
 
-    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    killed = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    again = server.detrain("run", "program.py", cwd=tmp_path)
+    whole, _, again = compared(server, tmp_path, PRELUDE + BUILT, at="2:1", whole="run")
 
-    assert (whole.status, killed.status, again.status) == (0, -9, 0), again.err
     assert again.out == whole.out
 
 
@@ -1304,13 +1296,8 @@ for name, shape in tf.train.list_variables("best"):
 
 def test_a_checkpoint_of_tensorflow_holds_what_it_had_when_the_run_was_resumed(server: Server, tmp_path: Path) -> None:
     """It makes its counter as it is first saved; so a resumed run, that has not saved it yet, wrote another file."""
-    (tmp_path / "program.py").write_text(CHECKPOINTS)
-    whole = server.bare("program.py", cwd=tmp_path)
-    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+    whole, _, run = compared(server, tmp_path, CHECKPOINTS, at="1", whole="bare")
 
-    run = server.detrain("run", "program.py", cwd=tmp_path)
-
-    assert run.status == 0, run.err
     assert "saved/save_counter" in whole.out
     assert run.out == whole.out
 
@@ -1421,13 +1408,8 @@ def test_a_function_that_reads_what_the_loop_sets_is_traced_as_it_was(
 
     One that is given an object is traced when called.
     """
-    (tmp_path / "program.py").write_text(read_program(*READ_IN_TRACES[name], objects))
-    whole = server.bare("program.py", cwd=tmp_path)
-    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
+    whole, _, run = compared(server, tmp_path, read_program(*READ_IN_TRACES[name], objects), at="1", whole="bare")
 
-    run = server.detrain("run", "program.py", cwd=tmp_path)
-
-    assert run.status == 0, run.err
     assert run.out.splitlines() == whole.out.splitlines()[1:]
     assert "not captured" not in run.err
 
@@ -1478,14 +1460,7 @@ for epoch in range(3):
 @pytest.mark.parametrize(("model", "given"), [("keras.Sequential([Dense(1)])", ""), ("Dense(1)", "lambda: 0")])
 def test_a_function_that_is_given_a_set_and_builds_a_model(server: Server, tmp_path: Path, model: str, given: str) -> None:
     """Refused at first: a set could not be described, and first values that are restored are not traced again."""
-    (tmp_path / "program.py").write_text(GIVEN_A_SET.format(model=model, given=given))
-    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
-    assert server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
-
-    run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
-
-    assert run.status == 0, run.err
-    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
+    compared(server, tmp_path, GIVEN_A_SET.format(model=model, given=given), every="1b", at="1")
 
 
 COMPILES_LATER = """

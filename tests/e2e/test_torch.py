@@ -17,6 +17,7 @@ import pytest
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
+from tests.e2e.runs import compared
 from tests.programs_marks import TORCH
 
 FAST = ("body_draws", "gan", "reused_name", "trainer_class")
@@ -91,17 +92,11 @@ def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(to
         "import importlib\ndef __getattr__(name):\n    return getattr(importlib.import_module('lazylib.modes'), name)\n"
     )
     (package / "modes.py").write_text("import enum\nclass Mode(enum.Enum):\n    FAST = 1\n")
-    (tmp_path / "program.py").write_text(MADE_IN_LOOP)
-    home = ("run", "--every", "2b", "--ckpt", "home", "program.py")
     path = {"PYTHONPATH": str(package.parent)}
 
-    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path, **path)
-    torch_server.detrain(*home, cwd=tmp_path, DIE_AT="2:3", **path)
-    resumed = torch_server.detrain(*home, cwd=tmp_path, **path)
+    _, _, resumed = compared(torch_server, tmp_path, MADE_IN_LOOP, "--ckpt", "home", every="2b", at="2:3", whole="run", **path)
 
-    assert resumed.status == 0, resumed.err
     assert "not captured" not in resumed.err
-    assert resumed.last_line() == whole.last_line()
 
 
 PERSISTENT = """\
@@ -141,13 +136,7 @@ def test_workers_that_live_on_under_a_progress_bar_are_those_that_the_loader_kee
 ) -> None:
     """The resumed run gave the loader other workers than the bar went over, for the epochs behind."""
     pytest.importorskip("tqdm")
-    (tmp_path / "program.py").write_text(PERSISTENT)
-    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
-    resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
-
-    assert resumed.status == 0, resumed.err
-    assert resumed.last_line() == whole.last_line()
+    compared(torch_server, tmp_path, PERSISTENT, every="3b", at=death, whole="run")
 
 
 ONE_AHEAD = """\
@@ -194,15 +183,10 @@ def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
     pytest.importorskip("tqdm")
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "ahead.py").write_text(ONE_AHEAD)
-    (tmp_path / "program.py").write_text(DRAWS_AHEAD.replace("MADE", made))
-    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
-    killed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
-    resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+    _, killed, resumed = compared(torch_server, tmp_path, DRAWS_AHEAD.replace("MADE", made), every="3b", at=death)
 
     assert "REFUSED" not in killed.err
     assert f"at {death[0]}:" in resumed.err
-    assert resumed.status == 0, resumed.err
-    assert resumed.last_line() == whole.last_line()
 
 
 UNDER_A_BAR = """\
@@ -249,13 +233,15 @@ def test_a_loader_under_a_progress_bar_is_set_to_its_position(
 ) -> None:
     """Its batches were loaded again: the bar's generator has no position."""
     pytest.importorskip("tqdm")
-    (tmp_path / "program.py").write_text(UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header))
-    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path)
-    for death in ("1:72", ""):
-        resumed = torch_server.detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT=death)
+    _, _, resumed = compared(
+        torch_server,
+        tmp_path,
+        UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header),
+        every="3b",
+        at="1:72",
+        is_tail=True,
+    )
 
-    assert resumed.status == 0, resumed.err
-    assert resumed.out == whole.out[-len(resumed.out) :]
     assert "at 1:4" in resumed.err
     assert ("nothing is loaded again" in resumed.err) is is_sought
 
@@ -367,11 +353,9 @@ LOOPS = {"for": "for self.epoch in range(epochs):", "while": "while self.epoch <
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_an_engine_that_has_another_validate_is_one_phase(loop: str, every: str, torch_server: Server, tmp_path: Path) -> None:
     """Both run the same loops. Each validation was a phase of its own, so that `--every 1` never saved."""
-    (tmp_path / "engine.py").write_text(ENGINE.format(loop=LOOPS[loop]))
-    whole = torch_server.bare("engine.py", cwd=tmp_path)
-
-    for death in ("15", "34", ""):
-        last = torch_server.detrain("run", "--every", every, "engine.py", cwd=tmp_path, DIE_AT=death)
+    whole, _, last = compared(
+        torch_server, tmp_path, ENGINE.format(loop=LOOPS[loop]), every=every, at=("15", "34"), name="engine.py", whole="bare"
+    )
 
     assert f"resuming engine at 3:{'0' if every == '1' else '3'} " in last.err
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
@@ -423,11 +407,15 @@ def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
 ) -> None:
     """As ultralytics, timm and others keep their workers. It was refused at each resume where its orders are seeded by
     the generator of the bodies, and a warning advised `--every 1`."""
-    (tmp_path / "repeats.py").write_text(REPEATED.format(workers=workers, generator=generator))
-    whole = torch_server.bare("repeats.py", cwd=tmp_path)
-
-    for death in ("9", "15", ""):
-        last = torch_server.detrain("run", "--every", every, "repeats.py", cwd=tmp_path, DIE_AT=death)
+    whole, _, last = compared(
+        torch_server,
+        tmp_path,
+        REPEATED.format(workers=workers, generator=generator),
+        every=every,
+        at=("9", "15"),
+        name="repeats.py",
+        whole="bare",
+    )
 
     assert "resuming repeats at 2:" in last.err
     assert "warning" not in last.err
@@ -675,16 +663,10 @@ def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, to
     package.mkdir(parents=True)
     (package / "store.py").write_text(STORE)
     (package / "__init__.py").write_text("from storelib.store import Inference\n")
-    (tmp_path / "program.py").write_text(INFERS)
     path = {"PYTHONPATH": str(package.parent)}
-    home = ("run", "--every", every, "program.py")
-    whole = torch_server.detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
-
-    died = torch_server.detrain(*home, cwd=tmp_path, DIE_AT="2:5", **path)
-    resumed = torch_server.detrain(*home, cwd=tmp_path, **path)
+    _, died, _ = compared(torch_server, tmp_path, INFERS, every=every, at="2:5", **path)
 
     assert "not captured" not in died.err
-    assert (resumed.status, resumed.last_line()) == (0, whole.last_line()), resumed.err
 
 
 TRAINER = """\

@@ -13,6 +13,7 @@ from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import Twice, goes_back
+from tests.e2e.runs import compared
 
 
 @pytest.fixture
@@ -71,16 +72,11 @@ def test_the_loop_of_weights_that_are_plain_tensors_is_found(server: Server, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_weights_that_are_plain_tensors_are_found_and_exact(compiled: bool, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(TENSORS.replace("STEP", "@tf.function" if compiled else ""))
-    whole = server.bare("program.py", cwd=tmp_path)
+    _, _, resumed = compared(
+        server, tmp_path, TENSORS.replace("STEP", "@tf.function" if compiled else ""), every="2b", at="3:64", whole="bare"
+    )
 
-    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="3:64")
-    resumed = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
-
-    assert (died.status, resumed.status) == (-9, 0), died.err + resumed.err
     assert "resuming program at 3:" in resumed.err
-    assert whole.status == 0
-    assert resumed.last_line() == whole.last_line()
 
 
 GENERATOR = (

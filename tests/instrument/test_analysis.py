@@ -47,7 +47,7 @@ def found(structure: Structure, folder: Path) -> list[Found]:
 def check(folder: Path, **files: str) -> Structure:
     """Analyse `main` with the other files beside it, and compare with the markers."""
     for name, text in files.items():
-        path = folder / f"{name.replace('__in__', '/')}.py"
+        path = folder / (name if name.endswith(".py") else f"{name}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text), "utf-8")
     structure = analyse(folder / "main.py")
@@ -68,6 +68,495 @@ def train_step(x, y):
 
 def with_step(program: str, decorator: str = "@tf.function") -> str:
     return f"import tensorflow as tf\n{decorator}{STEP}\n{textwrap.dedent(program)}"
+
+
+PROGRAMS = {
+    "a distributed step around the step is the update": """
+#plain step
+@tf.function
+def distributed_step(x, y):
+    return strategy.reduce("sum", strategy.run(train_step, args=(x, y)), axis=None)
+
+with strategy.scope():
+    for epoch in range(3): #E1
+        for x, y in dataset: #B1
+            distributed_step(x, y) #U1
+""",
+    "train on batch is the update": """
+model.compile("sgd", "mse")
+for e in range(epochs): #E1
+    for b in range(len(files) // 2): #B1
+        x, y = dataset.slide_seq2seq_batch(2, 64) #L1
+        result = model.train_on_batch(x, y) #U1
+        if b % 100 == 0:
+            eval_x, eval_y = dataset.slide_seq2seq_batch(2, 64, "eval")
+""",
+    "an update in the loop itself is found": """
+def main():
+    for epoch in range(3): #E1
+        for step, (x, y) in enumerate(train_dataset): #B1
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y, model(x, training=True))
+            grads = tape.gradient(loss, model.trainable_weights)
+            optimizer.apply_gradients(zip(grads, model.trainable_weights)) #U1
+            metric.update_state(y, loss)
+        for x, y in validation:
+            metric.update_state(y, model(x))
+main()
+""",
+    "keras optimizers may apply": """
+for epoch in range(3): #E1
+    for x in data: #B1
+        opt.apply(gradients(x), weights) #U1
+    for x in validation:
+        transform.apply(x)
+""",
+    "methods of a trainer are followed": """
+class Trainer:
+    def __init__(self):
+        self.train_step = tf.function(self._train_step)
+
+    def _train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.loss(y, self.model(x))
+        grads = tape.gradient(loss, self.model.trainable_variables)
+        self.optimizer.apply_gradients(zip(grads, self.model.trainable_variables))
+
+    def test_step(self, batch):
+        return self.loss(batch[1], self.model(batch[0]))
+
+    def train_epoch(self):
+        for batch in self.loader: #B1
+            self.train_step(batch) #U1
+
+    def evaluate(self):
+        for batch in self.validation:
+            self.test_step(batch)
+
+    def train(self):
+        for epoch in range(self.epochs): #E1
+            self.train_epoch()
+            self.evaluate()
+
+Trainer().train()
+""",
+    "a strategy may run a method": """
+class Trainer:
+    def step(self, x):
+        self.optimizer.minimize(self.loss, x)
+
+    def train(self):
+        for epoch in range(3): #E1
+            for x in self.data: #B1
+                self.strategy.run(self.step, args=(x,)) #U1
+""",
+    # The loop over validation data was taken for one that trains: the trainer has a `run` of its own.
+    "what a strategy runs is not the run of the program": """
+class Trainer:
+    def step(self, x):
+        self.optimizer.minimize(self.loss, x)
+
+    def check(self, x):
+        self.model(x)
+
+    def validate(self):
+        for x in self.held_out:
+            self.strategy.run(self.check, args=(x,))
+
+    def run(self):
+        for epoch in range(3): #E1
+            for x in self.data: #B1
+                self.strategy.run(self.step, args=(x,)) #U1
+            self.validate()
+""",
+    "the epoch loop may be two calls away": """
+#step
+def one_epoch(data):
+    for x, y in data: #B1
+        train_step(x, y) #U1
+
+def train_and_evaluate(data):
+    one_epoch(data)
+    for x, y in data:
+        model(x)
+
+for epoch in range(3): #E1
+    train_and_evaluate(data)
+""",
+    "packages beside the program are read": """
+from lib.training import engine
+
+for epoch in range(3): #E1
+    engine.train_one_epoch(loader)
+#file lib/__init__.py
+
+#file lib/training/__init__.py
+
+#file lib/training/engine.py
+from ..steps import train_step
+
+def train_one_epoch(loader):
+    for x, y in loader: #B1
+        train_step(x, y) #U1
+#file lib/steps.py
+#step
+
+""",
+    "a loop that warms up is a nest of its own only if it updates": """
+#step
+for x, y in dataset.take(1):
+    model(x)
+for variable in model.variables:
+    print(variable)
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        train_step(x, y) #U1
+""",
+    "a loop over gradients is no batch loop": """
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x))
+        grads = tape.gradient(loss, model.trainable_variables)
+        clipped = []
+        for g in grads:
+            clipped.append(tf.clip_by_norm(g, 1.0))
+        for g, v in zip(clipped, model.trainable_variables):
+            optimizer.apply_gradients([(g, v)]) #U1
+""",
+    "a loop over optimizers under one tape is no batch loop": """
+for epoch in range(3): #E1
+    for step in range(9): #B1
+        x, y = random_batch(data) #L1
+        with tf.GradientTape(persistent=True) as tape:
+            loss = loss_fn(y, model(x))
+        for layers, optimizer in ((lower, first), (upper, second)):
+            weights = [weight for layer in layers for weight in layer.trainable_variables]
+            gradients = tape.gradient(loss, weights)
+            optimizer.apply_gradients(zip(gradients, weights)) #U1
+        del tape
+""",
+    "a loop that steps several optimizers is a part of the step": """
+for epoch in range(3): #E1
+    for x, y in loader: #B1
+        for net, opt, losses in zip(nets, optimizers, all_losses):
+            loss = loss_fn(net(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step() #U1
+            losses.append(loss.item())
+""",
+    "a loop over batches is one whatever its loader is called": """
+for epoch in range(3): #E1
+    for options in opt_loader: #B1
+        loss_fn(net(options), 0).backward()
+        optimizer.step(options) #U1
+""",
+    "a loop over optimizers around whole trainings is none": """
+for seed in range(2):
+    for net, optimizer in zip(nets, optimizers): #E1
+        for x, y in loader: #B1
+            loss_fn(net(x), y).backward()
+            optimizer.step() #U1
+""",
+    "a loop that enters a tape which was made before it is a batch loop": """
+tape = tf.GradientTape(persistent=True)
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        with tape:
+            loss = loss_fn(y, model(x))
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights)) #U1
+        tape.reset()
+""",
+    "a loop over gradients in a step is no batch loop": """
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x))
+    grads = tape.gradient(loss, model.trainable_variables)
+    for g, v in zip(grads, model.trainable_variables):
+        optimizer.apply_gradients([(g, v)])
+
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        train_step(x, y) #U1
+""",
+    "gradient descent by hand is an update": """
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x))
+        dw, db = tape.gradient(loss, [w, b])
+        w.assign_sub(0.1 * dw) #U1
+        b.assign_sub(0.1 * db)
+    for x in validation:
+        average.assign_sub(x)
+""",
+    "gradient descent by hand in a loop over variables is an update": """
+@tf.function
+def gradients_of(x): ...
+
+def train(x):
+    grads = tape.gradient(loss_of(x), weights)
+    for w, g in zip(weights, grads):
+        w.assign_sub(rate * g)
+
+for epoch in range(3): #E1
+    for x in dataset: #B1
+        train(x) #U1
+""",
+    "where nothing takes gradients what sets weights is an update": """
+for layer, values in zip(model.layers, saved):
+    layer.set_weights(values)
+for name in names:
+    layer = model.get_layer(name)
+    layer.kernel.assign(values[name])
+
+def move(centre, x): ...
+
+for epoch in range(3): #E1
+    for x in data: #B1
+        centres.assign(move(centres, x)) #U1
+""",
+    "where something takes gradients what sets weights is none": """
+for step in range(3):
+    centres.assign(0.9 * centres)
+model.fit(data)
+""",
+    "loops of compiled functions are no batch loops": """
+#step
+@tf.function(jit_compile=True)
+def several(iterator):
+    for _ in tf.range(10):
+        train_step(*next(iterator))
+
+def more(iterator):
+    for _ in tf.range(10):
+        train_step(*next(iterator))
+
+more_compiled = tf.function(more)
+for epoch in range(3): #E1
+    for step in range(10): #B1
+        several(iterator) #U1
+        more_compiled(iterator)
+""",
+    "two optimizers update in one nest": """
+@tf.function
+def train_step(images):
+    noise = tf.random.normal([16, 100])
+    with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
+        losses = loss_of(generator(noise), images)
+    generator_optimizer.apply_gradients(zip(gen_tape.gradient(losses, g), g))
+    discriminator_optimizer.apply_gradients(zip(disc_tape.gradient(losses, d), d))
+
+def train(dataset, epochs):
+    for epoch in range(epochs): #E1
+        for image_batch in dataset: #B1
+            train_step(image_batch) #U1
+train(data, 50)
+""",
+    "a gan by train on batch has one nest": """
+for epoch in range(3): #E1
+    for i in range(n_batches): #B1
+        real = data[i * 16:(i + 1) * 16] #L1
+        noise = np.random.normal(0, 1, (16, 100))
+        fake = generator.predict(noise)
+        d_loss = discriminator.train_on_batch(real, ones) #U1
+        g_loss = gan.train_on_batch(noise, ones)
+""",
+    "a step that trains its critic in a loop is a step": """
+class Gan:
+    def train_step(self, real):
+        for i in range(self.d_steps):
+            noise = tf.random.normal([16, 100])
+            loss = self.critic_loss(real, noise)
+            self.d_optimizer.apply_gradients(zip(self.gradients(loss), self.d.trainable_variables))
+        self.g_optimizer.apply_gradients(zip(self.generator_gradients(), self.g.trainable_variables))
+    def train(self, data):
+        for epoch in range(3): #E1
+            for real in data: #B1
+                self.train_step(real) #U1
+""",
+    "a function that builds with one step and then trains is no step": """
+#step
+def train(data, seed):
+    train_step(*data[0])
+    for i in range(100): #B1
+        x, y = next_batch(data, i) #L1
+        train_step(x, y) #U1
+for seed in range(3): #E1
+    train(load(), seed)
+""",
+    "noise beside a batch from the header is no load": """
+#step
+for epoch in range(3): #E1
+    for x, y in dataset: #B1
+        noise = tf.random.normal([16, 100])
+        x = tf.cast(x, "float32")
+        train_step(x + noise, y) #U1
+""",
+    "a step after accumulated gradients is a batch": """
+for epoch in range(3): #E1
+    for step in range(steps): #B1
+        total = zeros()
+        for micro in range(4):
+            x, y = next(iterator)
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y, model(x))
+            total = add(total, tape.gradient(loss, weights))
+        optimizer.apply_gradients(zip(total, weights)) #U1
+""",
+    "an update every few batches is in the batch loop": """
+for epoch in range(3): #E1
+    for i, (x, y) in enumerate(dataset): #B1
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x))
+        total = add(total, tape.gradient(loss, weights))
+        if i % 4 == 3:
+            optimizer.apply_gradients(zip(total, weights)) #U1
+            total = zeros()
+""",
+    "folds stand outside the epochs": """
+#step
+for fold, (train, test) in enumerate(folds.split(data)):
+    model = make_model()
+    for epoch in range(3): #E1
+        for x, y in batches(train): #B1
+            train_step(x, y) #U1
+        for x, y in batches(test):
+            model(x)
+""",
+    "a step that is defined in the loop over folds runs where it is called": """
+for fold in range(5):
+    def step(x):
+        optimizer.apply_gradients(pairs(x))
+    for epoch in range(3): #E1
+        for x in data: #B1
+            step(x) #U1
+""",
+    "a critic trained in a loop of its own is a part of the body": """
+for epoch in range(3): #E1
+    for batch in dataset: #B1
+        for _ in range(5):
+            critic.train_on_batch(batch) #U1
+        generator.train_on_batch(noise())
+""",
+    "two phases are two nests": """
+#step
+for epoch in range(3): #E1
+    for x, y in pretraining: #B1
+        train_step(x, y) #U1
+model.trainable = True
+epoch = 0
+while epoch < 5: #E2
+    for x, y in dataset: #B2
+        train_step(x, y) #U2
+    epoch += 1
+""",
+    "one batch loop may have several epoch loops": """
+#step
+def search(rate):
+    for x, y in dataset: #B1 #B2
+        train_step(x, y) #U1 #U2
+
+for rate in (0.1, 0.2): #E1
+    search(rate)
+for rate in (0.3, 0.4): #E2
+    search(rate)
+""",
+    "a step and a training function of one name are told apart": """
+class Agent:
+    def train(self, batch):
+        self.optimizer.apply_gradients(self.gradients(batch))
+
+def train(agent):
+    for episode in range(3): #E1
+        for t in range(100): #B1
+            batch = memory.sample(32) #L1
+            agent.train(batch) #U1
+train(Agent())
+""",
+    "the step of a schedule is no update": """
+for i in range(3):
+    scheduler.step()
+    lr_scheduler.step(i)
+""",
+    # Optax's `freezing_parameters` begins its optimizer anew in the middle; a resume compared its state as a batch.
+    "what turns carry on and begin anew now and then is no load": """
+import torch
+for i in range(9): #B1
+    if i == 4:
+        mask = {"bias": True}
+        state = begin(net, mask)
+    loss = model(x, state)
+    loss.backward()
+    state = advance(state)
+    optimizer.step() #U1
+""",
+    "a batch flows into a loss that is an attribute": """
+import torch
+class Trainer:
+    def run(self):
+        while True: #B1
+            try:
+                batch = next(data_iter) #L1
+            except StopIteration:
+                data_iter = iter(train_loader)
+                batch = next(data_iter)
+            batch = [t.to(self.device) for t in batch]
+            x, y = batch
+            logits, self.loss = model(x, y)
+            self.loss.backward()
+            self.optimizer.step() #U1
+""",
+    "a batch may be loaded in the call that updates": """
+#step
+for i in range(3): #B1
+    train_step(*next(it)) #L1 #U1
+""",
+    "loops over seeds and folds stay outside": """
+#step
+for fold in range(5):
+    for train, test in splits(fold): #E1
+        for x, y in data: #B1
+            train_step(x, y) #U1
+""",
+    "the load is found where the update is in the block of the tape": """
+for step in range(100): #E1
+    for _ in range(10): #B1
+        x, y = next(source) #L1
+        x = tf.cast(x, tf.float32)
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x), y)
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables)) #U1
+""",
+    "noise is the load where there is no other": """
+#step
+for step in range(100): #B1
+    x = tf.random.normal([32, 8]) #L1
+    train_step(x, x) #U1
+""",
+}
+"""By what they show: programs, marked. `#step` stands for a compiled step `train_step`, `#plain step` for one that is
+not; `#file` begins another file."""
+
+
+def written(text: str) -> dict[str, str]:
+    """Return the files of a program of the table."""
+    files = {"main.py": ""}
+    for part in re.split(r"^#file ", "main.py\n" + text.lstrip("\n"), flags=re.M):
+        name, _, content = part.partition("\n")
+        for mark, decorator in (("#step\n", "@tf.function"), ("#plain step\n", "")):
+            content = with_step(content.removeprefix(mark), decorator) if content.startswith(mark) else content
+        files[name] = content
+    return files
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_loops_that_train_and_where_they_load_and_update_are_found(name: str, tmp_path: Path) -> None:
+    check(tmp_path, **written(PROGRAMS[name]))
 
 
 # Where the update is.
@@ -147,149 +636,6 @@ for epoch in range(3): #E1
     )
 
 
-def test_a_distributed_step_around_the_step_is_the_update(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step(
-            """
-            @tf.function
-            def distributed_step(x, y):
-                return strategy.reduce("sum", strategy.run(train_step, args=(x, y)), axis=None)
-
-            with strategy.scope():
-                for epoch in range(3): #E1
-                    for x, y in dataset: #B1
-                        distributed_step(x, y) #U1
-            """,
-            "",
-        ),
-    )
-
-
-def test_train_on_batch_is_the_update(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        model.compile("sgd", "mse")
-        for e in range(epochs): #E1
-            for b in range(len(files) // 2): #B1
-                x, y = dataset.slide_seq2seq_batch(2, 64) #L1
-                result = model.train_on_batch(x, y) #U1
-                if b % 100 == 0:
-                    eval_x, eval_y = dataset.slide_seq2seq_batch(2, 64, "eval")
-        """,
-    )
-
-
-def test_an_update_in_the_loop_itself_is_found(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        def main():
-            for epoch in range(3): #E1
-                for step, (x, y) in enumerate(train_dataset): #B1
-                    with tf.GradientTape() as tape:
-                        loss = loss_fn(y, model(x, training=True))
-                    grads = tape.gradient(loss, model.trainable_weights)
-                    optimizer.apply_gradients(zip(grads, model.trainable_weights)) #U1
-                    metric.update_state(y, loss)
-                for x, y in validation:
-                    metric.update_state(y, model(x))
-        main()
-        """,
-    )
-
-
-def test_keras_optimizers_may_apply(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for x in data: #B1
-                opt.apply(gradients(x), weights) #U1
-            for x in validation:
-                transform.apply(x)
-        """,
-    )
-
-
-def test_methods_of_a_trainer_are_followed(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        class Trainer:
-            def __init__(self):
-                self.train_step = tf.function(self._train_step)
-
-            def _train_step(self, batch):
-                x, y = batch
-                with tf.GradientTape() as tape:
-                    loss = self.loss(y, self.model(x))
-                grads = tape.gradient(loss, self.model.trainable_variables)
-                self.optimizer.apply_gradients(zip(grads, self.model.trainable_variables))
-
-            def test_step(self, batch):
-                return self.loss(batch[1], self.model(batch[0]))
-
-            def train_epoch(self):
-                for batch in self.loader: #B1
-                    self.train_step(batch) #U1
-
-            def evaluate(self):
-                for batch in self.validation:
-                    self.test_step(batch)
-
-            def train(self):
-                for epoch in range(self.epochs): #E1
-                    self.train_epoch()
-                    self.evaluate()
-
-        Trainer().train()
-        """,
-    )
-
-
-def test_a_strategy_may_run_a_method(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        class Trainer:
-            def step(self, x):
-                self.optimizer.minimize(self.loss, x)
-
-            def train(self):
-                for epoch in range(3): #E1
-                    for x in self.data: #B1
-                        self.strategy.run(self.step, args=(x,)) #U1
-        """,
-    )
-
-
-def test_what_a_strategy_runs_is_not_the_run_of_the_program(tmp_path: Path) -> None:
-    """The loop over validation data was taken for one that trains: the trainer has a `run` of its own."""
-    check(
-        tmp_path,
-        main="""
-        class Trainer:
-            def step(self, x):
-                self.optimizer.minimize(self.loss, x)
-
-            def check(self, x):
-                self.model(x)
-
-            def validate(self):
-                for x in self.held_out:
-                    self.strategy.run(self.check, args=(x,))
-
-            def run(self):
-                for epoch in range(3): #E1
-                    for x in self.data: #B1
-                        self.strategy.run(self.step, args=(x,)) #U1
-                    self.validate()
-        """,
-    )
-
-
 def test_the_epoch_loop_may_be_in_another_module_than_the_batch_loop(tmp_path: Path) -> None:
     structure = check(
         tmp_path,
@@ -317,47 +663,6 @@ def test_the_epoch_loop_may_be_in_another_module_than_the_batch_loop(tmp_path: P
     )
 
     assert structure.nests[0].batch_loop.function == "train_one_epoch"
-
-
-def test_the_epoch_loop_may_be_two_calls_away(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        def one_epoch(data):
-            for x, y in data: #B1
-                train_step(x, y) #U1
-
-        def train_and_evaluate(data):
-            one_epoch(data)
-            for x, y in data:
-                model(x)
-
-        for epoch in range(3): #E1
-            train_and_evaluate(data)
-        """),
-    )
-
-
-def test_packages_beside_the_program_are_read(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        from lib.training import engine
-
-        for epoch in range(3): #E1
-            engine.train_one_epoch(loader)
-        """,
-        lib__in____init__="",
-        lib__in__training__in____init__="",
-        lib__in__training__in__engine="""
-        from ..steps import train_step
-
-        def train_one_epoch(loader):
-            for x, y in loader: #B1
-                train_step(x, y) #U1
-        """,
-        lib__in__steps=with_step(""),
-    )
 
 
 def test_a_module_in_a_package_finds_the_package_by_its_own_name(tmp_path: Path) -> None:
@@ -398,73 +703,6 @@ def test_of_a_program_that_is_installed_its_own_package_alone_is_read(tmp_path: 
 # Which loop is the batch loop.
 
 
-def test_a_loop_that_warms_up_is_a_nest_of_its_own_only_if_it_updates(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for x, y in dataset.take(1):
-            model(x)
-        for variable in model.variables:
-            print(variable)
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                train_step(x, y) #U1
-        """),
-    )
-
-
-def test_a_loop_over_gradients_is_no_batch_loop(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                with tf.GradientTape() as tape:
-                    loss = loss_fn(y, model(x))
-                grads = tape.gradient(loss, model.trainable_variables)
-                clipped = []
-                for g in grads:
-                    clipped.append(tf.clip_by_norm(g, 1.0))
-                for g, v in zip(clipped, model.trainable_variables):
-                    optimizer.apply_gradients([(g, v)]) #U1
-        """,
-    )
-
-
-def test_a_loop_over_optimizers_under_one_tape_is_no_batch_loop(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for step in range(9): #B1
-                x, y = random_batch(data) #L1
-                with tf.GradientTape(persistent=True) as tape:
-                    loss = loss_fn(y, model(x))
-                for layers, optimizer in ((lower, first), (upper, second)):
-                    weights = [weight for layer in layers for weight in layer.trainable_variables]
-                    gradients = tape.gradient(loss, weights)
-                    optimizer.apply_gradients(zip(gradients, weights)) #U1
-                del tape
-        """,
-    )
-
-
-def test_a_loop_that_steps_several_optimizers_is_a_part_of_the_step(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for x, y in loader: #B1
-                for net, opt, losses in zip(nets, optimizers, all_losses):
-                    loss = loss_fn(net(x), y)
-                    opt.zero_grad()
-                    loss.backward()
-                    opt.step() #U1
-                    losses.append(loss.item())
-        """,
-    )
-
-
 @pytest.mark.parametrize(
     ("header", "step"),
     [
@@ -486,345 +724,6 @@ def test_a_loop_that_steps_several_optimizers_is_known_by_its_names(header: str,
     )
 
 
-def test_a_loop_over_batches_is_one_whatever_its_loader_is_called(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for options in opt_loader: #B1
-                loss_fn(net(options), 0).backward()
-                optimizer.step(options) #U1
-        """,
-    )
-
-
-def test_a_loop_over_optimizers_around_whole_trainings_is_none(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for seed in range(2):
-            for net, optimizer in zip(nets, optimizers): #E1
-                for x, y in loader: #B1
-                    loss_fn(net(x), y).backward()
-                    optimizer.step() #U1
-        """,
-    )
-
-
-def test_a_loop_that_enters_a_tape_which_was_made_before_it_is_a_batch_loop(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        tape = tf.GradientTape(persistent=True)
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                with tape:
-                    loss = loss_fn(y, model(x))
-                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights)) #U1
-                tape.reset()
-        """,
-    )
-
-
-def test_a_loop_over_gradients_in_a_step_is_no_batch_loop(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        def train_step(x, y):
-            with tf.GradientTape() as tape:
-                loss = loss_fn(y, model(x))
-            grads = tape.gradient(loss, model.trainable_variables)
-            for g, v in zip(grads, model.trainable_variables):
-                optimizer.apply_gradients([(g, v)])
-
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                train_step(x, y) #U1
-        """,
-    )
-
-
-def test_gradient_descent_by_hand_is_an_update(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                with tf.GradientTape() as tape:
-                    loss = loss_fn(y, model(x))
-                dw, db = tape.gradient(loss, [w, b])
-                w.assign_sub(0.1 * dw) #U1
-                b.assign_sub(0.1 * db)
-            for x in validation:
-                average.assign_sub(x)
-        """,
-    )
-
-
-def test_gradient_descent_by_hand_in_a_loop_over_variables_is_an_update(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        @tf.function
-        def gradients_of(x): ...
-
-        def train(x):
-            grads = tape.gradient(loss_of(x), weights)
-            for w, g in zip(weights, grads):
-                w.assign_sub(rate * g)
-
-        for epoch in range(3): #E1
-            for x in dataset: #B1
-                train(x) #U1
-        """,
-    )
-
-
-def test_where_nothing_takes_gradients_what_sets_weights_is_an_update(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for layer, values in zip(model.layers, saved):
-            layer.set_weights(values)
-        for name in names:
-            layer = model.get_layer(name)
-            layer.kernel.assign(values[name])
-
-        def move(centre, x): ...
-
-        for epoch in range(3): #E1
-            for x in data: #B1
-                centres.assign(move(centres, x)) #U1
-        """,
-    )
-
-
-def test_where_something_takes_gradients_what_sets_weights_is_none(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for step in range(3):
-            centres.assign(0.9 * centres)
-        model.fit(data)
-        """,
-    )
-
-
-def test_loops_of_compiled_functions_are_no_batch_loops(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step(
-            """
-            @tf.function(jit_compile=True)
-            def several(iterator):
-                for _ in tf.range(10):
-                    train_step(*next(iterator))
-
-            def more(iterator):
-                for _ in tf.range(10):
-                    train_step(*next(iterator))
-
-            more_compiled = tf.function(more)
-            for epoch in range(3): #E1
-                for step in range(10): #B1
-                    several(iterator) #U1
-                    more_compiled(iterator)
-            """
-        ),
-    )
-
-
-def test_two_optimizers_update_in_one_nest(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        @tf.function
-        def train_step(images):
-            noise = tf.random.normal([16, 100])
-            with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
-                losses = loss_of(generator(noise), images)
-            generator_optimizer.apply_gradients(zip(gen_tape.gradient(losses, g), g))
-            discriminator_optimizer.apply_gradients(zip(disc_tape.gradient(losses, d), d))
-
-        def train(dataset, epochs):
-            for epoch in range(epochs): #E1
-                for image_batch in dataset: #B1
-                    train_step(image_batch) #U1
-        train(data, 50)
-        """,
-    )
-
-
-def test_a_gan_by_train_on_batch_has_one_nest(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for i in range(n_batches): #B1
-                real = data[i * 16:(i + 1) * 16] #L1
-                noise = np.random.normal(0, 1, (16, 100))
-                fake = generator.predict(noise)
-                d_loss = discriminator.train_on_batch(real, ones) #U1
-                g_loss = gan.train_on_batch(noise, ones)
-        """,
-    )
-
-
-def test_a_step_that_trains_its_critic_in_a_loop_is_a_step(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        class Gan:
-            def train_step(self, real):
-                for i in range(self.d_steps):
-                    noise = tf.random.normal([16, 100])
-                    loss = self.critic_loss(real, noise)
-                    self.d_optimizer.apply_gradients(zip(self.gradients(loss), self.d.trainable_variables))
-                self.g_optimizer.apply_gradients(zip(self.generator_gradients(), self.g.trainable_variables))
-            def train(self, data):
-                for epoch in range(3): #E1
-                    for real in data: #B1
-                        self.train_step(real) #U1
-        """,
-    )
-
-
-def test_a_function_that_builds_with_one_step_and_then_trains_is_no_step(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        def train(data, seed):
-            train_step(*data[0])
-            for i in range(100): #B1
-                x, y = next_batch(data, i) #L1
-                train_step(x, y) #U1
-        for seed in range(3): #E1
-            train(load(), seed)
-        """),
-    )
-
-
-def test_noise_beside_a_batch_from_the_header_is_no_load(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for epoch in range(3): #E1
-            for x, y in dataset: #B1
-                noise = tf.random.normal([16, 100])
-                x = tf.cast(x, "float32")
-                train_step(x + noise, y) #U1
-        """),
-    )
-
-
-def test_a_step_after_accumulated_gradients_is_a_batch(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for step in range(steps): #B1
-                total = zeros()
-                for micro in range(4):
-                    x, y = next(iterator)
-                    with tf.GradientTape() as tape:
-                        loss = loss_fn(y, model(x))
-                    total = add(total, tape.gradient(loss, weights))
-                optimizer.apply_gradients(zip(total, weights)) #U1
-        """,
-    )
-
-
-def test_an_update_every_few_batches_is_in_the_batch_loop(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for i, (x, y) in enumerate(dataset): #B1
-                with tf.GradientTape() as tape:
-                    loss = loss_fn(y, model(x))
-                total = add(total, tape.gradient(loss, weights))
-                if i % 4 == 3:
-                    optimizer.apply_gradients(zip(total, weights)) #U1
-                    total = zeros()
-        """,
-    )
-
-
-def test_folds_stand_outside_the_epochs(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for fold, (train, test) in enumerate(folds.split(data)):
-            model = make_model()
-            for epoch in range(3): #E1
-                for x, y in batches(train): #B1
-                    train_step(x, y) #U1
-                for x, y in batches(test):
-                    model(x)
-        """),
-    )
-
-
-def test_a_step_that_is_defined_in_the_loop_over_folds_runs_where_it_is_called(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for fold in range(5):
-            def step(x):
-                optimizer.apply_gradients(pairs(x))
-            for epoch in range(3): #E1
-                for x in data: #B1
-                    step(x) #U1
-        """,
-    )
-
-
-def test_a_critic_trained_in_a_loop_of_its_own_is_a_part_of_the_body(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for epoch in range(3): #E1
-            for batch in dataset: #B1
-                for _ in range(5):
-                    critic.train_on_batch(batch) #U1
-                generator.train_on_batch(noise())
-        """,
-    )
-
-
-def test_two_phases_are_two_nests(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for epoch in range(3): #E1
-            for x, y in pretraining: #B1
-                train_step(x, y) #U1
-        model.trainable = True
-        epoch = 0
-        while epoch < 5: #E2
-            for x, y in dataset: #B2
-                train_step(x, y) #U2
-            epoch += 1
-        """),
-    )
-
-
-def test_one_batch_loop_may_have_several_epoch_loops(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        def search(rate):
-            for x, y in dataset: #B1 #B2
-                train_step(x, y) #U1 #U2
-
-        for rate in (0.1, 0.2): #E1
-            search(rate)
-        for rate in (0.3, 0.4): #E2
-            search(rate)
-        """),
-    )
-
-
 def test_a_loop_over_steps_has_no_epoch_loop(tmp_path: Path) -> None:
     structure = check(
         tmp_path,
@@ -839,24 +738,6 @@ def test_a_loop_over_steps_has_no_epoch_loop(tmp_path: Path) -> None:
 
     assert structure.nests[0].batch_loop.kind == "while"
     assert structure.nests[0].loader == "next(iterator)"
-
-
-def test_a_step_and_a_training_function_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        class Agent:
-            def train(self, batch):
-                self.optimizer.apply_gradients(self.gradients(batch))
-
-        def train(agent):
-            for episode in range(3): #E1
-                for t in range(100): #B1
-                    batch = memory.sample(32) #L1
-                    agent.train(batch) #U1
-        train(Agent())
-        """,
-    )
 
 
 def test_an_async_loop_is_found_and_left_to_the_rewriter_to_refuse(tmp_path: Path) -> None:
@@ -965,10 +846,6 @@ def run(self):
     )
 
 
-def test_the_step_of_a_schedule_is_no_update(tmp_path: Path) -> None:
-    check(tmp_path, main="\nfor i in range(3):\n    scheduler.step()\n    lr_scheduler.step(i)\n")
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -981,46 +858,6 @@ def test_the_step_of_a_schedule_is_no_update(tmp_path: Path) -> None:
 )
 def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> None:
     check(tmp_path, main=f"import torch\nfor i in range(3): #B1\n    {body}\n    loss.backward()\n    optimizer.step() #U1\n")
-
-
-def test_what_turns_carry_on_and_begin_anew_now_and_then_is_no_load(tmp_path: Path) -> None:
-    """Optax's `freezing_parameters` begins its optimizer anew in the middle; a resume compared its state as a batch."""
-    check(
-        tmp_path,
-        main="""
-        import torch
-        for i in range(9): #B1
-            if i == 4:
-                mask = {"bias": True}
-                state = begin(net, mask)
-            loss = model(x, state)
-            loss.backward()
-            state = advance(state)
-            optimizer.step() #U1
-        """,
-    )
-
-
-def test_a_batch_flows_into_a_loss_that_is_an_attribute(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        import torch
-        class Trainer:
-            def run(self):
-                while True: #B1
-                    try:
-                        batch = next(data_iter) #L1
-                    except StopIteration:
-                        data_iter = iter(train_loader)
-                        batch = next(data_iter)
-                    batch = [t.to(self.device) for t in batch]
-                    x, y = batch
-                    logits, self.loss = model(x, y)
-                    self.loss.backward()
-                    self.optimizer.step() #U1
-        """,
-    )
 
 
 def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
@@ -1036,10 +873,6 @@ def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_pat
     )
 
     assert structure.nests[0].loader == "data[i]"
-
-
-def test_a_batch_may_be_loaded_in_the_call_that_updates(tmp_path: Path) -> None:
-    check(tmp_path, main=with_step("\nfor i in range(3): #B1\n    train_step(*next(it)) #L1 #U1\n"))
 
 
 # Programs without a nest.
@@ -1116,18 +949,6 @@ def test_a_loop_over_files_between_epochs_and_batches_is_no_epoch_loop_and_that_
     assert "goes over parts of the data" in structure.nests[0].remarks[0]
 
 
-def test_loops_over_seeds_and_folds_stay_outside(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for fold in range(5):
-            for train, test in splits(fold): #E1
-                for x, y in data: #B1
-                    train_step(x, y) #U1
-        """),
-    )
-
-
 def test_a_loop_in_a_train_step_that_only_fit_calls_is_no_batch_loop(tmp_path: Path) -> None:
     text = """
     class Gan(keras.Model):
@@ -1196,23 +1017,6 @@ def test_the_arguments_of_fit_that_matter_are_named(call: str, arguments: dict[s
     assert fit.function == call.partition("(")[0]
 
 
-def test_the_load_is_found_where_the_update_is_in_the_block_of_the_tape(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main="""
-        for step in range(100): #E1
-            for _ in range(10): #B1
-                x, y = next(source) #L1
-                x = tf.cast(x, tf.float32)
-                with tf.GradientTape() as tape:
-                    loss = loss_of(model(x), y)
-                    variables = model.trainable_variables
-                    gradients = tape.gradient(loss, variables)
-                    optimizer.apply_gradients(zip(gradients, variables)) #U1
-        """,
-    )
-
-
 @pytest.mark.parametrize("noise", ["tf.random.uniform([32, 8])", "rng.standard_normal((32, 8)) * 0.1", "np.random.randn(32, 8)"])
 def test_noise_that_is_drawn_after_the_batch_was_loaded_is_no_load(noise: str, tmp_path: Path) -> None:
     check(
@@ -1222,16 +1026,5 @@ def test_noise_that_is_drawn_after_the_batch_was_loaded_is_no_load(noise: str, t
             x = next(source) #L1
             y = {noise}
             train_step(x, y) #U1
-        """),
-    )
-
-
-def test_noise_is_the_load_where_there_is_no_other(tmp_path: Path) -> None:
-    check(
-        tmp_path,
-        main=with_step("""
-        for step in range(100): #B1
-            x = tf.random.normal([32, 8]) #L1
-            train_step(x, x) #U1
         """),
     )

@@ -49,10 +49,6 @@ def rewritten(source: str) -> str:
     return made.decode()
 
 
-def check(before: str, after: str) -> None:
-    assert rewritten(textwrap.dedent(before)) == textwrap.dedent(after)
-
-
 # What holds of every program.
 
 
@@ -102,48 +98,211 @@ def test_every_nest_gets_its_probes(program: LoopProgram) -> None:
 
 # Loop shapes, before and after.
 
+EDITS = {
+    "a loop over enumerate records its count": """
++ from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
+  import tensorflow as tf
 
-def test_a_loop_over_enumerate_records_its_count() -> None:
-    check(
-        """\
-        import tensorflow as tf
+- for epoch in range(3): #E
++ for epoch in epoch_loop(range(3)): #E
++     record_epoch(epoch)
+      print(epoch)
+-     for i, (x, y) in enumerate(loader): #B
++     for i, (x, y) in batch_loop(enumerate(loader)): #B
++         execute = record_batch(i)
++         if not execute:
++             continue
+          step(x, y) #U
+""",
+    "a loop over a dataset has no count to record": """
++ from detrain import batch_loop, record_batch  # put here by detrain
+- for x, y in dataset.shuffle(10).batch(2): #B
++ for x, y in batch_loop(dataset.shuffle(10).batch(2)): #B
++     execute = record_batch()
++     if not execute:
++         continue
+      step(x, y) #U
+""",
+    "a while loop over epochs is marked before it": """
++ from detrain import batch_loop, record_batch, record_epoch, record_phase  # put here by detrain
+  epoch = 0
++ record_phase()
+  while epoch < 3: #E
+      # count first
++     record_epoch()
+      epoch += 1
+-     for x in loader: #B
++     for x in batch_loop(loader): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          step(x) #U
+""",
+    "a while loop over batches announces its load": """
++ from detrain import record_batch, record_load, record_phase  # put here by detrain
+  def train():
++     record_phase()
+      while not done(): #B
+          # the next one
 
-        for epoch in range(3): #E
-            print(epoch)
-            for i, (x, y) in enumerate(loader): #B
-                step(x, y) #U
-        """,
-        """\
-        from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
-        import tensorflow as tf
++         record_load('x', 'y', 'z')
+          x, (y, *z) = loader.next() #L
++         execute = record_batch()
++         if not execute:
++             continue
+          step(x, y) #U
+      else:
+          print('end')
+""",
+    "a while loop without a load is recorded at its top": """
++ from detrain import record_batch, record_load, record_phase  # put here by detrain
++ record_phase()
+  while True: #B
++     record_load()
++     execute = record_batch()
++     if not execute:
++         continue
+      step() #U
+""",
+    "a load in the body comes before the probe": """
+- for i in range(3): #B
++ from detrain import batch_loop, record_batch  # put here by detrain
++ for i in batch_loop(range(3), "x", "y"): #B
+      x, y = loader.next()  # a comment #L
++     execute = record_batch(i)
++     if not execute:
++         continue
+      step(x, y) #U
+""",
+    "a load that may fail is tried before the probe": """
+- for i in range(3): #B
++ from detrain import batch_loop, record_batch  # put here by detrain
++ for i in batch_loop(range(3), "x", "y"): #B
+      try:
+          x, y = loader.next() #L
+      except StopIteration:
+          continue
++     execute = record_batch(i)
++     if not execute:
++         continue
+          # try the next
+      step(x, y) #U
+""",
+    "a generator with a load in the body keeps its parentheses": """
++ from detrain import batch_loop, record_batch  # put here by detrain
+- for i in (j for j in range(3)): #B
++ for i in batch_loop((j for j in range(3)), "x"): #B
+      x = load(i) #L
++     execute = record_batch()
++     if not execute:
++         continue
+      step(x) #U
+""",
+    "a load in the statement that updates has no place for a probe behind it": """
++ from detrain import batch_loop, record_batch  # put here by detrain
+- for i in range(3): #B
++ for i in batch_loop(range(3)): #B
++     execute = record_batch(i)
++     if not execute:
++         continue
+      step(next(it)) #L #U
+""",
+    "loops on one line with else are put on several": """
+- for epoch in range(3): train(epoch)  #E
++ from detrain import epoch_loop, record_batch, record_epoch, record_load  # put here by detrain
++ for epoch in epoch_loop(range(3)):  # detrain: one line 20
++     record_epoch(epoch)
++     train(epoch)  #E
+  else: print('end')
+- while True: step()  #B
++ while True:  # detrain: one line 20
++     record_load()
++     execute = record_batch()
++     if not execute:
++         continue
++     step()  #B
+  else: print('end')
+""",
+    "for with else keeps its else": """
++ from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
+- for epoch in range(3): #E
++ for epoch in epoch_loop(range(3)): #E
++     record_epoch(epoch)
+-     for x in loader: #B
++     for x in batch_loop(loader): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          if step(x): #U
+              break
+      else:
+          print('no break')
+  else:
+      print('end')
+""",
+    "a body that starts with a decorated function gets its probe before the decorator": """
++ from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
+- for epoch in range(3): #E
++ for epoch in epoch_loop(range(3)): #E
+      # compiled anew each epoch
 
-        for epoch in epoch_loop(range(3)): #E
-            record_epoch(epoch)
-            print(epoch)
-            for i, (x, y) in batch_loop(enumerate(loader)): #B
-                execute = record_batch(i)
-                if not execute:
-                    continue
-                step(x, y) #U
-        """,
-    )
++     record_epoch(epoch)
+      @tf.function
+      @other
+      def step(x): ...
+-     for x in loader: #B
++     for x in batch_loop(loader): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          step(x) #U
+""",
+    "several nests share one import and one epoch probe": """
++ from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
+- for epoch in range(3): #E
++ for epoch in epoch_loop(range(3)): #E
++     record_epoch(epoch)
+-     for x in a: #B
++     for x in batch_loop(a): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          step(x) #U
+-     for y in b: #B
++     for y in batch_loop(b): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          step(y) #U
+- for z in c: #E
++ for z in epoch_loop(c): #E
++     record_epoch()
+-     for x in d: #B
++     for x in batch_loop(d): #B
++         execute = record_batch()
++         if not execute:
++             continue
+          step(x) #U
+""",
+    "names that the program uses get an underscore": """
++ from detrain import batch_loop as batch_loop_, record_batch as record_batch__  # put here by detrain
+  execute, record_batch, record_batch_ = 1, 2, 3
+- for x in batch_loop: #B
++ for x in batch_loop_(batch_loop): #B
++     execute_ = record_batch__()
++     if not execute_:
++         continue
+      step(x) #U
+""",
+}
+"""By what they show: which lines of a program are taken out, and which are put in."""
 
 
-def test_a_loop_over_a_dataset_has_no_count_to_record() -> None:
-    check(
-        """\
-        for x, y in dataset.shuffle(10).batch(2): #B
-            step(x, y) #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch  # put here by detrain
-        for x, y in batch_loop(dataset.shuffle(10).batch(2)): #B
-            execute = record_batch()
-            if not execute:
-                continue
-            step(x, y) #U
-        """,
-    )
+@pytest.mark.parametrize("name", EDITS)
+def test_a_loop_is_rewritten_so(name: str) -> None:
+    lines = EDITS[name].strip("\n").split("\n")
+    before, after = ("".join(f"{line[2:]}\n" for line in lines if line[:1] != other) for other in "+-")
+    assert rewritten(before) == after
 
 
 @pytest.mark.parametrize(
@@ -192,129 +351,6 @@ def test_a_header_is_wrapped_outside_its_own_parentheses(header: str, expected: 
     assert remove(made) == data
 
 
-def test_a_while_loop_over_epochs_is_marked_before_it() -> None:
-    check(
-        """\
-        epoch = 0
-        while epoch < 3: #E
-            # count first
-            epoch += 1
-            for x in loader: #B
-                step(x) #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch, record_epoch, record_phase  # put here by detrain
-        epoch = 0
-        record_phase()
-        while epoch < 3: #E
-            # count first
-            record_epoch()
-            epoch += 1
-            for x in batch_loop(loader): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(x) #U
-        """,
-    )
-
-
-def test_a_while_loop_over_batches_announces_its_load() -> None:
-    check(
-        """\
-        def train():
-            while not done(): #B
-                # the next one
-
-                x, (y, *z) = loader.next() #L
-                step(x, y) #U
-            else:
-                print('end')
-        """,
-        """\
-        from detrain import record_batch, record_load, record_phase  # put here by detrain
-        def train():
-            record_phase()
-            while not done(): #B
-                # the next one
-
-                record_load('x', 'y', 'z')
-                x, (y, *z) = loader.next() #L
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(x, y) #U
-            else:
-                print('end')
-        """,
-    )
-
-
-def test_a_while_loop_without_a_load_is_recorded_at_its_top() -> None:
-    check(
-        """\
-        while True: #B
-            step() #U
-        """,
-        """\
-        from detrain import record_batch, record_load, record_phase  # put here by detrain
-        record_phase()
-        while True: #B
-            record_load()
-            execute = record_batch()
-            if not execute:
-                continue
-            step() #U
-        """,
-    )
-
-
-def test_a_load_in_the_body_comes_before_the_probe() -> None:
-    check(
-        """\
-        for i in range(3): #B
-            x, y = loader.next()  # a comment #L
-            step(x, y) #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch  # put here by detrain
-        for i in batch_loop(range(3), "x", "y"): #B
-            x, y = loader.next()  # a comment #L
-            execute = record_batch(i)
-            if not execute:
-                continue
-            step(x, y) #U
-        """,
-    )
-
-
-def test_a_load_that_may_fail_is_tried_before_the_probe() -> None:
-    check(
-        """\
-        for i in range(3): #B
-            try:
-                x, y = loader.next() #L
-            except StopIteration:
-                continue
-                # try the next
-            step(x, y) #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch  # put here by detrain
-        for i in batch_loop(range(3), "x", "y"): #B
-            try:
-                x, y = loader.next() #L
-            except StopIteration:
-                continue
-            execute = record_batch(i)
-            if not execute:
-                continue
-                # try the next
-            step(x, y) #U
-        """,
-    )
-
-
 @pytest.mark.parametrize(
     ("load", "names"),
     [
@@ -349,42 +385,6 @@ def test_the_names_that_the_load_binds_are_told_to_the_loop(load: str, names: li
     assert remove(made.encode()) == before.encode()
 
 
-def test_a_generator_with_a_load_in_the_body_keeps_its_parentheses() -> None:
-    check(
-        """\
-        for i in (j for j in range(3)): #B
-            x = load(i) #L
-            step(x) #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch  # put here by detrain
-        for i in batch_loop((j for j in range(3)), "x"): #B
-            x = load(i) #L
-            execute = record_batch()
-            if not execute:
-                continue
-            step(x) #U
-        """,
-    )
-
-
-def test_a_load_in_the_statement_that_updates_has_no_place_for_a_probe_behind_it() -> None:
-    check(
-        """\
-        for i in range(3): #B
-            step(next(it)) #L #U
-        """,
-        """\
-        from detrain import batch_loop, record_batch  # put here by detrain
-        for i in batch_loop(range(3)): #B
-            execute = record_batch(i)
-            if not execute:
-                continue
-            step(next(it)) #L #U
-        """,
-    )
-
-
 @pytest.mark.parametrize("white", ["", " ", "\t", "  \t ", "\x0c"])
 @pytest.mark.parametrize("rest", ["f(x)", "f(x); g(x)", "f(x);", "f(x) ; # why", "f(x)  # why", "f(x,\n  1)", "s = '''\n'''"])
 def test_a_loop_on_one_line_is_put_on_several(white: str, rest: str) -> None:
@@ -398,31 +398,6 @@ def test_a_loop_on_one_line_is_put_on_several(white: str, rest: str) -> None:
         f"    execute = record_batch()\n    if not execute:\n      continue\n    {rest}\n  return 1\n"
     )
     assert remove(made.encode()) == before.encode()
-
-
-def test_loops_on_one_line_with_else_are_put_on_several() -> None:
-    check(
-        """\
-        for epoch in range(3): train(epoch)  #E
-        else: print('end')
-        while True: step()  #B
-        else: print('end')
-        """,
-        """\
-        from detrain import epoch_loop, record_batch, record_epoch, record_load  # put here by detrain
-        for epoch in epoch_loop(range(3)):  # detrain: one line 20
-            record_epoch(epoch)
-            train(epoch)  #E
-        else: print('end')
-        while True:  # detrain: one line 20
-            record_load()
-            execute = record_batch()
-            if not execute:
-                continue
-            step()  #B
-        else: print('end')
-        """,
-    )
 
 
 def test_a_body_on_a_continued_line_is_refused() -> None:
@@ -485,36 +460,6 @@ def test_a_line_that_holds_no_loop_is_refused() -> None:
         instrument(b"for x in y:\n    f(x)\n", [Nest(Loop(FILE, 2, 0, "for"))], FILE)
 
 
-def test_for_with_else_keeps_its_else() -> None:
-    check(
-        """\
-        for epoch in range(3): #E
-            for x in loader: #B
-                if step(x): #U
-                    break
-            else:
-                print('no break')
-        else:
-            print('end')
-        """,
-        """\
-        from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
-        for epoch in epoch_loop(range(3)): #E
-            record_epoch(epoch)
-            for x in batch_loop(loader): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                if step(x): #U
-                    break
-            else:
-                print('no break')
-        else:
-            print('end')
-        """,
-    )
-
-
 def test_a_method_and_a_nested_function_and_a_main_guard_keep_their_indentation() -> None:
     source = textwrap.dedent(
         """\
@@ -556,73 +501,6 @@ def test_a_method_and_a_nested_function_and_a_main_guard_keep_their_indentation(
         """
     )
     assert remove(made) == source.encode()
-
-
-def test_a_body_that_starts_with_a_decorated_function_gets_its_probe_before_the_decorator() -> None:
-    check(
-        """\
-        for epoch in range(3): #E
-            # compiled anew each epoch
-
-            @tf.function
-            @other
-            def step(x): ...
-            for x in loader: #B
-                step(x) #U
-        """,
-        """\
-        from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
-        for epoch in epoch_loop(range(3)): #E
-            # compiled anew each epoch
-
-            record_epoch(epoch)
-            @tf.function
-            @other
-            def step(x): ...
-            for x in batch_loop(loader): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(x) #U
-        """,
-    )
-
-
-def test_several_nests_share_one_import_and_one_epoch_probe() -> None:
-    check(
-        """\
-        for epoch in range(3): #E
-            for x in a: #B
-                step(x) #U
-            for y in b: #B
-                step(y) #U
-        for z in c: #E
-            for x in d: #B
-                step(x) #U
-        """,
-        """\
-        from detrain import batch_loop, epoch_loop, record_batch, record_epoch  # put here by detrain
-        for epoch in epoch_loop(range(3)): #E
-            record_epoch(epoch)
-            for x in batch_loop(a): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(x) #U
-            for y in batch_loop(b): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(y) #U
-        for z in epoch_loop(c): #E
-            record_epoch()
-            for x in batch_loop(d): #B
-                execute = record_batch()
-                if not execute:
-                    continue
-                step(x) #U
-        """,
-    )
 
 
 def test_a_nest_named_twice_is_instrumented_once() -> None:
@@ -730,25 +608,6 @@ def test_a_file_without_a_newline_at_its_end_stays_without(tail: str) -> None:
         f"for x in y: step(x){tail} #B",
     ):
         assert not rewritten(source).endswith("\n")
-
-
-def test_names_that_the_program_uses_get_an_underscore() -> None:
-    check(
-        """\
-        execute, record_batch, record_batch_ = 1, 2, 3
-        for x in batch_loop: #B
-            step(x) #U
-        """,
-        """\
-        from detrain import batch_loop as batch_loop_, record_batch as record_batch__  # put here by detrain
-        execute, record_batch, record_batch_ = 1, 2, 3
-        for x in batch_loop_(batch_loop): #B
-            execute_ = record_batch__()
-            if not execute_:
-                continue
-            step(x) #U
-        """,
-    )
 
 
 # What carries probes.

@@ -97,9 +97,9 @@ def _describe(value: Any) -> dict[str, Any]:
     ):
         return _describe_random(value)
     if isinstance(value, types.FunctionType):
-        parts = (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value).copy())
+        parts = (value.__closure__ or None, value.__defaults__, value.__kwdefaults__, vars(value).copy())
         return {
-            ".code": id(value.__code__),
+            ".code": (value.__code__.co_qualname, value.__code__.co_code, value.__code__.co_firstlineno),
             **dict(zip((".closure", ".defaults", ".kwdefaults", ".attributes"), parts, strict=True)),
         }
     if isinstance(value, types.CellType):
@@ -112,6 +112,8 @@ def _describe(value: Any) -> dict[str, Any]:
         return {".self": value.__self__, ".name": value.__name__}
     if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
         return {".identity": id(value)}
+    if cls.__module__.partition(".")[0] in ("pandas", "scipy"):
+        return {}  # who makes these sees to them
     if cls is complex:
         return {".real": value.real, ".imag": value.imag}
     if cls is slice:
@@ -132,7 +134,7 @@ def _describe_array(array: Any) -> dict[str, Any]:
 
 def _describe_random(value: Any) -> dict[str, Any]:
     if isinstance(value, random.Random):
-        return {".state": value.getstate()}
+        return {".state": random.Random.getstate(value)}
     if isinstance(value, np.random.SeedSequence):
         return {".state": str(value.state)}
     if isinstance(value, np.random.Generator):

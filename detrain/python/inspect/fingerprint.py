@@ -254,6 +254,8 @@ def _memory(value: Any) -> bytes | None:
         return b"" if database_of(value) else _changes_in_memory(value)
     if module == "PIL" and hasattr(value, "tobytes"):
         return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
+    if cls.__base__ is ctypes._Pointer:
+        return bytes(memoryview(value.contents)) if value else b""
     return bytes(memoryview(value)) if cls.__base__ in _OF_C else None
 
 

@@ -1,0 +1,59 @@
+"""Objects that are made from parts, as a class of Python's or NumPy's says: exceptions, arrays with attributes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detrain.python.codec.graph_files import unpack
+from tests.codec.program import Stop
+from tests.runtime.state_values import encode, restore
+
+
+def test_views_of_one_memory_stay_so_or_are_named() -> None:
+    masked, record = np.ma.masked_array(np.arange(4.0), mask=[0, 1, 0, 0]), np.zeros(2, [("a", "f4")]).view(np.recarray)
+    world: dict[str, Any] = {}
+
+    assert restore(encode({"whole": masked, "part": masked[2:], "plain": np.asarray(masked)[:3]}), world) == []
+    world["whole"][2] = 9
+    assert (world["part"][0], world["plain"][2]) == (9, 9)
+    assert encode({"whole": record, "part": record.a}).not_captured != []
+
+
+def test_what_looks_at_bytes_of_pythons_is_named_without_a_framework_too() -> None:
+    content = bytearray(8)
+
+    assert encode({"content": content, "seen": np.frombuffer(content, np.uint8)}).not_captured != []
+
+
+def test_an_exception_has_its_cause_and_lacks_its_traceback_harmlessly() -> None:
+    try:
+        try:
+            raise KeyError("no key")
+        except KeyError as cause:
+            raise Stop(3, why="late") from cause
+    except Stop as caught:
+        value = caught
+    world: dict[str, Any] = {}
+
+    encoded = encode({"value": value})
+
+    assert {said.partition(" (")[2] for said in encoded.not_captured} == {"traceback, harmless)"}
+    assert restore(encoded, world) == []
+    made = world["value"]
+    assert (made.args, made.why, made.__suppress_context__, made.__traceback__) == ((3,), "late", True, None)
+    assert made.__cause__ is made.__context__
+    assert repr(made.__cause__) == "KeyError('no key')"
+
+
+@pytest.mark.parametrize("parts", [["no tuple", None, None, True], [[1], "no exception", None, True], [[1]]], ids=str)
+def test_parts_that_make_no_exception_are_refused(parts: list[Any]) -> None:
+    graph = unpack((encoded := encode({"value": ValueError("some")})).graph)
+    node = next(each for each in graph.nodes if each.kind == "value")
+    node.items = [each if not isinstance(each, list) else node.items[0] for each in parts]
+    forged = dataclasses.replace(encoded, graph=graph.pack())
+
+    assert restore(forged, {}) != []
