@@ -28,7 +28,7 @@ def dtype_name(dtype: DType) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _name_of(dtype: DType, kind: type) -> str | None:
+def _name_of(dtype: DType, kind: Any) -> str | None:
     """Return the name of a dtype and the type of its scalars, which may differ where two dtypes are equal."""
     if dtype.hasobject:
         return None
