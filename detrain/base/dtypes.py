@@ -24,23 +24,23 @@ _EXTENSION: Final = re.compile(r"(bfloat16|u?int[1248]|float\d+\w*)")
 
 def dtype_name(dtype: DType) -> str | None:
     """Return the name of a dtype, or None for one that `named_dtype` would not give back."""
-    return _name_of(dtype, dtype.type)
+    return _name_of(dtype, dtype.type is np.record)
 
 
 @lru_cache(maxsize=256)
-def _name_of(dtype: DType, kind: Any) -> str | None:
-    """Return the name of a dtype and the type of its scalars, which may differ where two dtypes are equal."""
+def _name_of(dtype: DType, is_record: bool) -> str | None:
+    """Return the name of a dtype. Two dtypes are equal of which one has records for scalars."""
     if dtype.hasobject:
         return None
     if dtype.names is not None or dtype.subdtype is not None:
         name = json.dumps(np.lib.format.dtype_to_descr(dtype))
-        if kind is np.record:
+        if is_record:
             name = f"{RECORD}{name}"
     else:
         name = dtype.name if is_extension(dtype) else dtype.str
     try:
         found = named_dtype(name)
-        return name if found == dtype and found.type is kind else None
+        return name if found == dtype and (found.type is np.record) == is_record else None
     except ValueError:
         return None
 
