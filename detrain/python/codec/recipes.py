@@ -24,6 +24,7 @@ import gc
 import inspect
 import io
 import itertools
+import logging
 import operator
 import os
 import pathlib
@@ -614,7 +615,11 @@ def _quiet() -> warnings.catch_warnings[None]:
 
 _ITERATOR: Final = Recipe("iterator", lambda _: None, lambda *_: None)
 _OF_PANDAS: Final = {name: _value(name, moment_parts, functools.partial(make_moment, name)) for name in MOMENTS}
-RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in (*_BY_CLASS.values(), _SCALAR, _DTYPE, *_OF_PANDAS.values())}
+_LOGGER: Final = _value("logging.Logger", lambda logger: [logger.name], logging.getLogger)
+"""Of those that the loop has asked for: others stay."""
+RECIPES: Final[dict[str, Recipe]] = {
+    kind.name: kind for kind in (*_BY_CLASS.values(), _SCALAR, _DTYPE, _LOGGER, *_OF_PANDAS.values())
+}
 """All kinds but iterators, by their names."""
 
 

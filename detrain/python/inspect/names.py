@@ -70,7 +70,9 @@ _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in 
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
 """Modules whose functions do nothing but compute."""
-_CLOCKS: Final = frozenset(f"{each}{unit}" for each in ("monotonic", "perf_counter", "process_time", "time") for unit in ("", "_ns"))
+_CLOCKS: Final = frozenset(
+    f"{each}{unit}" for each in ("monotonic", "perf_counter", "process_time", "time") for unit in ("", "_ns")
+)
 """Functions of `time` that keep no state, either."""
 _BUILTINS: Final = frozenset(
     {
@@ -199,7 +201,7 @@ def find_static(name: str) -> object:
 
 
 def computes(value: object) -> bool:
-    """Return whether a value is a function of a library that does nothing but compute, or tells the time, and has a name
+    """Return whether a value is a function of a library that does nothing but compute or tell the time, and has a name
     that leads to it.
     """
     kind = type(value)
