@@ -28,6 +28,8 @@ class Baseline:
     """Of each memory of tensors, by its address: the digest of what was looked at, and which bytes that was."""
     data: dict[str, int] = field(default_factory=dict)
     """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
+    bound_names: set[str] = field(default_factory=set)
+    """What was bound to anything."""
     _bound: dict[str, Callable[[], object]] = field(default_factory=dict)
     _known: dict[int, Callable[[], object]] = field(default_factory=dict)
     _addresses: dict[int, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ from detrain.python.inspect.object_graph import (
     is_plain,
     shown,
 )
-from detrain.python.inspect.output_only import is_output_only
+from detrain.python.inspect.output_only import is_output_only, only_reads
 from detrain.python.inspect.ownership import lists, of_last_use
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
@@ -128,6 +128,8 @@ class Encoding(ABC):
         """The packages of the objects of libraries that this is inside of."""
         self.looked_through: set[str] = set()
         """Packages of which it is known what they hold now."""
+        self.unbound: set[str] = set()
+        """Names that were not bound when the loop was entered."""
         self.outputs = 0
         """Inside how many objects that only show or record what the program does."""
         self.depth = 0
@@ -231,8 +233,13 @@ class Encoding(ABC):
         return Node("opaque", [why if is_fatal else why.partition(":")[0]])
 
     def name_loss(self, path: str, value: object, why: str) -> None:
-        """Name what is not captured of a value."""
-        end = OF_OUTPUT if self.outputs else HARMLESS if is_output_only(value) else ""
+        """Name what is not captured of a value.
+
+        What only shows is harmless where a resumed run has such a thing, or a place at which the program sees that it
+        has none; not what the loop has put into a list, or bound a name to that was not there.
+        """
+        is_there = self.baseline.has(value) or not (path.endswith("]") or path in self.unbound) or only_reads(value)
+        end = OF_OUTPUT if self.outputs else HARMLESS if is_output_only(value) and is_there else ""
         self.lost.append(f"{shown(path)} ({why}{end})")
 
     def add_node(self, value: object, node: Node | None) -> Item:

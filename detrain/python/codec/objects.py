@@ -34,6 +34,7 @@ from detrain.python.inspect.names import (
     value_base,
 )
 from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES
+from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class, makes, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.progress import position
 from detrain.python.inspect.stored_attributes import program_names
@@ -46,9 +47,23 @@ def _is_made_by_name(cls: type) -> bool:
 
 
 def encode_user_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    node = _encode_open_object(encoding, number, value, path)
+    node = _encode_whole(encoding, number, value, path)
     is_mark = not node.items and not node.named and node.kind == "object" and not encoding.known[type(value)].is_own
     return encoding.named_by_library(value, node) if is_mark else node
+
+
+def _encode_whole(encoding: Encoding, number: int, value: Any, path: str) -> Node:
+    """Encode an object with what it holds. One that only shows, and that the loop has made, is lost where a part of it
+    is: its methods would not find what is not there.
+    """
+    lost = len(encoding.lost)
+    node = _encode_open_object(encoding, number, value, path)
+    if encoding.collects and is_output_only(value):
+        encoding.baseline.add(value)
+    elif len(encoding.lost) > lost and not encoding.finds_by_place and is_output_only(value) and not encoding.baseline.has(value):
+        del encoding.lost[lost:]
+        return encoding.lose(number, path, f"{type_name(value)}: the loop has made it")
+    return node
 
 
 def _encode_open_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
@@ -97,7 +112,7 @@ def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
         why = WITH_VARIABLES if encoding.hooks.holds_variables(value) else "the loop has made it"
         return encoding.lose(number, path, f"{type_name(value)}: {why}")
     note_asked(encoding, number, value, path)
-    node = _encode_open_object(encoding, number, value, path)
+    node = _encode_whole(encoding, number, value, path)
     named = node if address is not None else encoding.named_by_library(value, node)
     if named is node:
         node.there = address or ""  # one that was nowhere is not the one at its place

@@ -25,6 +25,7 @@ import gc
 import inspect
 import io
 import itertools
+import logging
 import operator
 import os
 import pathlib
@@ -647,7 +648,9 @@ def _quiet() -> warnings.catch_warnings[None]:
 _REDUCED: Final = Recipe("restored", reduced_parts, _made_as_said)
 _ITERATOR: Final = Recipe("iterator", lambda _: None, lambda *_: None)
 _OF_PANDAS: Final = {name: _value(name, moment_parts, functools.partial(make_moment, name)) for name in MOMENTS}
-_ALL: Final = (*_BY_CLASS.values(), _SCALAR, _DTYPE, _REDUCED, *_OF_PANDAS.values())
+_LOGGER: Final = _value("logging.Logger", lambda logger: [logger.name], logging.getLogger)
+"""Of those that the loop has asked for: others stay."""
+_ALL: Final = (*_BY_CLASS.values(), _SCALAR, _DTYPE, _REDUCED, _LOGGER, *_OF_PANDAS.values())
 RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in _ALL}
 """All kinds but iterators, by their names."""
 

@@ -113,7 +113,10 @@ def _encode_kept(encoding: Encoding, number: int, value: object, path: str, *, i
 
 
 def _encode_new(encoding: Encoding, value: object, path: str) -> Node | None:
-    """Encode what the loop has made and a framework can make again, if all that it is made of is there."""
+    """Encode what the loop has made and a framework can make again, if all that it is made of is there; or a logger,
+    which Python gives by its name."""
+    if type(value) is logging.Logger and not value.handlers and not value.filters and logging.getLogger(value.name) is value:
+        return Node("logging.Logger", None, [encoding.encode(value.name, path)])
     described = encoding.hooks.parts_of_new(value)
     if described is None:
         return None
@@ -235,11 +238,13 @@ def _is_state_inside(encoding: Encoding, item: object) -> bool:
 def _note_handlers(encoding: Encoding, value: Any, path: str) -> None:
     """Encode what a logger or a handler, which stays as it is, leads to:
     its handlers and filters may be of the program."""
+    encoding.outputs += 1
     for kind in ("handlers", "filters"):
         for index, held in enumerate(getattr(value, kind, ())):
             place = f"{path}.{kind}[{index}]"
             if isinstance(held, logging.Filterer | logging.Filter):
                 encoding.more_roots[f"class|{place}"] = encoding.encode(held, place)
+    encoding.outputs -= 1
 
 
 def encode_reduced(encoding: Encoding, number: int, value: Any, path: str, *, reduction: Reduction) -> Node:

@@ -207,8 +207,8 @@ def find_static(name: str) -> object:
 
 
 def computes(value: object) -> bool:
-    """Return whether a value is a function of a library that does nothing but compute, or tells the time, and has a
-    name that leads to it.
+    """Return whether a value is a function of a library that does nothing but compute or tell the time, and has a name
+    that leads to it.
     """
     kind = type(value)
     if kind is np.ufunc:

@@ -25,6 +25,11 @@ def is_output_only(value: Any) -> bool:
     return output if output is not None else _is_reader(value)
 
 
+def only_reads(value: object) -> bool:
+    """Return whether an object is no output, but may be a reader: a program opens it where it is not there."""
+    return _said_of(type(value)) is None
+
+
 @by_class
 def _said_of(cls: type) -> bool | None:
     """Return whether objects of a class are output only; None where each has to be looked at."""

@@ -74,8 +74,9 @@ def _makes_another(cls: Any) -> bool:
 
 @by_class
 def makes(cls: type) -> Mapping[str, int] | None:
-    """Return the arguments of a call that makes a library's object of a class, one that has done nothing yet; None
-    where it is made without such a call."""
+    """Return the arguments of a call that makes an object of a class which has done nothing yet; None where it is made
+    without a call.
+    """
     return next((found for base in cls.__mro__ if (found := entry(module_of(base)).made.get(base.__qualname__)) is not None), None)
 
 

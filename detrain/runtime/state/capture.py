@@ -126,6 +126,7 @@ class Capture:
             for root, values in _namespaces(frame, is_everything=True):
                 for name, value in values.items():
                     place, is_held = _place(root, name), _may_be_held_elsewhere(value)
+                    found.bound_names.add(place)
                     if not is_held:
                         found.data[place] = id(value)
                     elif left is None or not left.is_bound(place, value):
@@ -247,6 +248,8 @@ class Capture:
                 for name, value in values.items():
                     if any(rules.is_spent(value) for rules in self._adapters.rules):
                         continue
+                    if _place(root, name) not in baseline.bound_names:
+                        encoder.unbound.add(_path(root, name))
                     roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
             # What no name will be read for again may still be used, by what does not say which objects it calls.
             roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
