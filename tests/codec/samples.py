@@ -71,6 +71,7 @@ CONTAINERS = {
         f"{name} of a dict": replaced(lambda number, name=name: getattr({number: 1}, name)(), list, is_seen_only=True)
         for name in ("keys", "values", "items")
     },
+    "logger that the loop asks for": one(list, lambda it: it.append(logging.getLogger("asked for"))),
     "slots": one(lambda: kinds.Slotted(1), lambda it: object.__setattr__(it, "other", [3])),
     "dataclass": one(lambda: kinds.Batch([1], np.zeros(2)), lambda it: (it.y.fill(1), setattr(it, "x", it))),
     "frozen": one(lambda: kinds.Config(1), lambda it: object.__setattr__(it, "rate", 2)),
