@@ -255,7 +255,7 @@ def _is_drained(pipe: Any) -> bool:
 def _read_up_to(file: Any) -> int | None:
     """Return how far one of a framework's files was read; None for one that is written: what is in it is followed."""
     try:
-        return int(file.tell())
+        return int(file.tell()) if set("wa+").isdisjoint(file.mode) else None
     except Exception:  # an edge: a framework's
         return None
 
