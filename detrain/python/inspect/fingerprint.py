@@ -16,6 +16,7 @@ import io
 import itertools
 import mmap
 import operator
+import os
 import sqlite3
 import sys
 import threading
@@ -28,7 +29,7 @@ import numpy as np
 import xxhash
 
 from detrain.base.digest import digest_array, digest_bytes, digest_value
-from detrain.base.libraries import said
+from detrain.base.libraries import said, saying
 from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file, names_of
@@ -75,6 +76,8 @@ def inside(value: object) -> object:
     cls = type(value)
     top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
     is_foreign = is_own or is_library_class(cls)
+    if top in saying("apart"):
+        return _of_apart(value, top)
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
     parts = _of_library(value) if is_own else _parts(value)
@@ -85,6 +88,20 @@ def inside(value: object) -> object:
     if (not parts and told_of is None and _is_of_extension(value)) or _hides_where_it_is(value):
         return Unreadable()
     return _read([*parts, *(told_of or ())], value, _parts_inside)
+
+
+def _of_apart(value: Any, top: str) -> object:
+    """Return a digest of what an object leads to of a library that has rules of its own: its attributes, those of the
+    library's objects among them, and what a proxy stands for."""
+
+    def parts(item: Any) -> Sequence[Any] | None:
+        if _hides_where_it_is(item):
+            return None
+        is_open = _is_looked_into(item) or module_of(type(item)).partition(".")[0] == top
+        return _held(item) if is_open and own_attributes(item) is not None else _parts(item) if is_open else ()
+
+    proxied = [value.__wrapped__] if top == "wrapt" and hasattr(value, "__wrapped__") else []
+    return _read([*proxied, *_held(value)], value, parts)
 
 
 def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None]) -> object:
@@ -240,6 +257,10 @@ def _memory(value: Any) -> bytes | None:
         return b"" if value.closed else value[:]
     if (free := _semaphore(value)) is not None:
         return b"%d" % free
+    if callable(getattr(cls, "SerializeToString", None)):  # a protocol buffer
+        return bytes(value.SerializeToString(deterministic=True))
+    if module == "h5py" and hasattr(value, "file"):
+        return b"" if value.file.mode == "r" or os.path.exists(value.file.filename) else os.urandom(16)  # in memory alone
     if module_of(cls) == "multiprocessing.shared_memory" and isinstance(getattr(value, "buf", None), memoryview):
         return bytes(value.buf)
     if module_of(cls) == "multiprocessing.managers" and hasattr(value, "_getvalue"):

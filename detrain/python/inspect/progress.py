@@ -29,7 +29,7 @@ import numpy as np
 
 from detrain.base.digest import digest_bytes
 from detrain.base.framework_names import KNOWN, MODULES
-from detrain.base.libraries import said
+from detrain.base.libraries import said, saying
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import FRAMEWORKS, by_class, foreign_base, is_made_module, is_user_module, module_of
@@ -47,6 +47,7 @@ _STILL: Final = FRAMEWORKS.union(
     ("logging", "typing", "types", "abc", "_thread", "weakref", "inspect", "__future__", "functools", "warnings", "ssl"),
     ("importlib", "_frozen_importlib", "_frozen_importlib_external"),
 )
+_UNREAD: Final = _STILL - saying("apart")
 _WORKERS: Final = (Executor, threading.Thread, threading.Condition)
 _OF_WORKERS: Final = tuple(f"multiprocessing.{name}" for name in ("context", "managers", "pool", "process"))
 """What does work, or lets it wait: threads, processes and their jobs are looked at by themselves."""
@@ -127,6 +128,8 @@ def position(value: Any) -> object:
         # That of a logger is a setting of the process.
         own_level = value.level if isinstance(value, logging.Handler) else None
         return own_level, tuple(map(id, parts))
+    if isinstance(value, logging.Formatter):
+        return value._fmt, value.datefmt
     if isinstance(value, logging.LoggerAdapter):
         return repr(getattr(value, "extra", None))  # one of its own `__init__` need not have it (dill's)
     if isinstance(value, threading.Semaphore):
@@ -163,7 +166,7 @@ def position(value: Any) -> object:
         return None if _is_cache_of_library(value) else "computed" if is_recomputable(value) else value.cache_info()
     if is_table(value):
         return content(value)
-    if module.partition(".")[0] in _STILL:
+    if module.partition(".")[0] in _UNREAD:
         return None
     found = inside(value)
     return of_python(value) if found is None else found
