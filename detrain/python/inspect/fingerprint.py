@@ -56,6 +56,7 @@ _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.M
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Where tools that make extensions have their own kinds of functions."""
 _BY_THEMSELVES: Final = ("argparse", "contextlib")
+_APART: Final = saying("apart")
 _HIDING: Final = ("_sre", "_multibytecodec", "pyexpat", "_pickle")
 _BETWEEN_PROCESSES: Final = "multiprocessing.synchronize"
 _HASHES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2", "xxhash", "_xxhash", "hmac")
@@ -76,7 +77,7 @@ def inside(value: object) -> object:
     cls = type(value)
     top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
     is_foreign = is_own or is_library_class(cls)
-    if top in saying("apart"):
+    if top in _APART:
         return _of_apart(value, top)
     if top in FRAMEWORKS or top == "builtins" or (own_attributes(value) is not None and not is_foreign):
         return None
