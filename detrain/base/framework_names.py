@@ -46,6 +46,8 @@ class FrameworkNames:
     """What the names (`module:class`) of classes there begin with that are not so."""
     open_again: tuple[str, ...] = ()
     """What the names of those among these begin with that are so after all."""
+    hidden: tuple[str, ...] = ()
+    """What the names of classes there begin with whose objects keep what neither the adapter nor Python sees."""
     named: tuple[str, ...] = ()
     """What the names (`module:function`) of functions there begin with that are found by their names: no code that a
     file could ask for to any end.
@@ -139,6 +141,7 @@ TORCH: Final = FrameworkNames(
         "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer",
         *("torch.distributed.fsdp._fully_shard._fsdp_init:FSDP", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:"),
     ),
+    hidden=("torch.futures:", "torch.jit:Future", "torch:UntypedStorage", "torch.storage:"),
     named=(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),

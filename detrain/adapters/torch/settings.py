@@ -7,6 +7,7 @@ PyTorch 2.13.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,9 +16,16 @@ import torch
 
 from detrain.base import messages
 
-_MATMUL: Any = torch.backends.cuda.matmul
+_CUDA: Any = torch.backends.cuda
 _CUDNN: Any = torch.backends.cudnn
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_PRECISIONS: Final = (
+    *("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"),
+    *("mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+)
+"""Where below `torch.backends` a precision of float32 is set, the whole ahead of its parts: setting it sets these."""
+
+Flag = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def _set_autocast(states: list[tuple[str, bool, str]]) -> None:
@@ -26,23 +34,61 @@ def _set_autocast(states: list[tuple[str, bool, str]]) -> None:
         torch.set_autocast_dtype(kind, getattr(torch, dtype))
 
 
-FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
+def _matmul_precision() -> str | None:
+    """Return the precision for all backends; None once a program has set it for one: PyTorch knows none then."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return None
+
+
+def _precision_owners() -> list[Any]:
+    found = [functools.reduce(getattr, filter(None, path.split(".")), torch.backends) for path in _PRECISIONS]
+    return [each for each in found if hasattr(each, "fp32_precision")]
+
+
+def _set_precisions(values: list[str]) -> None:
+    for owner, value in zip(_precision_owners(), values, strict=True):
+        if owner.fp32_precision != value:
+            owner.fp32_precision = value
+
+
+def _attributes(owner: Any, *names: str) -> Flag:
+    """Return a setting that is attributes of an object."""
+
+    def set_to(values: list[Any]) -> None:
+        for name, value in zip(names, values, strict=True):
+            if getattr(owner, name) != value:
+                setattr(owner, name, value)
+
+    return lambda: [getattr(owner, name) for name in names], set_to
+
+
+FLAGS: Final[dict[str, Flag]] = {
     "default dtype": (
         lambda: str(torch.get_default_dtype()).removeprefix("torch."),
         lambda value: torch.set_default_dtype(getattr(torch, value)),
     ),
     "gradients": (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    "matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "matmul precision": (_matmul_precision, lambda value: value and torch.set_float32_matmul_precision(value)),
+    "precisions": (lambda: [each.fp32_precision for each in _precision_owners()], _set_precisions),
     "cudnn": (lambda: _CUDNN.enabled, lambda value: setattr(_CUDNN, "enabled", value)),
+    "cudnn benchmark": _attributes(_CUDNN, "benchmark"),
     "reduced precision fp16": (
-        lambda: bool(_MATMUL.allow_fp16_reduced_precision_reduction),
-        lambda value: setattr(_MATMUL, "allow_fp16_reduced_precision_reduction", value),
+        lambda: bool(_CUDA.matmul.allow_fp16_reduced_precision_reduction),
+        lambda value: setattr(_CUDA.matmul, "allow_fp16_reduced_precision_reduction", value),
     ),
     "reduced precision bf16": (
-        lambda: bool(_MATMUL.allow_bf16_reduced_precision_reduction),
-        lambda value: setattr(_MATMUL, "allow_bf16_reduced_precision_reduction", value),
+        lambda: bool(_CUDA.matmul.allow_bf16_reduced_precision_reduction),
+        lambda value: setattr(_CUDA.matmul, "allow_bf16_reduced_precision_reduction", value),
     ),
+    **{
+        f"attention {kind}": (getattr(_CUDA, f"{kind}_sdp_enabled"), getattr(_CUDA, f"enable_{kind}_sdp"))
+        for kind in ("flash", "mem_efficient", "math", "cudnn")
+    },
+    "order of contractions": _attributes(torch.backends.opt_einsum, "enabled", "strategy"),
     "mkldnn": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    "quantized": _attributes(torch.backends.quantized, "engine"),
     "anomalies": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "deterministic": (
         torch._C._get_deterministic_algorithms,
@@ -53,8 +99,13 @@ FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
         lambda: [[kind, torch.is_autocast_enabled(kind), _name(torch.get_autocast_dtype(kind))] for kind in ("cpu", "cuda")],
         _set_autocast,
     ),
+    "parameters at conversion": (
+        torch.__future__.get_overwrite_module_params_on_conversion,
+        torch.__future__.set_overwrite_module_params_on_conversion,
+    ),
+    "printing": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update),
 }
-"""What a program may set for all of PyTorch, and its loop may change."""
+"""What a program may set for all of PyTorch, and its loop may change. What each gives goes through JSON."""
 
 
 def fix(seed: int, threads: int) -> None:

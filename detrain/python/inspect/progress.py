@@ -32,7 +32,7 @@ from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import FRAMEWORKS, by_class, foreign_base, is_made_module, is_user_module, module_of
+from detrain.python.inspect.names import FRAMEWORKS, by_class, class_name, foreign_base, is_made_module, is_user_module, module_of
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
 
@@ -65,6 +65,7 @@ _STREAMS: Final = ("zlib", "_bz2", "_lzma")
 """Modules of compressors, which do not say what they have taken in."""
 _STAND_INS: Final = "detrain.python.outside."
 """Where detrain has what stands in for functions of Python: a program has that of `open` by `from io import open`."""
+_HIDDEN: Final = tuple(name for each in KNOWN for name in each.hidden)
 _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 """Where a framework has its own files, which have a position."""
 
@@ -282,9 +283,12 @@ def stands_still(value: object) -> bool:
     """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
     if isinstance(value, _FILES) and is_standard(value):
         return not value.closed and value.writable()  # standard output, under a progress bar
-    module = module_of(foreign_base(type(value)))
-    if module.partition(".")[0] in MODULES or module in _OF_WORKERS or isinstance(value, _WORKERS):
+    base = foreign_base(type(value))
+    module = module_of(base)
+    if module in _OF_WORKERS or isinstance(value, _WORKERS):
         return True
+    if module.partition(".")[0] in MODULES:
+        return not class_name(base).startswith(_HIDDEN)
     is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
     return is_kind and not isinstance(value, collections.abc.Iterator)
 
