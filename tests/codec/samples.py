@@ -246,7 +246,13 @@ FUNCTIONS = {
     "what a class and its members hold": Sample(
         program.with_members,
         program.change_members,
-        lambda _: (program.Counting.total, program.Counting.names, vars(program.Counting).get("more"), program.Mode.FAST.hits),
+        lambda _: (
+            program.Counting.total,
+            program.Counting.names,
+            vars(program.Counting).get("more"),
+            program.Mode.FAST.hits,
+            program.Mode.FAST.count,
+        ),
         is_makeable=False,
     ),
 }
