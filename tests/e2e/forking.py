@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 _GRACE_S = 10.0
 _BESIDE = {
+    "numpy": ("numpy.random", "h5py"),
     "torch": ("torch._dynamo", "sklearn.datasets"),
     "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox"),
 }
@@ -37,7 +38,8 @@ def serve() -> None:
     importlib.import_module(framework)
     for library in _BESIDE.get(framework, ()):
         importlib.import_module(library)
-    importlib.import_module(f"detrain.adapters.{framework}.adapter")
+    if framework != "numpy":
+        importlib.import_module(f"detrain.adapters.{framework}.adapter")
 
     listener, is_over = socket.socket(fileno=int(sys.argv[4])), False
     while True:
@@ -188,7 +190,7 @@ def _forget_frameworks() -> None:
         "tensorflow": ("tensorflow", "keras"),
         "torch": ("torch",),
         "jax": ("jax", "optax", "flax", "equinox"),
-    }[sys.argv[3]]
+    }.get(sys.argv[3], ())
     known = {name: sys.modules.pop(name) for name in names}
     find = importlib.machinery.PathFinder.find_spec
 

@@ -405,32 +405,6 @@ trainer = Trainer()
 trainer.train(4)
 show(*trainer.model.variables, *trainer.optimizer.variables, trainer.scale)
 """,
-    "two optimizers and a moving average": """
-generator = keras.Sequential([keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(5)])
-critic = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
-optimizers = [keras.optimizers.Adam(1e-3), keras.optimizers.Adam(2e-3)]
-average = tf.Variable(0.0)
-
-@tf.function
-def train_step(real):
-    noise = tf.random.normal([tf.shape(real)[0], 4])
-    with tf.GradientTape() as g_tape, tf.GradientTape() as c_tape:
-        fake = generator(noise, training=True)
-        real_score, fake_score = critic(real, training=True), critic(fake, training=True)
-        g_loss, c_loss = -tf.reduce_mean(fake_score), tf.reduce_mean(fake_score) - tf.reduce_mean(real_score)
-    for loss, tape, net, optimizer in ((g_loss, g_tape, generator, optimizers[0]), (c_loss, c_tape, critic, optimizers[1])):
-        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
-    average.assign(average * 0.9 + c_loss * 0.1)
-    return c_loss
-
-for epoch in range(4):
-    for step, (real, _) in enumerate(data):
-        loss = train_step(real)
-        die(f"{epoch}:{step}")
-    sample = generator(tf.random.normal([2, 4]), training=False)
-    print(f"epoch {epoch} loss {float(loss)!r} sample {sample.numpy().tobytes().hex()[:32]}", flush=True)
-show(*generator.variables, *critic.variables, average)
-""",
     "a scaled loss, whose scale is the first one until the optimizer is built": """
 import tf_keras
 
