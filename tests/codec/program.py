@@ -395,6 +395,7 @@ class Mode(enum.Enum):
 
     def __init__(self, _number: int) -> None:
         self.hits: list[int] = []
+        self.count = 0
 
 
 class Counting(Base):
@@ -403,7 +404,7 @@ class Counting(Base):
 
 
 def with_members() -> World:
-    Counting.total, Counting.names, Mode.FAST.hits = 0, [], []
+    Counting.total, Counting.names, Mode.FAST.hits, Mode.FAST.count = 0, [], [], 0
     if hasattr(Counting, "more"):
         del Counting.more
     return {"kind": Counting, "value": Counting(), "mode": Mode}
@@ -413,6 +414,7 @@ def change_members(world: World) -> None:
     world["kind"].total, world["kind"].more = 5, [1]
     world["kind"].names.append("a")
     Mode.FAST.hits.append(1)
+    Mode.FAST.count += 1
 
 
 # Arrays.

@@ -251,7 +251,13 @@ FUNCTIONS = {
     "what a class and its members hold": Sample(
         program.with_members,
         program.change_members,
-        lambda _: (program.Counting.total, program.Counting.names, vars(program.Counting).get("more"), program.Mode.FAST.hits),
+        lambda _: (
+            program.Counting.total,
+            program.Counting.names,
+            vars(program.Counting).get("more"),
+            program.Mode.FAST.hits,
+            program.Mode.FAST.count,
+        ),
         is_makeable=False,
     ),
 }
@@ -259,6 +265,9 @@ FUNCTIONS = {
 ARRAYS = {
     "array": one(lambda: np.zeros((2, 3)), lambda it: it.__setitem__(1, np.nan)),
     "array in Fortran's order": one(lambda: np.asfortranarray(np.ones((2, 3))), lambda it: it.__setitem__((0, 1), -0.0)),
+    "array with its axes turned": one(
+        lambda: np.array(np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1), order="K"), lambda it: it.__setitem__((0, 1, 1), -0.0)
+    ),
     "array of objects": one(lambda: objects([1], 2), lambda it: it.__setitem__(1, it)),
     "array for reading": replaced(
         lambda number: used(np.arange(number), lambda it: it.setflags(write=False)), lambda it: it.flags.writeable

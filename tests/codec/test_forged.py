@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from detrain.base.errors import CheckpointDamaged
@@ -87,7 +87,6 @@ def test_a_graph_that_is_none_is_refused(content: dict[str, Any], why: str) -> N
 
 
 @given(recipes, st.randoms(use_true_random=False))
-@settings(max_examples=80)
 def test_a_damaged_graph_is_refused_or_makes_data(recipe: Recipe, random: Any) -> None:
     encoded = encode({"pool": recipe.build()})
     assume(b"class" not in encoded.graph)  # it would change the classes of this test

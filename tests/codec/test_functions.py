@@ -57,6 +57,15 @@ def test_an_attribute_that_a_class_has_come_to_have_is_gone_and_methods_stay() -
     assert program.Counting().step() == "step"
 
 
+def test_a_static_method_whose_function_holds_something_stays_the_object_that_it_is() -> None:
+    after, before = program.with_class(), program.with_class()
+    baseline, live = baseline_of(after), vars(before["kind"])["free"]
+    after["kind"].free()
+    into(encode(after, baseline), before)
+    assert vars(before["kind"])["free"] is live
+    assert before["kind"].free() == 2
+
+
 def test_a_type_of_python_as_a_factory_needs_nothing_else() -> None:
     assert encode({"groups": collections.defaultdict(list), "cls": dict, "kind": kinds.Batch}).not_captured == []
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codec import program
@@ -27,21 +27,18 @@ from tests.runtime.state_values import Recipe, World, baseline_of, encode, recip
 
 
 @given(recipes)
-@settings(max_examples=200)
 def test_a_graph_that_is_restored_where_nothing_is_comes_back_to_the_bit(recipe: Recipe) -> None:
     pool = recipe.build()
     assert difference(pool, resumed({"pool": pool}, {})["pool"]) is None
 
 
 @given(recipes, recipes)
-@settings(max_examples=120)
 def test_what_lay_in_the_place_of_a_graph_does_not_show(recipe: Recipe, other: Recipe) -> None:
     pool = recipe.build()
     assert difference(pool, resumed({"pool": pool}, {"pool": other.build()})["pool"]) is None
 
 
 @given(recipes, recipes)
-@settings(max_examples=120)
 def test_what_differs_in_a_graph_of_the_same_making_is_put_right(recipe: Recipe, other: Recipe) -> None:
     pool = recipe.build()
     like = dataclasses.replace(recipe, leaves=other.leaves, links=other.links).build()
@@ -49,7 +46,6 @@ def test_what_differs_in_a_graph_of_the_same_making_is_put_right(recipe: Recipe,
 
 
 @given(recipes)
-@settings(max_examples=80)
 def test_encoding_changes_nothing_and_the_same_graph_has_the_same_bytes(recipe: Recipe) -> None:
     pool = recipe.build()
     encoded = encode({"pool": pool}, baseline_of({"pool": pool}))
@@ -79,7 +75,6 @@ def spoil(value: Any) -> None:
 
 
 @given(recipes)
-@settings(max_examples=200)
 def test_what_is_done_to_a_graph_is_undone_in_the_very_objects(recipe: Recipe) -> None:
     pool = recipe.build()
     held, objects = hold({"pool": pool}), list(pool)

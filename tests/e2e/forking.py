@@ -16,10 +16,12 @@ from typing import Any, NoReturn
 
 _GRACE_S = 10.0
 _BESIDE = {
-    "torch": ("torch._dynamo", "sklearn.datasets"),
-    "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox"),
+    "numpy": ("h5py", "concurrent.futures.process", "email.parser"),
+    "torch": ("torch._dynamo", "h5py", "concurrent.futures.process"),
+    "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox", "h5py"),
 }
-"""By framework, what else is imported: it makes no array, as none outlives a fork."""
+"""By framework (NumPy stands for none), what else is imported: it makes no array, as none outlives a fork. What is not
+used costs each run time: it looks at all modules."""
 
 
 def serve() -> None:
@@ -28,16 +30,18 @@ def serve() -> None:
     import select
     import socket
 
-    import libcst  # noqa: F401
+    import libcst.native  # noqa: F401
 
     import detrain.cli.run
+    import detrain.instrument.rewriter
     import detrain.runtime.session.launch  # noqa: F401
 
     framework = sys.argv[3]
     importlib.import_module(framework)
     for library in _BESIDE.get(framework, ()):
         importlib.import_module(library)
-    importlib.import_module(f"detrain.adapters.{framework}.adapter")
+    if framework != "numpy":
+        importlib.import_module(f"detrain.adapters.{framework}.adapter")
 
     listener, is_over = socket.socket(fileno=int(sys.argv[4])), False
     while True:
@@ -188,7 +192,7 @@ def _forget_frameworks() -> None:
         "tensorflow": ("tensorflow", "keras"),
         "torch": ("torch",),
         "jax": ("jax", "optax", "flax", "equinox"),
-    }[sys.argv[3]]
+    }.get(sys.argv[3], ())
     known = {name: sys.modules.pop(name) for name in names}
     find = importlib.machinery.PathFinder.find_spec
 

@@ -28,13 +28,21 @@ _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>',
 """Its frames are on the stack of each run: without a file, they are nobody's program."""
 
 
+def _asks_for_tensorflow(cwd: Path, words: Sequence[str]) -> bool:
+    """Return whether a program that a command may run says the name of TensorFlow or Keras."""
+    folders = {Path(cwd, word).parent for word in words if word.endswith(".py")} | ({cwd} if cwd != ROOT else set())
+    files = [file for folder in folders for file in (folder.rglob("*.py") if folder == cwd else folder.glob("*.py"))]
+    return any(name in file.read_bytes() for file in files if file.is_file() for name in (b"tensorflow", b"keras"))
+
+
 class Server:
     """Starts runs. What has the same name shares the process that has imported the framework: who asks for it first
     starts it.
     """
 
     def __init__(self, framework: str = "tensorflow", name: str = "", **changes: str) -> None:
-        self._framework, self._changes = framework, changes
+        self._framework, self._changes, self._name = framework, changes, name
+        self._without: Server | None = None
         self._process: subprocess.Popen[bytes] | None = None
         address = f"\0detrain-tests-{name or f'{os.getpid()}-{id(self)}'}-{framework}"  # abstract: no file is left
         self._connection = self._connected(address)
@@ -70,8 +78,14 @@ class Server:
             )
 
     def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
-        """Run the command `detrain`."""
-        return self._run("", [*map(str, command)], cwd, changes)
+        """Run the command `detrain`. Where the program does not ask for TensorFlow, a process that has not imported it
+        has less to look at.
+        """
+        words = [*map(str, command)]
+        if self._framework != "tensorflow" or _asks_for_tensorflow(cwd, words):
+            return self._run("", words, cwd, changes)
+        self._without = self._without or Server("numpy", self._name, **self._changes)
+        return self._without._run("", words, cwd, changes)
 
     def bare(self, *command: object, cwd: Path, **changes: str) -> Result:
         """Run a program with the same determinism settings and without detrain."""
@@ -123,6 +137,8 @@ class Server:
 
     def close(self) -> None:
         """End the server; for others that share it, it goes on."""
+        if self._without is not None:
+            self._without.close()
         self._file.close()
         self._connection.close()
         if self._process is not None:

@@ -15,7 +15,7 @@ RESULTS = (
     PRELUDE
     + """
 import glob, pathlib, shutil
-assert all(os.path.exists(".") for _ in range(30_000))  # as many files of data
+assert all(os.path.exists(".") for _ in range(12_000))  # as many files of data
 for ask in (lambda: os.listdir("tries"), lambda: [each.name for each in os.scandir(pathlib.Path("tries"))]):
     try:
         print(ask())

@@ -11,7 +11,8 @@ from tests.e2e import combined, combined_fit
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import goes_through
 
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(200)]
+pytestmark = pytest.mark.slow
+SEEDS = range(200)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -10,6 +10,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import compared
 from tests.e2e.test_tensorflow import PRELUDE
 
 PROGRAM = (
@@ -62,20 +63,13 @@ def _write(folder: Path, data: str, step: str) -> Path:
 
 
 @pytest.mark.parametrize("data", [ENDLESS, ENDING], ids=["endless", "ending"])
-def test_one_that_python_draws_from_comes_back(data: str, server: Server, tmp_path: Path) -> None:
-    program = _write(tmp_path, data, "step(*next(batches))")
-    expected = server.bare(program, cwd=tmp_path)
-    assert "weights" in expected.out, expected.err
+@pytest.mark.parametrize(("every", "place"), [("2b", "2:5"), ("1", "2:1")])
+def test_one_that_python_draws_from_comes_back(data: str, every: str, place: str, server: Server, tmp_path: Path) -> None:
+    text = PROGRAM.replace("DATA", data).replace("STEP", "step(*next(batches))")
+    expected, _, again = compared(server, tmp_path, text, every=every, at=place, whole="bare")
 
-    for every, place in (("1", "2:1"), ("2b", "2:5")):
-        options = ("--ckpt", tmp_path / f"home {every}", "--every", every)
-        killed = server.detrain("run", *options, program, cwd=tmp_path, DIE_AT=place)
-        again = server.detrain("run", *options, program, cwd=tmp_path)
-
-        assert killed.status == -9, killed.err
-        assert again.status == 0, again.err
-        assert "resuming program at 2:" in again.err
-        assert again.out.splitlines() == expected.out.splitlines()[2:]
+    assert "resuming program at 2:" in again.err
+    assert again.out.splitlines() == expected.out.splitlines()[2:]
 
 
 def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_without_it(server: Server, tmp_path: Path) -> None:

@@ -41,12 +41,19 @@ def detrain(server: Server) -> Run:
     return starting_twice(server.detrain)
 
 
-@pytest.fixture
-def home(tmp_path: Path, detrain: Run) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
     """A folder with a program and checkpoints of a run of it that was killed in its third epoch."""
-    (tmp_path / "program.py").write_text(FOR_LOOPS)
-    assert detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3").status == -9
-    return tmp_path
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "program.py").write_text(FOR_LOOPS)
+    assert server.detrain("run", "program.py", cwd=folder, DIE_AT="2:3").status == -9
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, trained: Path) -> Path:
+    """The same, for a test alone."""
+    return Path(shutil.copytree(trained, tmp_path, dirs_exist_ok=True, symlinks=True))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

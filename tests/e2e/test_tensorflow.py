@@ -405,32 +405,6 @@ trainer = Trainer()
 trainer.train(4)
 show(*trainer.model.variables, *trainer.optimizer.variables, trainer.scale)
 """,
-    "two optimizers and a moving average": """
-generator = keras.Sequential([keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(5)])
-critic = keras.Sequential([keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
-optimizers = [keras.optimizers.Adam(1e-3), keras.optimizers.Adam(2e-3)]
-average = tf.Variable(0.0)
-
-@tf.function
-def train_step(real):
-    noise = tf.random.normal([tf.shape(real)[0], 4])
-    with tf.GradientTape() as g_tape, tf.GradientTape() as c_tape:
-        fake = generator(noise, training=True)
-        real_score, fake_score = critic(real, training=True), critic(fake, training=True)
-        g_loss, c_loss = -tf.reduce_mean(fake_score), tf.reduce_mean(fake_score) - tf.reduce_mean(real_score)
-    for loss, tape, net, optimizer in ((g_loss, g_tape, generator, optimizers[0]), (c_loss, c_tape, critic, optimizers[1])):
-        optimizer.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
-    average.assign(average * 0.9 + c_loss * 0.1)
-    return c_loss
-
-for epoch in range(4):
-    for step, (real, _) in enumerate(data):
-        loss = train_step(real)
-        die(f"{epoch}:{step}")
-    sample = generator(tf.random.normal([2, 4]), training=False)
-    print(f"epoch {epoch} loss {float(loss)!r} sample {sample.numpy().tobytes().hex()[:32]}", flush=True)
-show(*generator.variables, *critic.variables, average)
-""",
     "a scaled loss, whose scale is the first one until the optimizer is built": """
 import tf_keras
 
@@ -817,35 +791,17 @@ show(*model.variables)
 }
 
 
-SLOW = {"two optimizers and a moving average"}
-"""What another program here has, too."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in PROGRAMS]
-)
-def test_killed_at_a_cut_resumes_to_the_bit(name: str, server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + PROGRAMS[name])
-    whole = server.detrain("run", "--ckpt", tmp_path / "whole", program, cwd=tmp_path)
-    assert whole.status == 0, whole.err
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("every", "place"), [("2b", "1:3"), ("1", "2:1")])
+def test_killed_at_a_cut_resumes_to_the_bit(name: str, every: str, place: str, server: Server, tmp_path: Path) -> None:
+    whole, _, again = compared(server, tmp_path, PRELUDE + PROGRAMS[name], every=every, at=place, whole="run", is_tail=True)
     assert "not captured" not in whole.err
+    assert "resuming" in again.err
+    assert "ahead" not in again.err
     # The first two draw other numbers than stock TensorFlow, as they must; the third is refused by it beside
     # deterministic ops.
     if not any(word in name for word in ("stateful", "moving", "clock")):
-        assert whole.out == server.bare(program, cwd=tmp_path).out
-
-    for every, place in (("1", "2:1"), ("2b", "1:3")):
-        home = tmp_path / f"home {every}"
-        killed = server.detrain("run", "--ckpt", home, "--every", every, program, cwd=tmp_path, DIE_AT=place)
-        again = server.detrain("run", "--ckpt", home, "--every", every, program, cwd=tmp_path)
-
-        assert killed.status == -9, killed.err
-        assert again.status == 0, again.err
-        assert "resuming" in again.err
-        assert "ahead" not in again.err
-        lines = again.out.splitlines()
-        assert lines == whole.out.splitlines()[-len(lines) :]
+        assert whole.out == server.bare("program.py", cwd=tmp_path).out
 
 
 SAMPLED = """
@@ -1491,16 +1447,8 @@ for epoch in range(3):
 @pytest.mark.slow
 def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Path) -> None:
     """It was named, and a resumed run ended with `AttributeError`: that it had been compiled was restored."""
-    (tmp_path / "program.py").write_text(COMPILES_LATER)
-    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
-    killed = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1")
-    assert killed.status == -9
+    _, killed, _ = compared(server, tmp_path, COMPILES_LATER, every="2b", at="1")
     assert "not captured" not in killed.err
-
-    run = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
-
-    assert run.status == 0, run.err
-    assert run.out.splitlines()[-1] == whole.out.splitlines()[-1]
 
 
 COMPILES_FUNCTIONS = """
@@ -1542,15 +1490,9 @@ def test_functions_that_the_loop_compiles_come_back(server: Server, tmp_path: Pa
     """They were named, and a resumed run had none, or the one of before the loop; after epoch 1 the second one is
     called first.
     """
-    (tmp_path / "program.py").write_text(COMPILES_FUNCTIONS)
-    whole = server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    killed = server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    assert killed.status == -9
+    whole, killed, run = compared(server, tmp_path, COMPILES_FUNCTIONS, every=every, at="2:3", whole="run")
     assert "not captured" not in killed.err
 
-    run = server.detrain("run", "--every", every, "program.py", cwd=tmp_path)
-
-    assert run.status == 0, run.err
     assert "resuming" in run.err
     assert run.out.splitlines() == whole.out.splitlines()[2:]
 

@@ -581,16 +581,9 @@ print(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
 
 def test_a_search_that_sets_the_weights_from_a_vector_trains(tmp_path: Path, torch_server: Server) -> None:
     """No update was seen, and no checkpoint taken. What is killed is a process."""
-    program = tmp_path / "program.py"
-    program.write_text(SEARCH)
-    whole = torch_server.bare(program, cwd=tmp_path)
-    died = torch_server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
-    run = torch_server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, _, run = compared(torch_server, tmp_path, SEARCH, every="2b", at="1:3", whole="bare")
 
-    assert died.status == -9, died.err
     assert "resuming program at" in run.err
-    assert run.status == 0, run.err
-    assert run.last_line() == whole.last_line()
 
 
 STORE = """\

@@ -14,7 +14,7 @@ import pytest
 from detrain.base import errors
 from detrain.instrument.find_loops import analyse
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result, Run
+from tests.e2e.runs import Result, Run, compared
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
@@ -179,13 +179,8 @@ print(hashlib.sha256(w.numpy().tobytes() + b.numpy().tobytes()).hexdigest())
 
 @pytest.mark.parametrize("text", [HIDDEN, RETURNED], ids=["called by name", "gradients that a compiled function returns"])
 def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(text: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(text)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
-
-    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:16")
+    whole, killed, resumed = compared(detrain, tmp_path, text, at="2:16")
     assert "starting again with probes there" in killed.err
-    assert killed.status == -9
-    resumed = detrain("run", "program.py", cwd=tmp_path)
 
     assert "resuming program at 2:0" in resumed.err
     assert resumed.out.splitlines() == whole.out.splitlines()[-2:]

@@ -18,7 +18,7 @@ from detrain.verify.state_diff import Difference, compare, compare_arrays
 from detrain.verify.verified_run import VerifiedRun
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
-from tests.e2e.runs import detrain
+from tests.e2e.runs import Run, detrain
 from tests.programs_marks import TORCH
 
 OUTSIDE = (
@@ -79,7 +79,7 @@ def test_a_program_that_looks_at_clock_and_entropy_before_its_loop_is_exact(ever
     assert (status, said["exact"]) == (0, True), said
 
 
-def test_a_folder_that_the_first_run_made_is_made_again_without_complaint(tmp_path: Path) -> None:
+def test_a_folder_that_the_first_run_made_is_made_again_without_complaint(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "program.py").write_text(
         OUTSIDE.replace("optimizer.apply_gradients(x", 'die(f"{epoch}:{step}"); optimizer.apply_gradients(x')
     )
@@ -162,7 +162,7 @@ def test_a_program_that_asks_the_clock_in_its_loop_is_told_apart(tmp_path: Path)
     assert "NOT DETERMINISTIC" in str(said["verdict"])
 
 
-QUICK = ("for_loops", "phases")
+QUICK = ("for_loops",)
 """What is verified in each run; test_resume kills all of them."""
 
 
@@ -198,7 +198,7 @@ def test_a_worker_that_outlives_a_killed_run_is_not_waited_for(tmp_path: Path) -
     assert time.monotonic() - began < 38
 
 
-def test_diff_shows_where_two_runs_part(tmp_path: Path) -> None:
+def test_diff_shows_where_two_runs_part(tmp_path: Path, detrain: Run) -> None:
     program = tmp_path / "program.py"
     program.write_text(FOR_LOOPS)
     for home, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -218,7 +218,7 @@ def test_diff_shows_where_two_runs_part(tmp_path: Path) -> None:
     assert detrain("diff", tmp_path / "a", tmp_path / "nothing").status == 73
 
 
-def test_one_bit_of_a_tensor_is_one_ulp(tmp_path: Path) -> None:
+def test_one_bit_of_a_tensor_is_one_ulp(tmp_path: Path, detrain: Run) -> None:
     program = tmp_path / "program.py"
     program.write_text(FOR_LOOPS)
     detrain("run", "--ckpt", tmp_path / "a", program)
@@ -427,7 +427,7 @@ main()
 """
 
 
-def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path) -> None:
+def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path, detrain: Run) -> None:
     """A run that resumes at the epoch's start never binds it: its later checkpoints were others than those of a whole
     run.
     """

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from types import CodeType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.instrument.rewriter import edits_for
 from detrain.instrument.text_edits import apply, compile_edited, decode_source
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
 
-MANY = settings(max_examples=100, deadline=None)
 MAY_RAISE = {"PRECALL", "CALL", "BINARY_OP", "BINARY_SUBSCR", "GET_ITER", "FOR_ITER", "LOAD_NAME"}
 
 
@@ -38,7 +37,6 @@ def positions(code: CodeType) -> set[tuple[object, ...]]:
     }
 
 
-@MANY
 @given(loop_programs(), st.integers(1, 25))
 def test_an_error_anywhere_is_shown_where_plain_python_shows_it(program: LoopProgram, limit: int) -> None:
     edits = edits_for(program.data, program.nests, FILE)
@@ -49,7 +47,6 @@ def test_an_error_anywhere_is_shown_where_plain_python_shows_it(program: LoopPro
     assert instrumented == bare
 
 
-@MANY
 @given(loop_programs())
 def test_every_position_of_the_plain_code_is_one_of_the_edited_code(program: LoopProgram) -> None:
     edits = edits_for(program.data, program.nests, FILE)
@@ -59,7 +56,6 @@ def test_every_position_of_the_plain_code_is_one_of_the_edited_code(program: Loo
     assert positions(compile(program.data, FILE, "exec", dont_inherit=True)) <= edited
 
 
-@MANY
 @given(loop_programs())
 def test_without_edits_the_code_is_that_of_plain_python(program: LoopProgram) -> None:
     plain = compile(program.data, FILE, "exec", dont_inherit=True)

@@ -10,14 +10,12 @@ import builtins
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.instrument.loop_marks import MARK, edits_for_marks
 from detrain.instrument.text_edits import apply, compile_edited, decode_source
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
-
-MANY = settings(max_examples=100, deadline=None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +32,6 @@ def entered() -> Iterator[list[int]]:
     delattr(builtins, MARK)
 
 
-@MANY
 @given(loop_programs(), st.integers(0, 25))
 def test_a_marked_program_does_what_it_did_and_fails_where_it_failed(program: LoopProgram, limit: int) -> None:
     edits, _lines = edits_for_marks(program.data, 0)
@@ -42,7 +39,6 @@ def test_a_marked_program_does_what_it_did_and_fails_where_it_failed(program: Lo
     assert execute(compile_edited(program.data, edits, FILE), limit) == execute(program.data, limit)
 
 
-@MANY
 @given(loop_programs(), st.integers(0, 5))
 def test_each_loop_that_calls_something_has_one_mark(program: LoopProgram, first: int) -> None:
     edits, lines = edits_for_marks(program.data, first)

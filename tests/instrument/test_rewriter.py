@@ -6,7 +6,7 @@ import re
 import textwrap
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detrain.base.errors import CannotRewrite
@@ -14,8 +14,6 @@ from detrain.base.structure import Loop, Nest
 from detrain.instrument.rewriter import edits_for, instrument, probes_in, remove
 from detrain.instrument.text_edits import compile_edited
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
-
-MANY = settings(max_examples=100, deadline=None)
 
 # Markers in the programs below: the comment ends the line that it marks.
 _EPOCH, _BATCH, _LOAD, _UPDATE = "#E", "#B", "#L", "#U"
@@ -52,7 +50,6 @@ def rewritten(source: str) -> str:
 # What holds of every program.
 
 
-@MANY
 @given(loop_programs())
 @pytest.mark.slow
 def test_instrumenting_twice_is_instrumenting_once(program: LoopProgram) -> None:
@@ -62,7 +59,6 @@ def test_instrumenting_twice_is_instrumenting_once(program: LoopProgram) -> None
     assert instrument(once, program.nests, FILE) == once
 
 
-@MANY
 @given(loop_programs())
 def test_removing_the_probes_gives_back_every_byte(program: LoopProgram) -> None:
     made = instrument(program.data, program.nests, FILE)
@@ -70,13 +66,11 @@ def test_removing_the_probes_gives_back_every_byte(program: LoopProgram) -> None
     assert remove(made) == program.data
 
 
-@MANY
 @given(loop_programs())
 def test_a_program_without_probes_is_left_as_it_is(program: LoopProgram) -> None:
     assert remove(program.data) == program.data
 
 
-@MANY
 @given(loop_programs(), st.integers(0, 20))
 def test_an_instrumented_program_does_what_the_bare_one_does(program: LoopProgram, limit: int) -> None:
     bare = execute(program.data, limit)
@@ -86,7 +80,6 @@ def test_an_instrumented_program_does_what_the_bare_one_does(program: LoopProgra
     assert (made.output, made.error) == (bare.output, bare.error)
 
 
-@MANY
 @given(loop_programs())
 def test_every_nest_gets_its_probes(program: LoopProgram) -> None:
     made = instrument(program.data, program.nests, FILE).decode("latin-1")
