@@ -244,6 +244,9 @@ FUNCTIONS = {
     ),
     "annotations": one(program.annotated, lambda it: used(it, calls=[1]), lambda it: it.__annotations__),
     "partial call": one(lambda: functools.partial(kinds.Batch, [1], y=2), lambda it: it.args[0].append(it), remade=("value",)),
+    "partial call that is given attributes": one(
+        lambda: functools.partial(kinds.Batch, [1]), lambda it: used(it, title=["new"]), vars, remade=("value",)
+    ),
     "partial call with attributes": one(
         lambda: used(functools.partial(kinds.Batch, [1]), title=["old"]), lambda it: it.title.append("new"), vars
     ),

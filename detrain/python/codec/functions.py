@@ -333,6 +333,7 @@ def _decode_partial(decoding: Decoding, _number: int, node: Node, current: Any, 
         for item, part, n in zip(node.items, old, ("func", "args", "keywords"), strict=True)
     ]
     if is_live and all(map(_is_alike, old, parts)):
+        getattr(current, "__dict__", {}).clear()  # those that it had, whoever puts them back has kept
         return current
     is_known = isinstance(cls, type) and issubclass(cls, functools.partial) and callable(parts[0])
     return functools.partial.__new__(cls, parts[0], *parts[1], **parts[2]) if is_known else ABSENT
