@@ -30,6 +30,7 @@ class Library:
     reduced: bool | None = None
     last_use: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     made: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     listed: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     computed: bool | None = None
     compiled: bool | None = None

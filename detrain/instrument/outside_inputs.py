@@ -21,11 +21,12 @@ _RECORDED: Final = "recorded by the first run, replayed when it resumes; in loop
 _DRAWN: Final = "recorded by the first run, replayed when it resumes; in loops drawn from a recorded number"
 _GENERATOR: Final = "its state is in each checkpoint; where it is made before the loops its seed is recorded and replayed"
 _SORTED: Final = "in the order of names"
+_COUNTING: Final = ("perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
 _REAL: Final = "NOT FIXED: the real one; ask `time.time`"
 _UNSORTED: Final = "NOT FIXED: in the order of the file system; sort it"
 
 _CALLS: Final = {
-    **dict.fromkeys(("time.time", "time.time_ns"), ("clock", _RECORDED)),
+    **{f"time.{name}{unit}": ("clock", _RECORDED) for name in ("time", *_COUNTING) for unit in ("", "_ns")},
     **dict.fromkeys(("os.urandom", "uuid.uuid1", "uuid.uuid4", "random.SystemRandom"), ("entropy", _DRAWN)),
     **dict.fromkeys(("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"), ("clock", _RECORDED)),
     **dict.fromkeys(("datetime.date.today", "time.strftime", "time.localtime", "time.gmtime"), ("clock", _RECORDED)),

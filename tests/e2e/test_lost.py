@@ -352,3 +352,54 @@ def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
     assert ("REFUSED from here on" in died.err) is is_refused
     assert last.status == (NotCapturable.exit_code if is_refused else 0), last.err
     assert is_refused or last.out == whole.out
+
+
+ASKED = (
+    PRELUDE
+    + """
+import helper
+def newest(keeper):
+    return keeper.newest()
+keeper, optimizer = helper.Keeper(), Optimizer(np.ones(3))
+{before}
+for epoch in range(4):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{{epoch}}:{{step}}")
+    keeper.put(epoch)
+{behind}
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "is_refused"),
+    [
+        pytest.param("keeper.newest(); newest(keeper)", "", False, marks=pytest.mark.fast),
+        pytest.param("", "print(newest(keeper))", True, marks=pytest.mark.fast),
+        ("", "    print(keeper.newest())", True),
+    ],
+)
+def test_what_an_output_was_given_is_refused_where_the_program_is_still_to_ask(
+    before: str, behind: str, is_refused: bool, server: Server, tmp_path: Path
+) -> None:
+    """A manager of checkpoints said to a resumed program that it had none."""
+    folder = tmp_path / "site-packages" / "helper"
+    folder.mkdir(parents=True)
+    (folder / "detrain.toml").write_text('[helper]\noutput = true\nanswers = {Keeper = ["newest"]}\n')
+    (folder / "__init__.py").write_text(
+        "import threading\n"
+        "class Keeper:\n    def __init__(self):\n        self.lock, self.steps = threading.Lock(), []\n"
+        "    def put(self, step):\n        self.steps.append(step)\n"
+        "    def newest(self):\n        return self.steps[-1] if self.steps else None\n"
+    )
+    (tmp_path / "program.py").write_text(ASKED.format(before=before, behind=behind))
+    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
+    foreseen = server.detrain("info", "program.py", cwd=tmp_path, **path)
+    last = server.detrain("run", "program.py", cwd=tmp_path, **path)
+
+    assert ("REFUSED from here on: keeper" in died.err) is is_refused
+    assert ("REFUSED" in foreseen.out) is is_refused
+    assert last.status == (NotCapturable.exit_code if is_refused else 0), last.err

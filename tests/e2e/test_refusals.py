@@ -342,10 +342,9 @@ def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_pat
 READINGS = (
     PRELUDE
     + """
-import time
 optimizer = Optimizer(np.ones(3))
 for phase in range(2):
-    infos = {"episode": {"t": np.array([time.perf_counter()]), "length": np.zeros(2)}}
+    infos = {"episode": {"t": np.array([os.times().elapsed]), "length": np.zeros(2)}}
     for epoch in range(3):
         for step in range(4):
             optimizer.apply_gradients(np.random.normal(size=3))
@@ -365,6 +364,35 @@ def test_a_reading_of_a_clock_that_the_loop_leaves_alone_is_put_back(place: str,
     read = {line for out in (died.out, run.out) for line in out.splitlines() if line.startswith("0 ")}
     assert len(read) == 1
     assert "put back as it was: infos['episode']['t']\n" in run.err
+
+
+COUNTED = (
+    PRELUDE
+    + """
+import time
+from time import perf_counter_ns
+clocks = [time.monotonic(), time.process_time(), time.thread_time_ns(), time.clock_gettime(time.CLOCK_MONOTONIC)]
+optimizer = Optimizer(np.ones(3))
+noise = np.random.default_rng(perf_counter_ns()).normal(size=(9000, 3)) + np.array(clocks)[:3]
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(noise[epoch * 4 + step])
+        die(f"{epoch}:{step}")
+    print(epoch, noise.sum().hex(), flush=True)
+show(optimizer.weights)
+"""
+)
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_a_large_array_that_is_made_of_a_clock_before_the_loop_is_exact(every: str, tmp_path: Path, detrain: Run) -> None:
+    """It was kept by its digest, and the resume was refused unsaid."""
+    (tmp_path / "program.py").write_text(COUNTED)
+    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="1:2")
+    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (died.status, run.status) == (-9, 0), run.err
+    assert {line.split()[1] for line in (died.out + run.out).splitlines() if line[0].isdigit()} == {died.out.split()[1]}
 
 
 def test_a_large_array_that_is_not_the_first_runs_is_named(tmp_path: Path, detrain: Run) -> None:

@@ -43,7 +43,7 @@ from detrain.python.inspect.object_graph import (
     shown,
 )
 from detrain.python.inspect.output_only import is_output_only, only_reads
-from detrain.python.inspect.ownership import lists, of_last_use
+from detrain.python.inspect.ownership import answers, lists, of_last_use
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
 Rule = Callable[[Any, int, Any, str], Node]
@@ -236,10 +236,12 @@ class Encoding(ABC):
         """Name what is not captured of a value.
 
         What only shows is harmless where a resumed run has such a thing, or a place at which the program sees that it
-        has none; not what the loop has put into a list, or bound a name to that was not there.
+        has none; not what the loop has put into a list, or bound a name to that was not there. Nor is it where the
+        program is still to ask what it was given.
         """
         is_there = self.baseline.has(value) or not (path.endswith("]") or path in self.unbound) or only_reads(value)
-        end = OF_OUTPUT if self.outputs else HARMLESS if is_output_only(value) and is_there else ""
+        is_harmless = is_there and is_output_only(value) and not (answers(type(value)) & self.hooks.names_ahead())
+        end = OF_OUTPUT if self.outputs else HARMLESS if is_harmless else ""
         self.lost.append(f"{shown(path)} ({why}{end})")
 
     def add_node(self, value: object, node: Node | None) -> Item:

@@ -142,7 +142,7 @@ def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
     """Return the offsets of the instructions, and for each the names live after it."""
     instructions = list(dis.get_instructions(code))
     position = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    successors = _successors(code, instructions, position)
+    following = successors(code, instructions, position)
     effects = [_effect(instruction) for instruction in instructions]
     live_in: list[frozenset[str]] = [frozenset()] * len(instructions)
     live_out: list[frozenset[str]] = [frozenset()] * len(instructions)
@@ -150,7 +150,7 @@ def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
     while changed:
         changed = False
         for index in range(len(instructions) - 1, -1, -1):
-            out = frozenset().union(*(live_in[successor] for successor in successors[index]))
+            out = frozenset().union(*(live_in[successor] for successor in following[index]))
             used, defined = effects[index]
             before = used | (out - defined)
             if before != live_in[index] or out != live_out[index]:
@@ -158,7 +158,10 @@ def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
     return [instruction.offset for instruction in instructions], live_out
 
 
-def _successors(code: CodeType, instructions: list[dis.Instruction], position: dict[int, int]) -> list[list[int]]:
+def successors(code: CodeType, instructions: list[dis.Instruction], position: dict[int, int]) -> list[list[int]]:
+    """Return for each instruction of a code, by its place in the list, those that may be run next; `position` has the
+    places by offset.
+    """
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
     handlers = getattr(dis.Bytecode(code), "exception_entries", ())
     result: list[list[int]] = []

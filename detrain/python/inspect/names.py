@@ -77,7 +77,9 @@ _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
 """Modules whose functions do nothing but compute."""
 _CLOCKS: Final = frozenset(
-    f"{each}{unit}" for each in ("monotonic", "perf_counter", "process_time", "time") for unit in ("", "_ns")
+    f"{name}{unit}"
+    for name in ("clock_gettime", "monotonic", "perf_counter", "process_time", "thread_time", "time")
+    for unit in ("", "_ns")
 )
 """Functions of `time` that keep no state, either."""
 _BUILTINS: Final = frozenset(

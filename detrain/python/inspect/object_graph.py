@@ -88,6 +88,10 @@ class Hooks:
         """Return the source files of the program."""
         return ()
 
+    def names_ahead(self) -> frozenset[str]:
+        """Return the names that code of the program reads which is still to run."""
+        return frozenset()
+
     def tensor(self, _value: object) -> Array | None:
         """Return the array of a constant tensor, or None for anything else."""
         return None

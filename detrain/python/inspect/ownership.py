@@ -104,6 +104,12 @@ def lists(cls: type) -> frozenset[str]:
     return _said_of_attributes(cls, "listed")
 
 
+@by_class
+def answers(cls: type) -> frozenset[str]:
+    """Return the methods of a library's objects of a class that say what an output was given."""
+    return _said_of_attributes(cls, "answers")
+
+
 def _said_of_attributes(cls: type, fact: str) -> frozenset[str]:
     return frozenset().union(*(getattr(entry(module_of(base)), fact).get(base.__qualname__, ()) for base in cls.__mro__))
 

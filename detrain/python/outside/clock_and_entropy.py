@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import collections
 import ctypes
 import datetime
 import functools
@@ -33,7 +34,11 @@ from detrain.python.inspect.names import FRAMEWORKS
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask."""
 _MOST_CHARACTERS: Final = 1 << 18
-"""Of clock and randomness, and again of questions about files, whose kinds have a space in them."""
+"""Of clock and randomness; again of clocks that count; and of questions about files, whose kinds have a space."""
+_COUNTERS: Final = ("perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
+_COUNTING: Final = tuple(f"{name}{unit}" for name in _COUNTERS for unit in ("", "_ns"))
+"""Clocks that count from somewhere, which programs ask often."""
+_real_time: Final = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 _PROGRAM: Final = "__main__"
 _OWN: Final = (
     *(__name__, "detrain.python.outside.fs_answers", "detrain.python.outside.open_files"),
@@ -47,11 +52,11 @@ _FORK: Final = "os.fork"
 _NAMES: Final = "uuid"
 """By this module a library that records what a program does names a record of its own (a run of MLflow's). Under the
 same name there is one already, of the process that was killed."""
-CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy")
+CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy", *_COUNTING)
 """Kinds of readings that have nothing to do with files."""
 
 Readings = dict[str, list[str]]
-"""What was read, in order, by kind: `time`, `time_ns`, `urandom` (base64), and what `fs_answers` asks; `entropy` is
+"""What was read, in order, by kind: functions of `time`, `urandom` (base64), and what `fs_answers` asks; `entropy` is
 what other randomness is drawn from, `started` when the run was, `entered` when the first training loop was entered."""
 
 
@@ -64,9 +69,9 @@ class Outside:
         self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
         self.readings.setdefault(_STARTED, [repr(now())])
         self._used: dict[str, int] = {}
-        self._sizes = dict.fromkeys((False, True), 0)
+        self._sizes: collections.Counter[str] = collections.Counter()
         for kind, values in self.readings.items():
-            self._sizes[" " in kind] += sum(len(kind) + len(value) for value in values)
+            self._sizes[_sort_of(kind)] += sum(len(kind) + len(value) for value in values)
         self._place = place
         self._drawn_at: Cursor | None = None
         self._drawn: dict[str, int] = {}
@@ -80,8 +85,8 @@ class Outside:
     def watch(self) -> None:
         """Put the recorded clock and randomness in the place of the real ones."""
         atexit.register(self._end)
-        time.time = self._replayed("time", time.time, repr, float)
-        time.time_ns = self._replayed("time_ns", time.time_ns, repr, int)
+        for name in ("time", "time_ns", *_COUNTING):
+            setattr(time, name, self._replayed(name, getattr(time, name), repr, int if name.endswith("_ns") else float))
         urandom = self._settled(os.urandom, self._replayed("urandom", os.urandom, _to_text, base64.b64decode))
         os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
         for name in ("localtime", "gmtime", "ctime"):
@@ -111,7 +116,7 @@ class Outside:
             heard = [turn for turn in values if int(turn) <= asked[kind]] if kind in asked else values[:used]
             unheard = values[len(heard) :]
             values[:] = heard
-            self._sizes[" " in kind] -= sum(len(kind) + len(value) for value in unheard)
+            self._sizes[_sort_of(kind)] -= sum(len(kind) + len(value) for value in unheard)
 
     @property
     def entered_at(self) -> float:
@@ -150,8 +155,8 @@ class Outside:
     def note(self, kind: str, value: str) -> bool:
         """Record something of a kind, behind what there is of it; return whether there was room."""
         # Once over, always: none may take the place of one that was left out.
-        self._sizes[" " in kind] += len(kind) + len(value)
-        has_room = self._sizes[" " in kind] <= _MOST_CHARACTERS
+        self._sizes[_sort_of(kind)] += len(kind) + len(value)
+        has_room = self._sizes[_sort_of(kind)] <= _MOST_CHARACTERS
         if has_room:
             self.readings.setdefault(kind, []).append(value)
         return has_room
@@ -215,9 +220,13 @@ class Outside:
             random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))
 
 
+def _sort_of(kind: str) -> str:
+    return "files" if " " in kind else "counting" if kind in _COUNTING else "clock"
+
+
 def now() -> float:
     """Return the real time (seconds since 1970), which nothing records."""
-    return time.clock_gettime(time.CLOCK_REALTIME)
+    return _real_time()
 
 
 def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:

@@ -5,6 +5,7 @@ generators.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from detrain.adapters.api import SharedTensors
 from detrain.adapters.group import Adapters
 from detrain.base.digest import Array
 from detrain.python.codec.api import Hooks, Item
+from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.names_ahead import names_ahead
 from detrain.python.inspect.object_graph import SharedTensor
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
@@ -38,6 +41,9 @@ class ProgramHooks(Hooks):
 
     def files(self) -> Sequence[str]:
         return self._sources
+
+    def names_ahead(self) -> frozenset[str]:
+        return names_ahead(user_frames(sys._getframe()), self._sources)
 
     # Tensors.
 
