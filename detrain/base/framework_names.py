@@ -141,7 +141,7 @@ TORCH: Final = FrameworkNames(
         "torch.distributed.optim.zero_redundancy_optimizer:ZeroRedundancyOptimizer",
         *("torch.distributed.fsdp._fully_shard._fsdp_init:FSDP", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:"),
     ),
-    hidden=("torch.futures:", "torch.jit:Future", "torch:UntypedStorage", "torch.storage:"),
+    hidden=("torch.futures:", "torch.jit:Future", "torch.storage:"),
     named=(
         *("torch:", "torch.nn.", "torch.optim.", "torch.functional:", "torch.utils.data._utils.collate:", "torchmetrics."),
         *("transformers.activations:", "transformers.optimization:", "transformers.trainer_pt_utils:"),

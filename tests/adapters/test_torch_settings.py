@@ -104,7 +104,7 @@ def run(text: str, told: str = "") -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [torch.futures.Future, lambda: torch.zeros(2).untyped_storage()], ids=["future", "storage"])
+@pytest.mark.parametrize("make", [torch.futures.Future, lambda: torch.zeros(2).storage()], ids=["future", "storage"])
 def test_objects_of_c_that_show_nothing_are_lost(make: Any) -> None:
     world = {"value": make()}
 

@@ -114,6 +114,8 @@ class TorchLeaves:
         for kind, known in _VALUES.items():
             if cls is known:
                 return kind, [str(value)]
+        if cls is torch.UntypedStorage:
+            return "torch.UntypedStorage", [torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)]
         if cls is torch.Generator:
             self._devices.note(str(value.device))
             return "torch.Generator", [GeneratorStream(value).pack(), str(value.device)]
@@ -160,6 +162,8 @@ class TorchLeaves:
             generator = current if type(current) is torch.Generator else torch.Generator(parts[1])
             GeneratorStream(generator).unpack(parts[0])
             return generator
+        if kind == "torch.UntypedStorage":
+            return parts[0].untyped_storage()
         if kind == "torch.handle":
             if type(current) is RemovableHandle and current.id == parts[1] and current.hooks_dict_ref() is parts[0]:
                 return current

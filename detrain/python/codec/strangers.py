@@ -158,7 +158,7 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
     now = position(value)
     if now is None and encoding.is_loader:
         encoding.moved.append(f"{shown(path)} ({type_name(value)})")
-    elif (now is None or isinstance(now, Unreadable)) and encoding.are_loads_replayed and is_iterator_of_library(value):
+    elif now is None and encoding.are_loads_replayed and is_iterator_of_library(value):
         encoding.lose(number, path, f"{type_name(value)}: {UNSEEN}")
     elif now is None and not stands_still(value):
         encoding.lose(number, path, f"{type_name(value)}: nothing shows whether it has moved on")
