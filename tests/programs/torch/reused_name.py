@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 class Images(Dataset):
     def __init__(self):
-        self.images = torch.randn(112, 1200)  # large: read again, not stored
+        self.images = torch.randn(1200, 112)  # large: read again, not stored
         self.labels = (self.images[:, 0] > 0).long()
 
     def __len__(self):
@@ -19,9 +19,9 @@ class Images(Dataset):
 
 def main():
     torch.manual_seed(3)
-    images = Subset(Images(), torch.randperm(112).tolist()[:96])
+    images = Subset(Images(), torch.randperm(1200).tolist()[:96])
     train = DataLoader(images, 16, shuffle=True)
-    model = nn.Linear(1200, 2)
+    model = nn.Linear(112, 2)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for epoch in range(3):  # <- epoch loop
         for images, labels in train:  # <- batch loop
