@@ -240,7 +240,9 @@ class Encoding(ABC):
         program is still to ask what it was given.
         """
         is_there = self.baseline.has(value) or not (path.endswith("]") or path in self.unbound) or only_reads(value)
-        is_harmless = is_there and is_output_only(value) and not (answers(type(value)) & self.hooks.names_ahead())
+        asked = answers(type(value))
+        is_asked = bool(asked) and not asked.isdisjoint(self.hooks.names_ahead())  # which goes over the program's code
+        is_harmless = is_there and is_output_only(value) and not is_asked
         end = OF_OUTPUT if self.outputs else HARMLESS if is_harmless else ""
         self.lost.append(f"{shown(path)} ({why}{end})")
 

@@ -101,8 +101,7 @@ def _of_apart(value: Any, top: str) -> object:
         is_open = _is_looked_into(item) or module_of(type(item)).partition(".")[0] == top
         return _held(item) if is_open and own_attributes(item) is not None else _parts(item) if is_open else ()
 
-    proxied = [value.__wrapped__] if top == "wrapt" and hasattr(value, "__wrapped__") else []
-    return _read([*proxied, *_held(value)], value, parts)
+    return _read([*([value.__wrapped__] if hasattr(value, "__wrapped__") else []), *_held(value)], value, parts)
 
 
 def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None]) -> object:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
 from detrain.base.compiled_sources import by_file, source_of
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.live_names import successors
 
 
@@ -31,15 +32,9 @@ def _behind(code: CodeType, offset: int) -> set[str]:
     instructions = list(dis.get_instructions(code))
     position = {instruction.offset: index for index, instruction in enumerate(instructions)}
     following = successors(code, instructions, position)
-    waiting = [max((index for at, index in position.items() if at <= offset), default=0)]
-    seen: set[int] = set()
+    first = max((index for at, index in position.items() if at <= offset), default=0)
     found: set[str] = set()
-    while waiting:
-        index = waiting.pop()
-        if index in seen:
-            continue
-        seen.add(index)
-        waiting += following[index]
+    for index in walk([first], following.__getitem__, lambda index: index):
         value = instructions[index].argval
         if isinstance(value, CodeType):
             found.update(*(each.co_names for each in _inside(value)))
