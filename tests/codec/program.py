@@ -178,7 +178,18 @@ class Stop(Exception):
         self.why = why
 
 
+class Missing(OSError):
+    def __init__(self, name: str) -> None:
+        super().__init__(2, "no file", name)
+
+
 class Grid(np.ndarray): ...
+
+
+class Observed(np.ndarray):
+    """Runs code of its own for each array of it that is made."""
+
+    def __array_finalize__(self, _of: object) -> None: ...
 
 
 OF_VALUES: dict[str, Callable[[int], Any]] = {
@@ -195,6 +206,7 @@ OF_VALUES: dict[str, Callable[[int], Any]] = {
     "exception of the program's": lambda number: Stop(number, why="late"),
     "exception of Python's": lambda number: ValueError("some", number),
     "exception of the system's": lambda number: FileNotFoundError(2, "no file", f"file {number}"),
+    "exception of the system's with an `__init__`": lambda number: Missing(f"file {number}"),
     "exception of a library's": lambda number: json.JSONDecodeError("no number", "some text", number),
     "array of the program's": lambda number: np.arange(number).view(Grid),
     "matrix": lambda number: np.full((1, number + 1), number).view(np.matrix),

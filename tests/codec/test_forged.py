@@ -24,14 +24,22 @@ from detrain.python.codec.api import ABSENT, Encoded
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.kind import KINDS
 from detrain.python.inspect.graph import FORMAT
+from detrain.python.inspect.names import class_name
 from tests.codec import program
-from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes, restore
+from tests.runtime.state_values import Flags, Recipe, World, baseline_of, encode, recipes, restore
 
 
 def tampered(*nodes: list[object], root: object = None) -> Encoded:
     """Return a graph of these nodes, whose first one the name `value` holds."""
     graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": list(nodes), "roots": {"value": root or [0]}})
     return dataclasses.replace(encode({}), graph=graph)
+
+
+def test_flags_of_bits_that_are_no_flags_are_missing_and_end_nothing() -> None:
+    name = class_name(Flags)
+
+    assert restore(tampered(["enum", [name, None], [64], [], ""]), {}) != []
+    assert restore(tampered(["enum", [name, None], ["no number"], [], ""]), {}) != []
 
 
 FORMS = {name: kind.form for name, kind in KINDS.items() if kind.form is not None}

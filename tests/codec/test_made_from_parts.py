@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detrain.python.codec.graph_files import unpack
-from tests.codec.program import Stop
+from tests.codec.program import Observed, Stop
 from tests.runtime.state_values import encode, restore
 
 
@@ -21,6 +21,10 @@ def test_views_of_one_memory_stay_so_or_are_named() -> None:
     world["whole"][2] = 9
     assert (world["part"][0], world["plain"][2]) == (9, 9)
     assert encode({"whole": record, "part": record.a}).not_captured != []
+
+
+def test_an_array_whose_class_runs_code_is_not_made_and_named() -> None:
+    assert encode({"value": np.arange(2).view(Observed)}).not_captured != []
 
 
 def test_what_looks_at_bytes_of_pythons_is_named_without_a_framework_too() -> None:

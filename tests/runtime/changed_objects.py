@@ -68,6 +68,7 @@ import xml.parsers.expat
 import zipfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from multiprocessing import shared_memory
 from typing import Any
 
 import numpy as np
@@ -312,6 +313,7 @@ CASES: dict[str, Case] = {
     "numbers of processes": (lambda: multiprocessing.Array("i", 2), item, list),
     "event of processes": (multiprocessing.Event, call("set"), call("is_set")),
     "queue of processes": (multiprocessing.SimpleQueue, call("put", 1), call("empty")),
+    "memory of processes": (lambda: shared_memory.SharedMemory(create=True, size=2), lambda v: item(v.buf), lambda v: bytes(v.buf)),
     "lock of processes": (multiprocessing.Lock, call("acquire"), lambda v: v._semlock._is_zero()),
     "logger": (lambda: logging.Logger("own"), lambda v: v.addHandler(Handler()), lambda v: len(v.handlers)),
     "form of a log": (logging.Formatter, put("datefmt", "%Y"), get("datefmt")),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.base.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
+from detrain.base.dtypes import dtype_name
 
 
 def no_tensor(value):
@@ -43,6 +44,16 @@ values = st.recursive(
 
 def nan_with_payload(payload):
     return struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000000 | payload))[0]
+
+
+def test_records_and_structures_of_equal_bytes_have_one_digest_whichever_is_asked_first() -> None:
+    for kind in ("a", "b"):
+        structure = np.zeros(2, [(kind, "<i4")])
+        records = structure.view(np.dtype((np.record, structure.dtype)))
+        pair = (records, structure) if kind == "a" else (structure, records)
+
+        assert len({digest_array(each) for each in pair}) == 1
+        assert dtype_name(records.dtype) != dtype_name(structure.dtype)
 
 
 def test_the_digest_of_bytes_is_xxh3_128_as_the_reference_library_computes_it():
