@@ -15,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from detrain.base import digest as digests
 from detrain.base.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
 from detrain.base.dtypes import dtype_name
 
@@ -52,7 +53,11 @@ def test_records_and_structures_of_equal_bytes_have_one_digest_whichever_is_aske
         records = structure.view(np.dtype((np.record, structure.dtype)))
         pair = (records, structure) if kind == "a" else (structure, records)
 
-        assert len({digest_array(each) for each in pair}) == 1
+        found = set()
+        for each in pair:
+            digests._header.cache_clear()  # equal dtypes share what was found for the first
+            found.add(digest_array(each))
+        assert len(found) == 1
         assert dtype_name(records.dtype) != dtype_name(structure.dtype)
 
 

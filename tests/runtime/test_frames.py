@@ -2,11 +2,13 @@
 libraries.
 """
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import sysconfig
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import detrain
-from detrain.python.inspect.frames import is_user_file, set_program, user_frames, write_locals
+from detrain.python.inspect.frames import has_known_frames, is_user_file, set_program, user_frames, write_locals
 from tests.runtime import frame_cases, interpreters
 
 
@@ -132,3 +134,18 @@ def test_user_frames_come_innermost_first():
         return inner()
 
     assert [frame.f_code.co_name for frame in outer()[:3]] == ["inner", "outer", "test_user_frames_come_innermost_first"]
+
+
+def test_what_a_caller_holds_does_not_live_on_where_frames_have_been_looked_at() -> None:
+    """The iterator of a bar did, so that its count came late."""
+
+    def call() -> weakref.ref[set[int]]:
+        held = {1}
+        has_known_frames.__wrapped__()
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        assert call()() is None
+    finally:
+        gc.enable()
