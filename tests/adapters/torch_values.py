@@ -280,13 +280,22 @@ def views_whose_base_is_written_with_gradients(w: Any) -> Step:
 def storages_of_tensors(w: Any) -> Step:
     w.tensor = torch.arange(4.0)
     w.storage = w.tensor.untyped_storage()
-    w.alone = torch.arange(3.0).untyped_storage()
 
     def step(w: Any, turn: int) -> None:
-        w.storage[0] = w.alone[1] = turn
+        w.storage[0] = turn
         w.tensor[1] += 1
         if turn == 1:
             w.late = w.tensor.untyped_storage()
+
+    return step
+
+
+@case()
+def a_storage_that_no_tensor_uses(w: Any) -> Step:
+    w.alone = torch.arange(3.0).untyped_storage()
+
+    def step(w: Any, turn: int) -> None:
+        w.alone[1] = turn
 
     return step
 
