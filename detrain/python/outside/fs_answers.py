@@ -180,14 +180,15 @@ class Answers:
             messages.say(f"{path!r} was made by the first run before its loop, and not touched since: it is taken as data")
         return is_prepared
 
-    def _is_later(self, path: Any) -> bool:
-        """Return whether a file was written by the first run's loop or behind it, or a folder and all in it by the
-        run, and not by this process. A folder of data may have been made before the loop.
+    def _is_later(self, path: str, *, is_listed: bool) -> bool:
+        """Return whether a file was written by the first run's loop or behind it, or a listed folder and all in it by
+        the run, and not by this process. A folder of data may have been made before the loop.
         """
-        path = os.path.abspath(os.fsdecode(path))
         if not self._files.is_in_reach(path):
             return False
         is_folder = os.path.isdir(path)
+        if is_folder and not is_listed:
+            return False
         since = self._outside.started_at if is_folder else self._outside.entered_at
         waiting, count = [path], 0
         with contextlib.suppress(OSError):
@@ -207,11 +208,10 @@ class Answers:
         """Whether the process is still on its way to the first loop, which another one has been in."""
         return not self._has_entered and self._outside.entered_at < self._started
 
-    def _is_left(self, path: Any) -> bool:
+    def _is_left(self, path: str) -> bool:
         """Return whether something lies in a folder that code before the first run's loop may have made only behind
         this question, or is one, and is not data: this process has not made it yet.
         """
-        path = os.path.abspath(os.fsdecode(path))
         folder = self._files.left_in(path)
         if folder is None or self._is_new(folder) or self._is_new(path):
             return False
@@ -223,15 +223,18 @@ class Answers:
         return self._data[path]
 
     def _hides(self, path: Any, frame: FrameType, through: Collection[str], *, is_listed: bool = False) -> bool:
-        """Return whether something is not there for a library that asks, as it was not for the first run; `is_listed`:
-        by a folder.
+        """Return whether something is there, but not for a library that asks, as it was not for the first run;
+        `is_listed`: by a folder.
         """
+        if self._is_asking or not self._is_before or not _is_path(path) or _is_own(frame):
+            return False
+        known = os.path.abspath(os.fsdecode(path))
 
         def hides() -> bool:
-            is_left = self._is_left(path) or ((is_listed or not os.path.isdir(path)) and self._is_later(path))
+            is_left = _is_there(path) and (self._is_left(known) or self._is_later(known, is_listed=is_listed))
             return is_left and is_asked_by_library(frame, through)
 
-        return not self._is_asking and not _is_own(frame) and self._ask(hides)
+        return self._files.is_near(known) and self._ask(hides)
 
     def _is_new(self, path: Any) -> bool:
         try:
@@ -244,7 +247,7 @@ class Answers:
         frame = sys._getframe(1)
         if self._is_program(path, frame, _THROUGH_READ):
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
-        return not (self._is_before and _is_path(path) and _is_there(path) and self._hides(path, frame, _THROUGH_READ))
+        return not self._hides(path, frame, _THROUGH_READ)
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)
@@ -252,9 +255,7 @@ class Answers:
             frame = sys._getframe(1)
             if self._is_program(path, frame, _THROUGH):
                 return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
-            is_there = real(path, *arguments, **keywords)
-            may_hide = is_there and self._is_before and _is_path(path)
-            return is_there and not (may_hide and self._hides(path, frame, _THROUGH))
+            return real(path, *arguments, **keywords) and not self._hides(path, frame, _THROUGH)
 
         return ask
 
@@ -265,7 +266,7 @@ class Answers:
             if self._is_program(path, frame, _THROUGH):
                 is_hidden = not self.is_so(question, path, lambda: _is_there(path)) and _is_there(path)
             else:
-                is_hidden = self._is_before and _is_path(path) and _is_there(path) and self._hides(path, frame, _THROUGH)
+                is_hidden = self._hides(path, frame, _THROUGH)
             if is_hidden:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             return real(path, *arguments, **keywords)
@@ -308,7 +309,7 @@ class Answers:
         """Return a listing without what is not there yet for a library that asks."""
         if not self._is_before or not _is_path(path):
             return real(path)
-        if _is_there(path) and self._hides(path, frame, _THROUGH_WALK):
+        if self._hides(path, frame, _THROUGH_WALK):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
         found = real(path)
         names = {name_of(item): item for item in found}
