@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+pytest.importorskip("torch._inductor.config")  # as deterministic algorithms do
+
 from detrain.adapters.torch.settings import FLAGS  # noqa: E402
 from tests.runtime.state_values import baseline_of, encode  # noqa: E402
 
@@ -36,6 +38,8 @@ CHANGES: dict[str, str] = {
     "threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
     "autocast": "torch.set_autocast_dtype('cpu', torch.float16)",
     "parameters at conversion": "torch.__future__.set_overwrite_module_params_on_conversion(True)",
+    "compiler": "torch._dynamo.config.suppress_errors = True",
+    "checks of distributions": "torch.distributions.Distribution.set_default_validate_args(False)",
     "printing": "torch.set_printoptions(precision=2)",
 }
 """How a program changes each."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ _PRECISIONS: Final = (
     *("mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
 )
 """Where below `torch.backends` a precision of float32 is set, the whole ahead of its parts: setting it sets these."""
+
+_COMPILER: Final = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+_SCALARS: Final = (bool, int, float, str, type(None))
 
 Flag = tuple[Callable[[], Any], Callable[[Any], object]]
 
@@ -62,6 +66,36 @@ def _attributes(owner: Any, *names: str) -> Flag:
                 setattr(owner, name, value)
 
     return lambda: [getattr(owner, name) for name in names], set_to
+
+
+def _compiler_settings() -> dict[str, dict[str, Any]]:
+    """Return the settings of the compiler, by its modules: the scalars."""
+    modules = {name: sys.modules[name] for name in _COMPILER if name in sys.modules}
+    found = {name: module.get_config_copy() for name, module in modules.items()}
+    return {name: {key: value for key, value in of.items() if isinstance(value, _SCALARS)} for name, of in found.items()}
+
+
+@functools.cache
+def _compiler_at_first() -> dict[str, dict[str, Any]]:
+    return _compiler_settings()
+
+
+def _compiler_changes() -> dict[str, dict[str, Any]]:
+    """Return what of them is other than it was when PyTorch was imported: deterministic algorithms import the compiler."""
+    first = _compiler_at_first()
+    changed = {
+        name: {key: value for key, value in of.items() if value != first[name].get(key)}
+        for name, of in _compiler_settings().items()
+        if name in first
+    }
+    return {name: of for name, of in changed.items() if of}
+
+
+def _change_compiler(changes: dict[str, dict[str, Any]]) -> None:
+    for name, now in _compiler_settings().items():
+        wanted = {**_compiler_at_first().get(name, {}), **changes.get(name, {})}
+        for key in [key for key, value in now.items() if key in wanted and wanted[key] != value]:
+            setattr(sys.modules[name], key, wanted[key])
 
 
 FLAGS: Final[dict[str, Flag]] = {
@@ -103,6 +137,8 @@ FLAGS: Final[dict[str, Flag]] = {
         torch.__future__.get_overwrite_module_params_on_conversion,
         torch.__future__.set_overwrite_module_params_on_conversion,
     ),
+    "compiler": (_compiler_changes, _change_compiler),
+    "checks of distributions": _attributes(torch.distributions.Distribution, "_validate_args"),
     "printing": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update),
 }
 """What a program may set for all of PyTorch, and its loop may change. What each gives goes through JSON."""
@@ -117,6 +153,7 @@ def fix(seed: int, threads: int) -> None:
     if not any(os.environ.get(name) for name in _THREADS):
         torch.set_num_threads(threads)
     refix()
+    _compiler_at_first()
 
 
 def refix() -> None:
