@@ -81,7 +81,8 @@ def _compiler_at_first() -> dict[str, dict[str, Any]]:
 
 
 def _compiler_changes() -> dict[str, dict[str, Any]]:
-    """Return what of them is other than it was when PyTorch was imported: deterministic algorithms import the compiler."""
+    """Return what of them is other than it was when PyTorch was imported, and by deterministic algorithms the
+    compiler."""
     first = _compiler_at_first()
     changed = {
         name: {key: value for key, value in of.items() if value != first[name].get(key)}
