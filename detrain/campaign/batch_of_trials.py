@@ -22,6 +22,7 @@ from detrain.base.cursor import Address
 from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.subject import Subject, errors_of
+from detrain.campaign.time_limit import Watch, limit_of
 from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
@@ -162,16 +163,17 @@ class _TrialProcess:
         numbers = [number for number, _plan in self._queue]
         logs = [self.home / f"log-{index}" for index in range(len(numbers))]
         experiments = [msgspec.structs.replace(plan, log=str(log)) for (_, plan), log in zip(self._queue, logs, strict=True)]
-        index, changed, ended_at = 0, time.monotonic(), time.time()
+        index, ended_at = 0, time.time()
         is_told = False
         with self.subject.process(experiments, self.home) as process:
+            watch = self._watch(logs[index], experiments[index])
             while index < len(logs):
-                is_over = process.poll() is not None
-                if numbers[index] is not None and not is_told and _is_armed(logs[index]):
+                is_over, is_late = process.poll() is not None, watch.is_late()
+                if watch.is_armed and not is_told:
                     self.running(numbers[index])
                     is_told = True
                 if not is_over and not (index + 1 < len(logs) and logs[index + 1].exists()):
-                    if time.monotonic() - changed > self.subject.limit_s:
+                    if is_late:
                         process.kill()
                     time.sleep(_POLL_S)
                     continue
@@ -185,11 +187,16 @@ class _TrialProcess:
                 yield from self._take(index, done, experiments[index])
                 if self.together.obstacle or self._has_ended:
                     break
-                index, changed = index + 1, time.monotonic()
+                index += 1
+                if index < len(logs):
+                    watch = self._watch(logs[index], experiments[index])
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
             process.kill()
             process.wait()
+
+    def _watch(self, log: Path, plan: Experiment) -> Watch:
+        return Watch(log, limit_of(plan, self.golden, self.subject.limit_s))
 
     @cached_property
     def _early(self) -> EarlyEnds:

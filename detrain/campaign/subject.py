@@ -27,6 +27,7 @@ from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, run_check
+from detrain.campaign.time_limit import Watch, limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
 from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
@@ -47,7 +48,9 @@ _CHECKED: Final = "checked"
 """The check that a second golden run has passed."""
 _WATCHED: Final = ".watched"
 """What a step did whose sites were listed, if its ops were watched as they ran."""
-DEFAULT_LIMIT_S: Final = 3600.0
+_CHECK_S: Final = 3600.0
+"""A check of the user's fails that takes longer."""
+_POLL_S: Final = 0.05
 
 
 @dataclass
@@ -57,7 +60,8 @@ class Subject:
     program: Program
     arguments: tuple[str, ...]
     home: Path
-    limit_s: float = DEFAULT_LIMIT_S
+    limit_s: float | None = None
+    """Seconds that a trial may take from its fault on; None: by the golden run's time (detrain.campaign.time_limit)."""
     is_quiet: bool = True
     """Whether what the program prints is kept back."""
     has_guard: bool = False
@@ -284,12 +288,16 @@ class Subject:
     ) -> TrialResult:
         """Run the program with an experiment in a checkpoint home."""
         with self.process([experiment], home, every=every, settings=settings) as process:
-            try:
-                status = process.wait(self.limit_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                status = HANG
+            watch = Watch(home / "log", limit_of(experiment, read_log(self._golden / "log"), self.limit_s))
+            status: int | None = None
+            while status is None:
+                try:
+                    status = process.wait(_POLL_S)
+                except subprocess.TimeoutExpired:
+                    if watch.is_late():
+                        process.kill()
+                        process.wait()
+                        status = HANG
         done = read_log(home / "log")
         crash = done.end.partition(": ")[2] if status == 1 and done.end.startswith("crash") else ""
         done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home), crash=crash)
@@ -297,7 +305,7 @@ class Subject:
             require_room(home, status, done.error)
         variables = home / f"log{VARIABLES_SUFFIX}"
         if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
-            verdict, said = run_check(self.check, variables, self.limit_s)
+            verdict, said = run_check(self.check, variables, self.limit_s or _CHECK_S)
             done = replace(done, check=verdict, error=said)
             variables.unlink()
         return done

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +14,13 @@ from detrain.base.errors import FaultInvalid, last_printed
 from detrain.faults.experiment import Alarm, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
-from detrain.runtime.observers.said import Said, WrittenFile
+from detrain.runtime.observers.said import BEHIND, Said, WrittenFile
 from detrain.runtime.observers.trials_in_process import UNFIRED
 
 HANG: Final = 124
 """The status of a process that took longer than its time limit."""
+END: Final = (BEHIND, BEHIND, BEHIND)
+"""The cursor of what follows a run's last step."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class TrialResult:
     """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
     early_after: int = -1
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
+    spent: Mapping[Address, float] = field(default_factory=dict)
+    """Of a golden run: the seconds that each step took, by its cursor; under `END` what followed the last."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
 
@@ -83,14 +88,18 @@ def read_log(path: Path) -> TrialResult:
     digests: tuple[tuple[str, int, int], ...] = ()
     said: dict[tuple[int, int, int, bool], Said] = {}
     files: tuple[WrittenFile, ...] | None = None
+    spent: dict[Address, float] = {}
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
                 entry = msgspec.json.decode(line, type=Log)
             except msgspec.DecodeError:  # the process was killed while it wrote
                 continue
+            at = (entry.step.phase, entry.step.epoch, entry.step.batch) if entry.step is not None else END
             if entry.step is not None:
-                steps[entry.step.phase, entry.step.epoch, entry.step.batch] = entry.step
+                steps[at] = entry.step
+            if entry.seconds:
+                spent[at] = spent.get(at, 0.0) + entry.seconds
             fired, alarm = entry.fired or fired, entry.alarm or alarm
             if fired is not None and entry.hits:
                 fired = msgspec.structs.replace(fired, count=entry.hits)
@@ -121,6 +130,7 @@ def read_log(path: Path) -> TrialResult:
         crash,
         said=tuple(said.values()),
         files=files,
+        spent=spent,
     )
 
 

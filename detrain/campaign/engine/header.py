@@ -16,7 +16,7 @@ from detrain.campaign.judging.judge import Judge
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.planning.profiling import profile_program
-from detrain.campaign.subject import DEFAULT_LIMIT_S, Subject
+from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import environment_difference
@@ -78,7 +78,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Of all that the golden run depends on, detrain itself included."""
     threads: int
-    limit_s: float = DEFAULT_LIMIT_S
+    limit_s: float | None = None
     has_guard: bool = False
     seed: int
     count: int

@@ -54,7 +54,7 @@ def plan(
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
     threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
     guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does.")] = False,
-    time_limit: TrialLimit = 3600.0,
+    time_limit: TrialLimit = None,
     listed: Annotated[Path | None, Option("The faults of a list of SASSIFI's or NVBitFI's.", flag="--list")] = None,
     list_of: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose list.")] = "sassifi",
     check: Annotated[str, Option("Judges the program's end: a command, or module:function.", "COMMAND")] = "",

@@ -18,7 +18,7 @@ from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TimeLimit, takes_options
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TrialLimit, takes_options
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
@@ -53,7 +53,7 @@ def command(
     out: Annotated[Path | None, Option("The fault record to write [in the folder of the checkpoints].")] = None,
     plot: Annotated[Path | None, Option("Draw loss and accuracy: a .png, .svg or .html.")] = None,
     text: Annotated[Path | None, Option("Write the artifact's replay_*.txt, too.")] = None,
-    time_limit: TimeLimit = 3600.0,
+    time_limit: TrialLimit = None,
     as_json: Annotated[bool, Option("Print the record.", flag="--json")] = False,
     given: Given,
 ) -> int:

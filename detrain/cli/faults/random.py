@@ -61,7 +61,7 @@ def command(
         Literal["auto", "process"],
         Option("auto: many trials in one process where it can go back exactly; process: each in one of its own."),
     ] = "auto",
-    time_limit: TrialLimit = 3600.0,
+    time_limit: TrialLimit = None,
     plot: Annotated[Path | None, Option("Draw the outcomes and losses: a .png, .svg or .html.")] = None,
     out: Annotated[Path | None, Option("Folder of the records [in the folder of the checkpoints].")] = None,
     as_json: AsJson = False,

@@ -10,7 +10,7 @@ import click
 from detrain.base.options import Home, Option
 from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, TimeLimit, takes_options
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, TrialLimit, takes_options
 from detrain.faults.record import read_record
 from detrain.python.process.environment import asked_for, set_threads
 
@@ -21,7 +21,7 @@ def command(
     *,
     home: Home = "ckpt",
     allow_environment: Annotated[bool, Option("Replay although versions or the machine differ.")] = False,
-    time_limit: TimeLimit = 3600.0,
+    time_limit: TrialLimit = None,
     record: Path,
     given: Given,
 ) -> int:

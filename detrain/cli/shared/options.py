@@ -66,8 +66,10 @@ Thresholds = Annotated[
     tuple[str, ...],
     Option("A number of the outcomes' definitions (docs/reference/faults.md); repeatable.", "NAME=NUMBER", flag="--threshold"),
 ]
-TimeLimit = Annotated[float, Option("After that the run hangs [3600].", "SECONDS", type=SECONDS, shows_default=False)]
-TrialLimit = Annotated[float, Option("A longer trial hangs [3600].", "S", type=SECONDS, shows_default=False)]
+TrialLimit = Annotated[
+    float | None,
+    Option("From its fault on; a longer trial hangs [10 x the golden run's time for these steps, >= 10].", "S", type=SECONDS),
+]
 InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 
 

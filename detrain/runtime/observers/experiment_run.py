@@ -8,6 +8,7 @@ import io
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, MappingProxyType
 from typing import NoReturn
@@ -52,6 +53,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log."""
 
     step: StepLine | None = None
+    seconds: float = 0.0
+    """Of the golden run: wall time since the step before, of the first since its body began; with `end`, too."""
     is_armed: bool = False
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
@@ -100,6 +103,7 @@ class ExperimentRun:
         self._sides: list[Instruments] = []
         self._is_ending = self._has_begun = False
         self._streams = OutputStreams()
+        self._noted_at = time.monotonic()
         self._take_up(plans[0])
 
     def _take_up(self, plan: Experiment) -> None:
@@ -147,7 +151,7 @@ class ExperimentRun:
         if self._instruments is None:
             return
         if not self._has_begun:
-            self._has_begun = True
+            self._has_begun, self._noted_at = True, time.monotonic()
             self._instruments.begin_series()
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
         if self._is_profiling or address == self.plan.digests_at:
@@ -329,6 +333,9 @@ class ExperimentRun:
         return state.hexdigest()
 
     def _write(self, line: Log) -> None:
+        if self.plan.has_checkpoints and (line.step is not None or line.end):
+            now = time.monotonic()
+            line, self._noted_at = msgspec.structs.replace(line, seconds=now - self._noted_at), now
         left = memoryview(msgspec.json.encode(line) + b"\n")
         try:
             while left:  # where there is little room, less is written than was asked for
