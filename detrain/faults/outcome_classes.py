@@ -52,6 +52,24 @@ class Outcome(enum.StrEnum):
         return next((each for each in cls if each.value == text), None)
 
 
+class Verdict(enum.StrEnum):
+    """What a trial counts as, by its outcome."""
+
+    MASKED = "masked"
+    HARMFUL = "harmful"
+    NOT_JUDGED = "not judged"
+
+
+def verdict_of(outcome: str) -> Verdict:
+    """Return what an outcome counts as. What is none of the classes cannot be judged, so it is no harm: a loss that is
+    finite where the program has no accuracy, a fault behind which no step was left.
+    """
+    found = Outcome.named(outcome)
+    if found is None:
+        return Verdict.NOT_JUDGED
+    return Verdict.MASKED if found is Outcome.MASKED else Verdict.HARMFUL
+
+
 class End(enum.StrEnum):
     """How the process of a run ended."""
 

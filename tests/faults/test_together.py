@@ -35,7 +35,7 @@ WHOLE[-1].append(Log(end="until"))
 class Subject:
     """Processes that leave given logs, one after another; the last ends with its last log."""
 
-    limit_s, is_watched = 60.0, False
+    limit_s, is_watched = None, False
 
     def __init__(self, folder: Path, runs: Sequence[Sequence[Sequence[Log]]]) -> None:
         self.folder, self.runs = folder, list(runs)

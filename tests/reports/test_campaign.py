@@ -13,9 +13,11 @@ from statsmodels.stats.proportion import multinomial_proportions_confint
 
 from detrain.base.errors import UsageError
 from detrain.faults.bits import DTYPES
+from detrain.faults.statistics.estimates import ENOUGH
 from detrain.reports.campaign.about import About, MemoryClass, Published, about_plan, read_published
+from detrain.reports.campaign.charts import heat_map
 from detrain.reports.campaign.columns import bit_field, columns_of, deviations, progress
-from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict, write_page
+from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict, warnings, write_page
 from detrain.reports.campaign.summary import Summary, summarize
 from detrain.reports.campaign.table_file import write_parquet
 from tests.population import made_rows
@@ -113,13 +115,59 @@ def test_memory_and_trials_without_a_group_have_names_of_their_own() -> None:
 
     counts = {part.name: part.trials for part in summary.breakdowns[0].parts}
     assert (counts["memory (RF)"], counts["(no group)"]) == (60, 40)
-    assert summary.heat_map.rows[-2:] == ["(no group)", "memory (RF)"]
+    by_group = [name for name in summary.heat_map.rows if "all groups" not in name]
+    assert by_group[-2:] == ["(no group)", "memory (RF)"]
     assert [each.name for each in summary.avf] == ["weight"]
     harmful = [row.outcome != "masked" for row in rows[:60]]
-    share = summary.avf[0].not_masked.share
+    share = summary.avf[0].harmful.share
     assert share is not None
     assert summary.avf[0].factor == pytest.approx(0.5 * 0.2 * share)
-    assert summary.avf[0].not_masked.count == sum(harmful)
+    assert summary.avf[0].harmful.count == sum(harmful)
+
+
+def test_what_cannot_be_judged_is_no_harm_and_part_of_the_whole() -> None:
+    unjudged = ["finite (no accuracy to classify by)", "finite (no step behind the fault to classify by)"]
+    rows = [msgspec.structs.replace(row, outcome=unjudged[row.number % 2]) if row.number < 30 else row for row in ROWS[:200]]
+    summary = summarize(rows, ABOUT)
+
+    assert summary.not_judged.count == 30
+    assert summary.harmful.count == sum(row.outcome not in ("masked", *unjudged) for row in rows)
+    shares = [each.share for each in (summary.masked, summary.harmful, summary.not_judged) if each.share is not None]
+    assert sum(shares) == pytest.approx(1)
+    for breakdown in summary.breakdowns:
+        assert sum(part.harmful.count for part in breakdown.parts) == summary.harmful.count
+    assert "could not be judged" in verdict(summary)
+    assert "could not be judged" not in verdict(SUMMARY)
+
+
+def test_bits_are_shown_of_models_that_change_one_and_others_have_a_row_each() -> None:
+    heat = SUMMARY.heat_map
+    several = {row.model for row in ROWS if len(row.bits) > 1}
+    assert several
+    assert {name for name in heat.rows if name.endswith("all groups")} == {f"{model}, all groups" for model in several}
+
+    counts = {name: sum(cell.trials for cell in line if cell is not None) for name, line in zip(heat.rows, heat.cells, strict=True)}
+    for model in several:
+        assert counts[f"{model}, all groups"] == sum(row.model == model and bool(row.bits) for row in ROWS)
+    single = [row for row in ROWS if row.model not in several and row.bits]
+    assert sum(count for name, count in counts.items() if "all groups" not in name) == len(single)
+
+
+def test_a_cell_with_few_trials_has_no_number() -> None:
+    shown = heat_map(summarize(ROWS[:200], ABOUT).heat_map)
+    cells = re.findall(r'<g><title>[^<]*, ([\d,]+) trials</title>.*?class="cell"[^>]*>([^<]*)</text></g>', shown)
+
+    assert {bool(text) == (int(count.replace(",", "")) >= ENOUGH) for count, text in cells} == {True}
+    assert {bool(text) for _, text in cells} == {True, False}
+
+
+def test_a_page_of_few_trials_says_what_it_cannot_tell_and_how_many_it_takes() -> None:
+    few = summarize(ROWS[:100], ABOUT)
+    [said] = [each for each in warnings(few) if "tell the harmful share" in each]
+
+    size = next(size for size in few.sizes if size.half_width == 0.05)
+    assert f"{size.trials_for_share:,} trials in all" in said
+    assert not any("tell the harmful share" in each for each in warnings(SUMMARY))
 
 
 def test_the_guards_table_counts_each_trial_once() -> None:

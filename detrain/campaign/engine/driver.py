@@ -21,7 +21,7 @@ from detrain.campaign.engine.ledger import Ledger, Ledgers
 from detrain.campaign.engine.rows import crash_row, told_row
 from detrain.campaign.engine.work import DetrainWork, How, ordered
 from detrain.campaign.trials_done import to_loop
-from detrain.faults.outcome_classes import Outcome
+from detrain.faults.outcome_classes import Verdict, verdict_of
 from detrain.faults.population.plan import SampledPlan
 from detrain.faults.population.stopping import Look, last_look
 from detrain.faults.population.trial_row import OUTSIDE
@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class StopAt:
-    """How near the share of trials that are not masked is to be known, for the campaign to stop at a planned look."""
+    """How near the share of harmful trials is to be known, for the campaign to stop at a planned look."""
 
     half_width: float
     """0.01 is ± 1 %."""
@@ -89,7 +89,7 @@ class StopAt:
         strata = plan.strata if isinstance(plan, SampledPlan) else None
         rows = [row for row in ledgers.rows() if row.number < plan.count and row.outcome != OUTSIDE]
         no_trials = [number for number in range(plan.count) if plan.told(number) == OUTSIDE]
-        is_harmful = lambda row: row.outcome != Outcome.MASKED.value  # noqa: E731
+        is_harmful = lambda row: verdict_of(row.outcome) is Verdict.HARMFUL  # noqa: E731
         return last_look(rows, [*ledgers.unfired(), *no_trials], self._looks(plan.count), is_harmful, self.half_width, strata)
 
     def next(self, count: int, missing: int) -> int:

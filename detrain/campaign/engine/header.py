@@ -23,7 +23,7 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
-from detrain.faults.outcome_classes import Outcome, Thresholds
+from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
 from detrain.faults.population.facts import CampaignPlan
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
@@ -230,7 +230,7 @@ def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:
 def shared_out_by(header: Header, sampled: Sampled, home: Path, pilot: str) -> Sampled:
     """Return what is wanted, with the trials shared out by what another campaign of the program has found.
 
-    The share that is to be known best is that of trials that are not masked. Raises CampaignStopped for a pilot of no
+    The share that is to be known best is that of harmful trials. Raises CampaignStopped for a pilot of no
     strata, FaultInvalid for one of others.
     """
     subject = subject_of(header, home)
@@ -238,7 +238,7 @@ def shared_out_by(header: Header, sampled: Sampled, home: Path, pilot: str) -> S
     if not isinstance(found.plan, SampledPlan):
         raise CampaignStopped(f"the campaign {pilot!r} has no strata", "plan it in one of the modes IOV, IOA and RF")
     rows = list(Ledgers(found.ledgers, found.plan.digest).rows())
-    shares = shares_by_pilot(found.plan.strata, rows, lambda row: row.outcome != Outcome.MASKED.value)
+    shares = shares_by_pilot(found.plan.strata, rows, lambda row: verdict_of(row.outcome) is Verdict.HARMFUL)
     plan = sampled_plan(found.plan.profile, sampled.choice, header.count, after=header.after, shares=shares)
     return msgspec.structs.replace(sampled, allocation=plan.allocation)
 

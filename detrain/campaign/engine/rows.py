@@ -55,8 +55,7 @@ class Rows:
     def row(self, facts: Facts, plan: Experiment, done: TrialResult, golden: TrialResult) -> TrialRow:
         """Return the row of a trial that has been done, beside the run that it is compared with.
 
-        Its output are what the program said, the files that it wrote, and all variables; where the user has no check,
-        that is the outcome: an outcome that is told, and not masked, fails.
+        Its output are what the program said, the files that it wrote, and all variables.
 
         Raises FaultInvalid where the two cannot be compared.
         """
@@ -64,14 +63,13 @@ class Rows:
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
         outcome = outcome_of(golden, done, plan.at, self.thresholds)
         seen = self.judge.seen(plan.at, done, golden)
-        has_ill_outcome = not row.is_equal and Outcome.named(outcome) not in (None, Outcome.MASKED)
         category, why = category_of(
             TrialFacts(
                 is_timeout=done.status == HANG,
                 status=done.status,
                 exception=row.error,
                 text=seen.text,
-                has_failed_check=done.check == FAILS if done.check else has_ill_outcome,
+                has_failed_check=done.check == FAILS,
                 has_other_files=seen.files == "differs" or not row.is_equal,
                 has_other_stdout=seen.stdout == "differs",
                 has_other_stderr=seen.stderr == "differs",

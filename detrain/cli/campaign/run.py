@@ -35,7 +35,7 @@ def run(
     stop_at: Annotated[
         float | None,
         Option(
-            "Stop at a planned look that knows the share of trials that are not masked so near: 1 for ± 1 %.",
+            "Stop at a planned look that knows the share of harmful trials so near: 1 for ± 1 %.",
             "PERCENT",
             type=click.FloatRange(0, 50, min_open=True, max_open=True),
         ),
@@ -188,7 +188,7 @@ def _say_phase(campaign: Campaign, progress: Progress, *, has_digest: bool) -> N
     if look is not None and look.share is not None:
         low, high = look.interval
         click.echo(
-            f"stopped at the look after {look.trials:,} trials: {look.share:.2%} are not masked, {low:.2%} to {high:.2%};"
+            f"stopped at the look after {look.trials:,} trials: {look.share:.2%} are harmful, {low:.2%} to {high:.2%};"
             " without --stop-at it goes on"
         )
     if has_digest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
-from detrain.faults.outcome_classes import Outcome
+from detrain.faults.outcome_classes import Verdict, verdict_of
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.faults.statistics.two_phase import chosen, run_on
 
@@ -40,7 +40,7 @@ def classes_of(rows: Iterable[TrialRow]) -> dict[int, str]:
 def second_phase(rows: Iterable[TrialRow], trials: int, seed: int) -> list[int]:
     """Return the numbers of the trials that are run on, so many if there are, in order.
 
-    They are shared out among the classes so that the share of trials that are not masked is known best, as far as the
+    They are shared out among the classes so that the share of harmful trials is known best, as far as the
     first phase can tell it.
     """
     rows = list(rows)
@@ -49,7 +49,7 @@ def second_phase(rows: Iterable[TrialRow], trials: int, seed: int) -> list[int]:
     for number, name in classes.items():
         members[name].append(number)
     harmful = collections.Counter(
-        classes[row.number] for row in rows if row.number in classes and row.outcome != Outcome.MASKED.value
+        classes[row.number] for row in rows if row.number in classes and verdict_of(row.outcome) is Verdict.HARMFUL
     )
     members.pop(ENDED, None)
     counts = {name: len(numbers) for name, numbers in sorted(members.items())}

@@ -21,7 +21,7 @@ def percent(share: float | None, digits: int = 1) -> str:
     """Return a share in percent; more digits where it is small."""
     if share is None:
         return "–"
-    if share and abs(share) < 0.01:
+    if 1e-9 < abs(share) < 0.01:
         digits = min(max(digits, 1 - math.floor(math.log10(abs(share) * 100))), 4)
     return f"{100 * share:.{digits}f} %"
 
@@ -88,11 +88,12 @@ def _shade(share: float) -> tuple[str, str]:
 
 
 def heat_map(shown: HeatMap) -> str:
-    """Return the shares that are not masked, by group and bit field: hollow where there are few trials, empty where
-    there is none.
+    """Return the shares of harmful faults by rows and bit field, with a scale: hollow and without a number where there
+    are few trials, empty where there is none.
     """
-    left, top, wide, high = 112, 96, 46, 24
-    width, height = left + wide * len(shown.columns) + 40, top + high * len(shown.rows) + 6
+    left = 24 + 7 * max(map(len, shown.rows), default=12)
+    top, wide, high = 96, 46, 24
+    width, height = max(left + wide * len(shown.columns) + 40, left + 240), top + high * len(shown.rows) + 44
     parts = []
     for number, name in enumerate(shown.columns):
         x = left + wide * (number + 0.5)
@@ -103,9 +104,10 @@ def heat_map(shown: HeatMap) -> str:
         for column, cell in enumerate(cells):
             if cell is not None:
                 parts.append(_cell(left + wide * column, y, wide, high, f"{name}, {shown.columns[column]}", cell))
+    parts.append(_scale(left, height - 30))
     return (
         f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="Share of trials that are not masked, by group and by the highest bit that is changed">{"".join(parts)}</svg>'
+        f'aria-label="Share of harmful faults, by the highest bit that is changed">{"".join(parts)}</svg>'
     )
 
 
@@ -113,12 +115,22 @@ def _cell(x: float, y: float, wide: float, high: float, name: str, estimate: Est
     said = html.escape(f"{name}: {interval_text(estimate)}, {estimate.trials:,} trials")
     is_hollow = estimate.share is None or estimate.trials < ENOUGH
     fill, ink = ("#fff", "#666") if is_hollow else _shade(estimate.share or 0.0)
-    text = "" if estimate.share is None else f"{100 * estimate.share:.0f}"
+    text = "" if is_hollow else f"{100 * (estimate.share or 0.0):.0f}"
     border = 'stroke="#b7bdc7" stroke-dasharray="2 2"' if is_hollow else 'stroke="#fff"'
     return (
         f'<g><title>{said}</title><rect x="{x + 1}" y="{y + 1}" width="{wide - 2}" height="{high - 2}" rx="2" '
         f'fill="{fill}" {border}/>'
         f'<text x="{x + wide / 2}" y="{y + high / 2 + 4}" text-anchor="middle" class="cell" fill="{ink}">{text}</text></g>'
+    )
+
+
+def _scale(x: float, y: float) -> str:
+    """Return the scale of the colours, in percent."""
+    wide, shares = 36, (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+    return "".join(
+        f'<rect x="{x + number * wide}" y="{y}" width="{wide}" height="12" fill="{_shade(share)[0]}" stroke="{_LINE}"/>'
+        f'<text x="{x + (number + 0.5) * wide}" y="{y + 25}" text-anchor="middle" class="tick">{100 * share:g} %</text>'
+        for number, share in enumerate(shares)
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detrain.campaign.judging.categories import Category
 from detrain.faults.bits import DTYPES
-from detrain.faults.outcome_classes import Outcome
+from detrain.faults.outcome_classes import Verdict, verdict_of
 from detrain.faults.population.trial_row import TrialRow
 
 Columns = dict[str, NDArray[Any]]
@@ -41,9 +41,9 @@ def columns_of(rows: Sequence[TrialRow]) -> Columns:
     return found
 
 
-def is_masked(columns: Columns) -> NDArray[np.bool_]:
-    """Return which trials are masked [trials], by their outcome: the training goes on as it would have."""
-    return np.asarray(columns["outcome"] == Outcome.MASKED.value, bool)
+def are(verdict: Verdict, columns: Columns) -> NDArray[np.bool_]:
+    """Return which trials are masked, harmful or not judged [trials], by their outcome."""
+    return np.array([verdict_of(outcome) is verdict for outcome in columns["outcome"]], bool)
 
 
 def kinds(columns: Columns) -> NDArray[Any]:

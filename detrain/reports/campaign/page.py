@@ -10,11 +10,13 @@ from typing import Final
 import msgspec
 
 from detrain.faults.population.trial_row import OUTSIDE
-from detrain.faults.statistics.estimates import ENOUGH
+from detrain.faults.statistics.estimates import ENOUGH, Estimate
 from detrain.faults.statistics.libraries import library
 from detrain.reports.campaign import charts
-from detrain.reports.campaign.summary import SOON, Summary
+from detrain.reports.campaign.summary import SOON, Avf, Summary
 
+_WIDE: Final = 0.05
+"""A share that is known no better has a warning."""
 _TEMPLATE: Final = Path(__file__).with_name("page.html")
 
 
@@ -72,21 +74,27 @@ def write_page(path: Path, summary: Summary) -> None:
 
 def verdict(summary: Summary) -> str:
     """Return in one sentence what came of the faults."""
-    masked = summary.masked
-    if masked.share is None:
+    if summary.harmful.share is None:
         return f"{summary.trials:,} trials are too few to say anything."
-    level = f"{100 * summary.confidence:g} %"
+    level = f"{100 * summary.confidence:g} % interval"
     said = (
-        f"{charts.percent(masked.share)} of the faults are masked "
-        f"({level} interval {charts.percent(masked.low)} – {charts.percent(masked.high)})"
+        f"{_share_and_interval(summary.harmful)} of the faults are harmful ({level}), {_share_and_interval(summary.masked)} masked"
     )
+    if summary.not_judged.count:
+        said += f", {_share_and_interval(summary.not_judged)} could not be judged"
     if summary.equal_again.share is not None:
         said += f"; {charts.percent(summary.equal_again.share)} leave no trace in any variable"
     shares = {name: each.share for name, each in summary.outcomes.items() if each.share and name != "masked"}
     others = sorted(((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0])
     if others:
-        said += "; the most frequent of the others: " + ", ".join(f"{name} {charts.percent(share)}" for share, name in others[:3])
+        said += "; the most frequent outcomes beside masked: " + ", ".join(
+            f"{name} {charts.percent(share)}" for share, name in others[:3]
+        )
     return said + "."
+
+
+def _share_and_interval(estimate: Estimate) -> str:
+    return f"{charts.percent(estimate.share)} [{charts.percent(estimate.low)} – {charts.percent(estimate.high)}]"
 
 
 def warnings(summary: Summary) -> Iterator[str]:
@@ -99,6 +107,13 @@ def warnings(summary: Summary) -> Iterator[str]:
         )
     if summary.masked.covered < 1 - 1e-9:
         yield f"{charts.percent(1 - summary.masked.covered)} of the population is in strata without a trial, and in no estimate."
+    half_width = (summary.harmful.high - summary.harmful.low) / 2
+    if half_width > _WIDE:
+        size = next(size for size in summary.sizes if size.half_width == _WIDE)
+        yield (
+            f"{summary.trials:,} trials tell the harmful share to ± {charts.percent(half_width)} only, and of most parts nothing:"
+            f" ± {charts.percent(_WIDE, 0)} takes about {size.trials_for_share:,} trials in all."
+        )
     if about.overlaps:
         yield "Groups overlap, or modes are mixed: shares of all trials together are of no one population; those of a group are."
 
@@ -136,10 +151,28 @@ def lines_of(summary: Summary) -> list[str]:
         rows = [
             [part.name, f"{part.trials:,}", charts.percent(mark.share), _between(mark.low, mark.high, mark.share)]
             for part in breakdown.parts
-            for mark in [part.not_masked]
+            for mark in [part.harmful]
         ]
-        lines += ["", *_table([breakdown.title, "trials", "not masked", level], rows)]
-    return lines
+        lines += ["", *_table([breakdown.title, "trials", "harmful", level], rows)]
+    if summary.avf:
+        rows = [
+            [each.name, *map(charts.percent, (each.derating, each.live, each.harmful.share, each.factor)), _between(*_range(each))]
+            for each in summary.avf
+        ]
+        lines += ["", *_table(["memory", "of the device", "live", "harmful", "factor", level], rows)]
+    return [*lines, "", *_explained(summary)]
+
+
+def _range(avf: Avf) -> tuple[float, float, float | None]:
+    return avf.low, avf.high, avf.factor
+
+
+def _explained(summary: Summary) -> Iterator[str]:
+    """Yield what the intervals of the lines above mean."""
+    sure = f"{100 * summary.confidence:g}"
+    yield f"Each interval of an outcome, a group or a model holds by itself: of 100 such, about {sure} have the truth."
+    if summary.categories:
+        yield f"The intervals of the categories hold all at once, with {sure} %: they are wider."
 
 
 def horizon_text(summary: Summary) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detrain.base.errors import UsageError
 from detrain.campaign.judging.categories import Category
-from detrain.faults.outcome_classes import Outcome
+from detrain.faults.outcome_classes import Outcome, Verdict
 from detrain.faults.population.groups import Group
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.faults.statistics.allocation import trials_for
@@ -25,10 +25,10 @@ from detrain.reports.campaign.columns import (
     BIT_FIELDS,
     DEVIATIONS,
     Columns,
+    are,
     bit_fields,
     columns_of,
     deviations,
-    is_masked,
     kinds,
     progress,
 )
@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True):
 
     name: str
     trials: int
-    not_masked: Estimate
+    harmful: Estimate
     outcomes: dict[str, float]
     """Estimated share of each outcome."""
 
@@ -61,7 +61,8 @@ class Breakdown(msgspec.Struct, frozen=True):
 
 
 class HeatMap(msgspec.Struct, frozen=True):
-    """Shares that are not masked, by group and by the highest bit that was changed."""
+    """Shares of harmful trials by the highest bit that was changed, in rows: by group, of fault models that change one
+    bit; and one for each other model, whose highest bit says less."""
 
     rows: list[str]
     columns: list[str]
@@ -74,7 +75,7 @@ class GuardSummary(msgspec.Struct, frozen=True):
     by_outcome: dict[str, tuple[int, int, int, int]]
     """Of each outcome: trials, seen soon, seen later, not seen."""
     coverage: Estimate
-    """Share of the trials that are not masked that were seen soon."""
+    """Share of the harmful trials that were seen soon."""
     latency: Latency
 
 
@@ -84,7 +85,7 @@ class Avf(msgspec.Struct, frozen=True):
     name: str
     live: float
     derating: float
-    not_masked: Estimate
+    harmful: Estimate
     factor: float | None
     low: float
     high: float
@@ -119,6 +120,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Trials of a list whose address is outside of the tensor: none was run. Those of a drawn plan are not in it."""
     confidence: float
     masked: Estimate
+    harmful: Estimate
+    not_judged: Estimate
+    """Trials of which their program, or their horizon, does not say what came of them: part of no other share."""
     outcomes: dict[str, Estimate]
     categories: dict[str, Estimate]
     kinds: dict[str, Estimate]
@@ -167,19 +171,21 @@ def summarize(
         raise UsageError(f"all {outside} trials have addresses outside of their tensors: none is run", "give other trials")
     columns = columns_of(rows)
     sample = Sample(columns["weight"], columns["stratum"].astype(str), about.strata or None)
-    not_masked = ~is_masked(columns)
-    seen = _TrialSample(columns, sample, not_masked, confidence)
+    harmful = are(Verdict.HARMFUL, columns)
+    seen = _TrialSample(columns, sample, harmful, confidence)
     pairs = zip(columns["group"].tolist(), columns["mode"].tolist(), strict=True)
     group_names = np.array([_MEMORY if mode == "RF" else _group_name(number) for number, mode in pairs], object)
     total_s = float(columns["seconds"].sum())
     rate = about.rate if about.rate is not None else (len(rows) / total_s * 3600 if total_s > 0 else None)
-    masked = sample.estimate(~not_masked, None, confidence)
+    of_harm = sample.estimate(harmful, None, confidence)
     return Summary(
         about=about,
         trials=len(rows),
         outside=outside,
         confidence=confidence,
-        masked=masked,
+        masked=sample.estimate(are(Verdict.MASKED, columns), None, confidence),
+        harmful=of_harm,
+        not_judged=sample.estimate(are(Verdict.NOT_JUDGED, columns), None, confidence),
         outcomes=seen.shares_of(columns["outcome"], _order_of_outcomes(columns["outcome"])),
         categories=seen.categories(),
         kinds=seen.kinds(),
@@ -200,9 +206,9 @@ def summarize(
         progress=seen.by("part of the training", *progress(columns)),
         guard=_guard(columns, seen) if (columns["alarm_after"] != _NO_GUARD).any() else None,
         avf=_avf(columns, seen, about),
-        sizes=_sizes(masked, rate, confidence),
+        sizes=_sizes(of_harm, rate, confidence),
         examples=_examples(columns, about),
-        comparison=_compared(columns, not_masked, other[1], confidence) if other else None,
+        comparison=_compared(columns, harmful, other[1], confidence) if other else None,
         comparison_with=other[0] if other else "",
         seconds=total_s,
         early=int((columns["early_after"] >= 0).sum()),
@@ -242,8 +248,8 @@ def _order_of_outcomes(outcomes: NDArray[Any]) -> list[str]:
 class _TrialSample:
     """The trials, to be estimated in parts."""
 
-    def __init__(self, columns: Columns, sample: Sample, not_masked: NDArray[np.bool_], confidence: float) -> None:
-        self.columns, self.sample, self.not_masked, self.confidence = columns, sample, not_masked, confidence
+    def __init__(self, columns: Columns, sample: Sample, harmful: NDArray[np.bool_], confidence: float) -> None:
+        self.columns, self.sample, self.harmful, self.confidence = columns, sample, harmful, confidence
         self.outcomes = _order_of_outcomes(columns["outcome"])
 
     def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None) -> Estimate:
@@ -283,17 +289,22 @@ class _TrialSample:
         outcomes = self.columns["outcome"]
         shares = {each: self.estimate(outcomes == each, inside).share for each in self.outcomes if (outcomes[inside] == each).any()}
         known = {each: share for each, share in shares.items() if share is not None}
-        return Part(name, int(inside.sum()), self.estimate(self.not_masked, inside), known)
+        return Part(name, int(inside.sum()), self.estimate(self.harmful, inside), known)
 
     def heat_map(self, groups: NDArray[Any]) -> HeatMap:
         fields = bit_fields(self.columns)
         columns = [field for field in BIT_FIELDS if (fields == field).any()]
-        present = set(groups.tolist())
-        rows = [name for name in _GROUPS if name in present]
+        models = self.columns["model"]
+        several = sorted({model for model, bits in zip(models, self.columns["bits"], strict=True) if "," in bits})
+        is_single = ~np.isin(models.astype(str), np.array(several, str))
+        present = set(groups[is_single].tolist())
+        inside_of = {name: is_single & (groups == name) for name in _GROUPS if name in present}
+        inside_of |= {f"{model}, all groups": models == model for model in several}
+        rows = list(inside_of)
 
         def cell(row: str, column: str) -> Estimate | None:
-            inside = (groups == row) & (fields == column)
-            return self.estimate(self.not_masked, inside) if inside.any() else None
+            inside = inside_of[row] & (fields == column)
+            return self.estimate(self.harmful, inside) if inside.any() else None
 
         return HeatMap(rows, columns, [[cell(row, column) for column in columns] for row in rows])
 
@@ -307,7 +318,7 @@ def _guard(columns: Columns, seen: _TrialSample) -> GuardSummary:
         inside = looked & (columns["outcome"] == outcome)
         at_once, ever = int((inside & soon).sum()), int((inside & is_seen).sum())
         table[outcome] = (int(inside.sum()), at_once, ever - at_once, int(inside.sum()) - ever)
-    harmful = looked & seen.not_masked
+    harmful = looked & seen.harmful
     waits = np.where(is_seen, np.maximum(after, 1), np.maximum(steps, 1))[harmful]
     return GuardSummary(table, seen.estimate(soon, harmful), latency(waits.astype(np.int64), is_seen[harmful], seen.confidence))
 
@@ -316,15 +327,15 @@ def _avf(columns: Columns, seen: _TrialSample, about: About) -> list[Avf]:
     found = []
     for name, memory in about.memory.items():
         inside = (columns["mode"] == "RF") & (columns["stage"] == name)
-        estimate = seen.estimate(seen.not_masked, inside)
+        estimate = seen.estimate(seen.harmful, inside)
         factor = memory.live * memory.derating
         share = None if estimate.share is None else factor * estimate.share
         found.append(Avf(name, memory.live, memory.derating, estimate, share, factor * estimate.low, factor * estimate.high))
     return found
 
 
-def _sizes(masked: Estimate, rate: float | None, confidence: float) -> list[Size]:
-    share = 0.5 if masked.share is None else min(max(masked.share, 0.001), 0.999)
+def _sizes(harmful: Estimate, rate: float | None, confidence: float) -> list[Size]:
+    share = 0.5 if harmful.share is None else min(max(harmful.share, 0.001), 0.999)
     found = []
     for half_width in (0.05, 0.02, 0.01, 0.005, 0.001):
         trials = trials_for(half_width, confidence)
@@ -347,7 +358,7 @@ def _examples(columns: Columns, about: About) -> list[Example]:
     return found
 
 
-def _compared(columns: Columns, not_masked: NDArray[np.bool_], rows: Sequence[TrialRow], confidence: float) -> ShareDifference:
+def _compared(columns: Columns, harmful: NDArray[np.bool_], rows: Sequence[TrialRow], confidence: float) -> ShareDifference:
     theirs = columns_of(rows)
     _, mine, its = np.intersect1d(columns["number"], theirs["number"], assume_unique=True, return_indices=True)
-    return paired(not_masked[mine], ~is_masked(theirs)[its], confidence)
+    return paired(harmful[mine], are(Verdict.HARMFUL, theirs)[its], confidence)

@@ -1,0 +1,95 @@
+"""When a trial has taken too long: by the golden run's time for its steps, from its fault on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from detrain.base.cursor import Address
+from detrain.campaign.time_limit import LEAST_S, TimeLimit, Watch, limit_of
+from detrain.campaign.trial_log import END, TrialResult, read_log
+from detrain.faults.experiment import Experiment, Injection
+from detrain.runtime.observers.experiment_run import Log, StepLine
+
+FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
+FIRST_S, STEP_S, VALIDATION_S, END_S = 7.0, 2.0, 30.0, 11.0
+"""Of two epochs with four steps, a validation behind each, and what the program does behind the loop."""
+SPENT: dict[Address, float] = {
+    **{(0, epoch, batch): STEP_S for epoch in range(2) for batch in range(4)},
+    (0, 0, 0): FIRST_S,
+    (0, 0, -1): VALIDATION_S,
+    (0, 1, -1): VALIDATION_S,
+    END: END_S,
+}
+GOLDEN = TrialResult(0, (), "program", spent=SPENT)
+
+
+def plan(at: Address, until: Address | None = None, count: int | None = None) -> Experiment:
+    return Experiment(log="", injection=FAULT, at=at, until=until, count=count)
+
+
+@pytest.mark.parametrize(
+    ("trial", "usual"),
+    [
+        (plan((0, 0, 1), count=3), 3 * STEP_S),
+        (plan((0, 0, 1), until=(0, 0, 3)), 3 * STEP_S),
+        (plan((0, 0, 3), count=2), 2 * STEP_S + VALIDATION_S),
+        (plan((0, 0, 2), until=(0, 1, 1)), 4 * STEP_S + VALIDATION_S),
+        (plan((0, 1, 2)), 2 * STEP_S + VALIDATION_S + END_S),
+        (plan((0, 1, 2), count=9), 2 * STEP_S + VALIDATION_S + END_S),  # the program ends before
+        (plan((0, 0, 0), count=1), FIRST_S),
+    ],
+)
+def test_a_trial_has_ten_times_what_its_steps_took_and_the_first(trial: Experiment, usual: float) -> None:
+    assert limit_of(trial, GOLDEN, None).from_fault == pytest.approx(10 * (usual + FIRST_S))
+
+
+def test_ten_seconds_are_left_to_the_quickest_and_what_is_given_counts() -> None:
+    quick = TrialResult(0, (), "program", spent=dict.fromkeys(SPENT, 0.001))
+
+    assert limit_of(plan((0, 0, 1), count=3), quick, None).from_fault == LEAST_S
+    assert limit_of(plan((0, 0, 1), count=3), GOLDEN, 4.5).from_fault == 4.5
+    assert limit_of(plan((0, 0, 1), count=3), TrialResult(0, (), ""), None).from_fault == LEAST_S
+
+
+def test_a_run_without_a_fault_has_no_limit() -> None:
+    assert limit_of(Experiment(log="", at=(0, 0, 1), count=3), GOLDEN, 4.5) == TimeLimit(math.inf, math.inf)
+
+
+def test_the_clock_of_a_trial_starts_at_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("detrain.campaign.time_limit.time.monotonic", lambda: now[0])
+    log = tmp_path / "log"
+    watch = Watch(log, TimeLimit(until_fault=100.0, from_fault=20.0), since=now[0])
+
+    def after(seconds: float, *lines: bytes) -> tuple[bool, bool]:
+        with log.open("ab") as file:
+            file.writelines(lines)
+        now[0] += seconds
+        return watch.is_late(), watch.is_armed
+
+    assert not watch.is_late()  # there is no log yet
+    assert after(90.0, msgspec.json.encode(Log(start="abc")) + b"\n") == (False, False)
+    armed = msgspec.json.encode(Log(is_armed=True)) + b"\n"
+    assert after(0.0, armed[:7]) == (False, False)
+    assert after(9.0, armed[7:]) == (False, True)
+    assert after(19.0) == (False, True)
+    assert after(2.0) == (True, True)
+    assert after(0.0, msgspec.json.encode(Log(end="until")) + b"\n") == (False, True)
+    assert after(60.0) == (False, True)  # the process goes on with another, or ends
+
+
+def test_a_trial_that_never_comes_to_its_fault_is_late_some_time(tmp_path: Path) -> None:
+    assert Watch(tmp_path / "log", TimeLimit(until_fault=-1.0)).is_late()
+
+
+def test_a_log_says_what_each_step_took_and_what_followed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    step = StepLine(0, 0, 0, {})
+    lines = [Log(step=step, seconds=1.5), Log(step=step, seconds=0.25), Log(step=StepLine(0, 0, -1, {}), seconds=4.0)]
+    log.write_bytes(b"\n".join(map(msgspec.json.encode, [*lines, Log(end="program", seconds=2.0)])))
+
+    assert read_log(log).spent == {(0, 0, 0): 1.75, (0, 0, -1): 4.0, END: 2.0}

@@ -1,0 +1,61 @@
+"""A fault in a number that the program counts by: its trial hangs, and those beside it are judged as ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from detrain.campaign.engine.ledger import Ledgers
+from detrain.campaign.trial_log import HANG
+from tests.e2e.runs import detrain
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import time, torch
+from torch import nn
+torch.manual_seed(0)
+network = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+x, y, one = torch.randn(24, 4), torch.randint(0, 2, (24,)), torch.ones(1, dtype=torch.int64)
+for epoch in range(2):
+    for start in range(0, 24, 8):
+        loss = nn.functional.cross_entropy(network(x[start : start + 8]), y[start : start + 8])
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        turns = (one + one).item()
+        while turns > 2:
+            time.sleep(1)
+            turns -= 1
+"""
+
+
+def test_a_trial_whose_step_does_not_end_hangs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    hits = ("--model", "BIT:20", "--site", "forward/add", "--at", "0:1", "--until", "+1", "--json")
+    done = detrain("inject", *hits, "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    record = json.loads(done.out)
+    assert (record["outcome"], record["end"]) == ("hang", "status 124")
+
+
+@pytest.mark.slow
+def test_in_a_campaign_trials_hang_and_those_beside_them_are_as_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    plan = ("-n", 8, "--seed", 2, "--models", "FLIP:1", "--site", "forward/add", "--after", 2, "--json")
+    assert detrain("campaign", "plan", *plan, "program.py", cwd=tmp_path).status == 0
+    done = detrain("campaign", "run", "--workers", 1, "--json", "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+
+    folder = next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger"))
+    rows = list(Ledgers(folder, json.loads(done.out)["plan"]).rows())
+    assert len(rows) == 8
+    # A trial that is ended within its step has not said what it has changed. Of the others, bit 63 has made the number
+    # negative, bit 1 has made it 0, and bits 0, 2 and 3 add less than ten seconds.
+    hung = [row for row in rows if row.outcome == "hang"]
+    assert len(hung) >= 4
+    assert {row.status for row in hung} == {HANG}
+    assert {bit for row in rows if row not in hung for bit in row.bits} <= {0, 1, 2, 3, 63}
+    assert all(row.bits for row in rows if row not in hung)
