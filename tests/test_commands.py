@@ -158,6 +158,9 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
         (("run", "--guard", "detect", "--on-repeat", "continue"), 64, "--on-repeat continue without --guard recover"),
         (("inject", "--model", "RD", "--site", "fc", "--at", "0:0", "--time-limit", "nan"), 64, "'nan' is no number of seconds"),
         (("replay", "--time-limit", "inf", "r.json"), 64, "'inf' is no number of seconds"),
+        (("campaign", "plan", "--metric", "loss"), 64, "add --spread 8"),
+        (("campaign", "plan", "--spread", "8", "--metric", "("), 64, "--metric '(' is no regular expression"),
+        (("campaign", "plan", "--spread", "8", "--spread-with", "--seed"), 64, "has no place for a seed"),
         (("random", "--models", ""), 82, "'' is not a fault model"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 
 from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
+from detrain.campaign.judging.spread import NO_STEP, Spread
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -19,8 +20,6 @@ from detrain.runtime.observers.experiment_run import StepLine
 
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
-NO_STEP = "finite (no step behind the fault to classify by)"
-"""The outcome of a trial whose variables differ, and that has no step behind the faulty one."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
 USUAL: Final = Thresholds()
@@ -51,20 +50,23 @@ def read_thresholds(texts: Iterable[str]) -> Thresholds:
     return Thresholds(**values)
 
 
-def outcome_of(golden: TrialResult, trial: TrialResult, at: Address, thresholds: Thresholds = USUAL) -> str:
-    """Return the outcome of a trial whose fault was done at a cursor.
+def outcome_of(
+    golden: TrialResult, trial: TrialResult, at: Address, thresholds: Thresholds = USUAL, spread: Spread | None = None
+) -> str:
+    """Return the outcome of a trial whose fault was done at a cursor; with a `spread` by that, whatever the accuracy.
 
     Raises FaultInvalid where the runs cannot be compared. Steps are compared with those of the golden run at the same
     cursors: of a trial that goes on longer (one that is ended early where the loss is low) the common ones count, and
     one that leaves an epoch early is not masked.
     """
     known, faulty = golden.by_cursor(), trial.by_cursor()
-    if all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps):
+    has_loss = not all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps)
+    if not has_loss and not (spread is not None and spread.metric):
         return NO_LOSS
     common = sorted(cursor for cursor in faulty if cursor in known and cursor[2] >= 0)
     place = sum(cursor < at for cursor in common)
     # Some programs take it now and then: the other steps have none, or that of an earlier one.
-    has_accuracy = all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
+    has_accuracy = spread is None and all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
     names = [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)] if has_accuracy else []
     has_accuracy = bool(names)
     outcomes = []
@@ -82,7 +84,7 @@ def outcome_of(golden: TrialResult, trial: TrialResult, at: Address, thresholds:
     if last in known and faulty[last].state != "" and faulty[last].state == known[last].state:
         return Outcome.MASKED.value
     if not has_accuracy:
-        return UNKNOWN
+        return spread.outcome(golden, trial, at) if spread is not None else UNKNOWN
     if _leaves_early(known, trial, at):
         return Outcome.OTHER.value
     is_followed = any(cursor > at for cursor in common) or any(cursor[2] < 0 and cursor[:2] >= at[:2] for cursor in faulty)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -265,6 +266,28 @@ class Subject:
             )
         return again
 
+    def golden_with_seed(self, number: int, golden: TrialResult, words: str) -> TrialResult:
+        """Return a golden run with another seed, which is made if it has not been: as far as the golden run goes.
+
+        `words` are put behind the program's arguments, with the seed for {}; where there are none, its seed is what
+        `detrain run --seed` sets. Raises FaultInvalid where it fails.
+        """
+        seed = self._seed + number
+        added = tuple(word.replace("{}", str(seed)) for word in shlex.split(words))
+        name = xxhash.xxh3_64_hexdigest(msgspec.json.encode(added))[:8] if added else "own"
+        home = self._golden.with_name(f"{self._golden.name}-seed-{number}-{name}")
+        done = read_log(home / "log")
+        if done.end != golden.end:
+            messages.say(f"golden run of {self.program.name} with seed {seed}")
+            plan = Experiment(
+                log=str(home / "log"), until=None if golden.end == "program" else max(golden.by_cursor()), has_digests=False
+            )
+            with self.scratch(home), self._alone_with_files(plan):
+                done = self.run(plan, home, seed=seed, added=added)
+        if not done.is_whole:
+            raise failed(f"failed without any fault, with seed {seed}", done)
+        return done
+
     def unarmed(self, experiment: Experiment) -> TrialResult:
         """Run a trial with its fault in place, but never armed."""
         self.say("the run with the site in place, and no fault")
@@ -284,10 +307,17 @@ class Subject:
         return before[-1].path if before else None
 
     def run(
-        self, experiment: Experiment, home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        every: str = _NEVER,
+        settings: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        added: Sequence[str] = (),
     ) -> TrialResult:
-        """Run the program with an experiment in a checkpoint home."""
-        with self.process([experiment], home, every=every, settings=settings) as process:
+        """Run the program with an experiment in a checkpoint home, with more arguments, if any are `added`."""
+        with self.process([experiment], home, every=every, settings=settings, seed=seed, added=added) as process:
             watch = Watch(home / "log", limit_of(experiment, read_log(self._golden / "log"), self.limit_s))
             status: int | None = None
             while status is None:
@@ -312,7 +342,14 @@ class Subject:
 
     @contextlib.contextmanager
     def process(
-        self, experiments: Sequence[Experiment], home: Path, *, every: str = _NEVER, settings: Mapping[str, str] | None = None
+        self,
+        experiments: Sequence[Experiment],
+        home: Path,
+        *,
+        every: str = _NEVER,
+        settings: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        added: Sequence[str] = (),
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start the program with experiments in a checkpoint home; it is ended with the context."""
         self._share_structure(home)
@@ -322,14 +359,14 @@ class Subject:
         if self.has_guard:
             arguments += ["--guard", "detect"]
         if not Catalogue(home).entries():
-            arguments += ["--seed", str(self._seed), "--fresh"]
+            arguments += ["--seed", str(self._seed if seed is None else seed), "--fresh"]
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
         keeps = {KEEPS_VARIABLES: "1"} if self.check and not experiments[0].has_checkpoints else {}
         environment = {**os.environ, **(settings or {}), **keeps, VARIABLE: str(plan)}
         with contextlib.ExitStack() as files:  # the process reads there what its program has said
             stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))
             process = subprocess.Popen(
-                [*command, self.program.shown, *self.arguments],
+                [*command, self.program.shown, *self.arguments, *added],
                 env=environment,
                 stdout=stdout if self.is_quiet else None,
                 stderr=stderr,

@@ -29,14 +29,15 @@ class Outcome(enum.StrEnum):
     """SASSIFI's, of a trial whose output was not judged."""
 
     MASKED = "masked", 0, "#bbcc88", 3
-    IMMEDIATE_NAN = "immediate INF/NaN", 9, "#882255", 16
-    SHORT_TERM_NAN = "short-term INF/NaN", 8, "#cc6677", 16
-    SLOW = "slow degrade", 3, "#ddaa33", 16
-    SHARP = "sharp degrade", 4, "#cc6600", 16
-    SHARP_SLOW = "sharp-slow degrade", 5, "#993404", 16
+    IMMEDIATE_NAN = "immediate INF/NaN", 10, "#882255", 16
+    SHORT_TERM_NAN = "short-term INF/NaN", 9, "#cc6677", 16
+    SLOW = "slow degrade", 4, "#ddaa33", 16
+    SHARP = "sharp degrade", 5, "#cc6600", 16
+    SHARP_SLOW = "sharp-slow degrade", 6, "#993404", 16
     LOW_TEST_ACCURACY = "low test accuracy", 1, "#4477aa", 16
-    CRASH = "crash", 7, "#222222", 5
-    HANG = "hang", 6, "#666666", 4
+    CRASH = "crash", 8, "#222222", 5
+    HANG = "hang", 7, "#666666", 4
+    WORSE = "worse than golden runs", 3, "#6699cc", 16  # of a campaign with --spread (campaign/judging/spread.py)
     # No definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen.
     OTHER = "other", 2, "#aa4499", 16
 

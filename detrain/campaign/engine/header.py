@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from detrain.base.errors import CampaignStopped
+from detrain.base.errors import CampaignStopped, FaultInvalid
 from detrain.campaign import full_disk
 from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.judging.judge import Judge
+from detrain.campaign.judging.spread import Spread
 from detrain.campaign.outcomes import USUAL
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.planning.profiling import profile_program
@@ -88,6 +89,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The user's, of the program's end: a command, or module:function."""
     ignored: tuple[str, ...] = ()
     """Patterns of lines of the program's output that are not compared."""
+    spread: int = 0
+    """Golden runs of other seeds that trials are judged by; 0: none, so by the program's accuracy."""
+    spread_with: str = ""
+    """What gives the program another seed: words for its command line, with {} for the seed."""
+    metric: str = ""
+    """The pattern of the number in the program's output that they are compared by; empty: the loss."""
     drawn: Drawn | None = None
     """Of a plan that draws as `detrain random` does, or:"""
     sampled: Sampled | None = None
@@ -107,6 +114,7 @@ class Campaign(msgspec.Struct, frozen=True):
     subject: Subject
     plan: CampaignPlan
     judge: Judge
+    spread: Spread | None = None
 
     @property
     def golden(self) -> TrialResult:
@@ -155,11 +163,12 @@ def _made(header: Header, home: Path, name: str) -> Campaign:
             f"there is another plan of that name in {str(folder)!r}", "give another --name, or delete that folder"
         )
     judge = Judge(golden, subject.golden_again(golden), header.ignored)
+    spread = _spread_of(header, subject, golden)
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / f".{_NAME}.{os.getpid()}"
     written.write_bytes(msgspec.json.format(msgspec.json.encode(header), indent=1))
     written.replace(known)
-    return Campaign(folder, header, subject, plan, judge)
+    return Campaign(folder, header, subject, plan, judge, spread)
 
 
 def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) -> Path:
@@ -197,7 +206,22 @@ def load(folder: Path, arguments: tuple[str, ...] | None = None) -> Campaign:
     plan, golden = _plan_of(header, subject)
     if plan.digest != header.digest:
         raise CampaignStopped(f"the plan in {str(folder)!r} comes out as another one", "make a new one under another --name")
-    return Campaign(folder, header, subject, plan, Judge(golden, subject.golden_again(golden), header.ignored))
+    judge = Judge(golden, subject.golden_again(golden), header.ignored)
+    return Campaign(folder, header, subject, plan, judge, _spread_of(header, subject, golden))
+
+
+def _spread_of(header: Header, subject: Subject, golden: TrialResult) -> Spread | None:
+    """Return the golden runs of other seeds; what has not been run is run. Raises FaultInvalid where all are alike."""
+    if not header.spread:
+        return None
+    runs = [subject.golden_with_seed(number, golden, header.spread_with) for number in range(1, header.spread + 1)]
+    known = golden.by_cursor()
+    if all(known.get(at, step).series == step.series for run in runs for at, step in run.by_cursor().items()):
+        raise FaultInvalid(
+            f"{header.spread} golden runs with other seeds say the same as the first: the program sets its seed itself",
+            "give the words that set it, with {} for the seed: --spread-with '--seed {}'",
+        )
+    return Spread(runs, header.metric)
 
 
 def _read(path: Path) -> Header:
@@ -214,8 +238,11 @@ def _read(path: Path) -> Header:
 
 def _is_same(known: Header, header: Header) -> bool:
     """Return whether two plans draw the same trials and judge them the same."""
-    parts = [(each.digest, each.check, each.ignored, each.thresholds, each.two_phase is None) for each in (known, header)]
-    return parts[0] == parts[1]
+    ways = [
+        (each.digest, each.check, each.ignored, each.thresholds, each.two_phase is None, each.spread, each.spread_with, each.metric)
+        for each in (known, header)
+    ]
+    return ways[0] == ways[1]
 
 
 def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:

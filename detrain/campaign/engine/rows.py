@@ -19,6 +19,7 @@ from detrain.base.cursor import Address
 from detrain.campaign.judging.categories import Category, TrialFacts, category_of
 from detrain.campaign.judging.check import FAILS
 from detrain.campaign.judging.judge import Judge
+from detrain.campaign.judging.spread import Spread
 from detrain.campaign.outcomes import outcome_of
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.bits import dtype_named
@@ -41,6 +42,8 @@ class Rows:
     judge: Judge
     thresholds: Thresholds
     has_guard: bool
+    spread: Spread | None = None
+    """Golden runs of other seeds that trials are judged by."""
 
     @property
     def golden(self) -> TrialResult:
@@ -61,7 +64,7 @@ class Rows:
         """
         known = self.known if golden is self.golden else golden.by_cursor()
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
-        outcome = outcome_of(golden, done, plan.at, self.thresholds)
+        outcome = outcome_of(golden, done, plan.at, self.thresholds, self.spread)
         seen = self.judge.seen(plan.at, done, golden)
         category, why = category_of(
             TrialFacts(

@@ -42,7 +42,7 @@ def do_lease(folder: Path, lease: Path, shard: str, how: How) -> None:
 
 
 def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How) -> None:
-    rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard)
+    rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard, campaign.spread)
     began = time.monotonic()
     for facts, trial in do_trials(
         campaign.subject,

@@ -141,6 +141,11 @@ def _before_last(done: TrialResult) -> _Place:
     return *_last(done)[:3], False
 
 
+def said_by(run: TrialResult, at: Address, end: Address | None) -> str:
+    """Return what a run has printed to stdout from a body on, up to the end of another; None: to the program's end."""
+    return _texts(run.said, (*at, True), _END if end is None else (*end, True))[0]
+
+
 def _texts(said: Iterable[Said], first: _Place, last: _Place) -> tuple[str, str]:
     """Return what a run has said, to stdout and stderr, between two places."""
     chosen = sorted((each for each in said if first <= each.place <= last), key=lambda each: each.place)

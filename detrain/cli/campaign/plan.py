@@ -61,6 +61,11 @@ def plan(
     ignored: Annotated[
         tuple[str, ...], Option("Lines of output not to be compared (repeatable).", "REGEX", flag="--ignore-output")
     ] = (),
+    spread: Annotated[
+        int | None, Option("Judge by so many golden runs with other seeds [by the program's accuracy].", "N", least=3)
+    ] = None,
+    spread_with: Annotated[str, Option("Words that give PROGRAM a seed, where it sets one: '--seed {}'.", "WORDS")] = "",
+    metric: Annotated[str, Option("With --spread: the number in what PROGRAM prints that counts [its loss].", "REGEX")] = "",
     thresholds: Thresholds = (),
 ) -> int:
     """Write the plan of a campaign: which faults, in which steps, and how many.
@@ -84,6 +89,7 @@ def plan(
     if mode == "ISCA" and (groups is not None or pilot is not None or rule != "elements"):
         raise UsageError("--groups, --by and --pilot are of the other modes", "give --mode IOV, IOA or RF")
     _require_judgeable(check, after, ignored)
+    _require_spread(spread, spread_with, metric)
     others: dict[str, object]
     others = {"-n": count, "--half-width": half_width, "--models": models, "--groups": groups, "--pilot": pilot, "--epochs": epochs}
     _require_only_listed(listed, others)
@@ -105,6 +111,9 @@ def plan(
         thresholds=read_thresholds(thresholds),
         check=check,
         ignored=ignored,
+        spread=spread or 0,
+        spread_with=spread_with,
+        metric=metric,
         two_phase=_two_phase(first, second, after, check),
     )
     if listed is not None:
@@ -171,6 +180,18 @@ def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) 
             re.compile(pattern)
         except re.error as error:
             raise UsageError(f"--ignore-output {pattern!r} is no regular expression: {error}", "see Python's module re") from error
+
+
+def _require_spread(spread: int | None, words: str, metric: str) -> None:
+    """Raise UsageError for what goes with golden runs of other seeds where there are none, and for no pattern."""
+    if spread is None and (words or metric):
+        raise UsageError("--spread-with and --metric are about golden runs with other seeds", "add --spread 8")
+    if words and "{}" not in words:
+        raise UsageError(f"--spread-with {words!r} has no place for a seed", "write {} there: '--seed {}'")
+    try:
+        re.compile(metric)
+    except re.error as error:
+        raise UsageError(f"--metric {metric!r} is no regular expression: {error}", "see Python's module re") from error
 
 
 def _two_phase(first: int | None, second: int | None, after: int | None, check: str) -> TwoPhase | None:
