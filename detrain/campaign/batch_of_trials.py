@@ -51,7 +51,7 @@ class Together:
     def takes(self, plan: Experiment) -> bool:
         """Return whether a trial can share a process."""
         is_first_fine = any(plan.at[1:]) or not self.is_first_alone
-        return not self.obstacle and plan.steps == 1 and is_first_fine and (plan.until or plan.count) is not None
+        return not self.obstacle and is_first_fine and (plan.until or plan.count) is not None
 
 
 def run_together(

@@ -58,7 +58,7 @@ class EarlyEnds:
 
         They are the steps, and what follows the steps of the epochs that it leaves behind.
         """
-        if plan.count is None or not plan.ends_with_loop or not plan.has_digests:
+        if plan.count is None or plan.steps != 1 or not plan.ends_with_loop or not plan.has_digests:
             return None
         first = bisect.bisect_left(self._steps, plan.at)
         steps = [cursor for cursor in self._steps[first : first + plan.count] if cursor[0] == plan.at[0]]

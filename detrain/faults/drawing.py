@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +22,13 @@ _DRAWS: Final = 100
 """So often a limited fault is drawn again that no output would see."""
 
 
-def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Generator) -> Injection:
-    """Draw a fault of a model at a site. Raises FaultInvalid where they do not go together."""
+def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, at_once: int = 1) -> Injection:
+    """Draw a fault of a model at a site, or several `at_once`, which hit other elements each.
+
+    Raises FaultInvalid where they do not go together.
+    """
+    if at_once > 1:
+        return _together(site, model, worker, rng, at_once)
     operand = _operand(site, model.operand)
     for _ in range(_DRAWS if model.is_limited else 1):
         plan = model.plan(operand.shape, dtype_named(operand.dtype), rng)
@@ -33,6 +39,31 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
         f"no output of {site.name!r} reads what {model.name} has hit in {_DRAWS} draws",
         "choose another site or a model without _16",
     )
+
+
+def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, count: int) -> Injection:
+    """Return several faults as one: each is drawn again until it hits elements that none before it does."""
+    parts: list[Injection] = []
+    taken: set[int] = set()
+    for _ in range(count):
+        for _ in range(_DRAWS):
+            one = draw_injection(site, model, worker, rng)
+            hit = one.array("positions").tolist()
+            if taken.isdisjoint(hit):
+                break
+        else:
+            raise FaultInvalid(
+                f"{count} faults of {model.name} at once do not fit the {one.elements} elements of {site.name!r}",
+                "give a smaller number, or choose larger sites",
+            )
+        parts.append(one)
+        taken.update(hit)
+    arrays = {name: np.concatenate([part.array(name) for part in parts]) for name in ("positions", "sources", "keep", "flip")}
+    order = np.argsort(arrays["positions"])
+    changed = {name: _bytes(array[order]) for name, array in arrays.items()}
+    if model.is_limited:
+        changed["limited"] = _bytes(np.unique(np.concatenate([part.array("limited") for part in parts])))
+    return msgspec.structs.replace(parts[0], **changed)
 
 
 def _limited(site: Site, operand: Operand, positions: Positions, rng: np.random.Generator) -> Positions:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
+from detrain.faults.plan import trial_rng
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
 
@@ -151,6 +152,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """The first step that is hit."""
     steps: int = 1
     """How many steps in a row are hit; 0: all from there on."""
+    duty: float = 1.0
+    """Of an intermittent fault: the chance with which each step behind the first is hit, of those that may be."""
+    duty_seed: int = 0
+    """Which ones, this says: they are drawn before the run."""
     occurrence: int = 0
     """Which execution of the site in the step is hit."""
     until: Address | None = None
@@ -177,6 +182,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         if self.injection is None or not self.is_armed or self.is_profile or self.digests_at is not None:
             raise FaultInvalid("the record has no fault that is put in", "the record was altered")
         self.injection.check()
+        if not 0 < self.duty <= 1 or not 0 <= self.duty_seed < 1 << 64:
+            raise FaultInvalid(f"an intermittent fault in {self.duty} of its steps", "the record was altered")
         if min(self.steps, self.occurrence, self.least, *self.at) < 0 or self.digests_every < 1:
             raise FaultInvalid(
                 f"a fault in run {self.occurrence} of {self.steps} steps from {written(self.at)} on", "the record was altered"
@@ -187,6 +194,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     def may_hit(self, address: Address) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""
         return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at
+
+    def is_due(self, turn: int) -> bool:
+        """Return whether a step is hit of those that may be, by its number: 0 is the first, which is."""
+        return not turn or self.duty >= 1 or bool(trial_rng(self.duty_seed, turn).random() < self.duty)
 
 
 def parse_cursor(text: str) -> Address:

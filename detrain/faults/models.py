@@ -74,6 +74,9 @@ class Model:
     is_warp: bool = False
     """Whether the group is the aligned one of an element that is drawn (the last may be shorter), and all of it gets
     the same mask or value: the threads of a warp that run one instruction."""
+    is_lane: bool = False
+    """Whether each `group`-th element from a drawn one of the first `group` on is hit, and all get the same mask or
+    value: what one lane of a vector unit, or one column of an array of multipliers, computes."""
 
     def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
         """Draw a start uniformly from the groups of the tensor, and for a long run an end from those behind it."""
@@ -81,6 +84,8 @@ class Model:
         if self.is_warp and numel:
             start = int(rng.integers(numel)) // self.group * self.group
             return np.arange(start, min(start + self.group, numel), dtype=np.int64)
+        if self.is_lane and numel >= self.group:
+            return np.arange(int(rng.integers(self.group)), numel, self.group, dtype=np.int64)
         groups = numel // self.group
         if not groups:
             raise FaultInvalid(
@@ -94,8 +99,9 @@ class Model:
     def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
         """Draw the positions, then what becomes of each."""
         positions = self.positions(shape, rng)
-        kind, operands = self.draw(1 if self.is_warp else len(positions), prod(shape), dtype, rng)
-        return Plan(positions, kind, operands[np.zeros(len(positions), np.int64)] if self.is_warp else operands)
+        is_one = self.is_warp or self.is_lane
+        kind, operands = self.draw(1 if is_one else len(positions), prod(shape), dtype, rng)
+        return Plan(positions, kind, operands[np.zeros(len(positions), np.int64)] if is_one else operands)
 
 
 def _flips(bits: int) -> Draw:
@@ -199,8 +205,20 @@ PUBLISHED: Final = {
 }
 
 _SPELLING: Final = re.compile(r"(?P<name>[^:@\s]+)(:(?P<argument>[^:@\s]+))?(@(?P<operand>input|weight|output|index))?")
-_OWN: Final = ("FLIP:2", "ADJ:2", "RANDOM", "N32_FLIP:1", "BIT:30", "STUCK0:30", "STUCK1:30", "SET:1e18", "RD:worst")
+_OWN: Final = (
+    "FLIP:2",
+    "ADJ:2",
+    "RANDOM",
+    "N32_FLIP:1",
+    "L16_STUCK1:30",
+    "BIT:30",
+    "STUCK0:30",
+    "STUCK1:30",
+    "SET:1e18",
+    "RD:worst",
+)
 _WARP: Final = "N32_"
+_LANE: Final = re.compile(r"L([1-9]\d{0,6})_")
 _OF_WARPS: Final = ("FLIP", "ADJ", "RANDOM", "ZERO")
 
 
@@ -210,7 +228,8 @@ def model_named(text: str) -> FaultModel:
     `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits
     of one element flipped (1 if not said); `ADJ:n`, n adjacent ones (2); `RANDOM`, any pattern; `BIT:30,22`, the named
     bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`, a number. `N32_` before FLIP, ADJ, RANDOM
-    and ZERO has 32 elements get the same. The last ones hit the output, or what is said behind `@`: `FLIP:2@weight`.
+    and ZERO has 32 elements get the same; `L16_` before any of these one lane of 16: each 16th element. The last ones
+    hit the output, or what is said behind `@`: `FLIP:2@weight`.
     Raises FaultInvalid.
     """
     spelled = _SPELLING.fullmatch(text)
@@ -222,6 +241,9 @@ def model_named(text: str) -> FaultModel:
         many = _number(0) if of_warp == "ZERO" else _own_draw(text, of_warp, argument)
         assert many is not None
         return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), many, group=32, is_warp=True)
+    lane = _LANE.match(name)
+    if lane is not None and (draw := _own_draw(text, name[lane.end() :], argument)):
+        return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), draw, group=int(lane[1]), is_lane=True)
     if draw := _own_draw(text, name, argument):
         return Model(text, Operand(spelled["operand"] or Operand.OUTPUT), draw)
     known = {**_installed(), **PUBLISHED}

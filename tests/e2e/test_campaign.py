@@ -149,21 +149,33 @@ main()
 def test_trials_with_which_a_program_ends_give_the_same_rows_beside_others_as_alone(tmp_path: Path) -> None:
     """It returns where its loss is no number, and ends with an exception where an index is outside."""
     (tmp_path / "program.py").write_text(ENDS)
-    options = ("--mode", "IOV", "-n", 14, "--seed", 5, "--models", "RANDOM", "--after", 3, "--json", "program.py")
-    rows = {}
-    for engine in ("auto", "process"):
-        assert detrain("campaign", "plan", "--name", engine, *options, cwd=tmp_path).status == 0
-        done = detrain(
-            *("campaign", "run", "--name", engine, "--workers", 1, "--engine", engine, "--json", "program.py"), cwd=tmp_path
-        )
-        assert done.status == 0, done.err
-        folder = next(tmp_path.glob(f"ckpt/*/*/campaign-{engine}/ledger"))
-        rows[engine] = [
-            (row.number, row.outcome, row.category, row.status, row.end, row.digest)
-            for row in Ledgers(folder, json.loads(done.out)["plan"]).rows()
-        ]
-    assert rows["auto"] == rows["process"]
-    assert {"crash", "immediate INF/NaN"} <= {row[1] for row in rows["auto"]}
+    options = ("--mode", "IOV", "-n", 14, "--seed", 5, "--models", "RANDOM", "--after", 3)
+    beside, alone = (rows_of(tmp_path, engine, *options) for engine in ("auto", "process"))
+
+    assert beside == alone
+    assert {"crash", "immediate INF/NaN"} <= {row[1] for row in beside}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coming", ["--steps 2", "--permanent", "--duty 0.5", "--at-once 3", "--mode RF --permanent"])
+def test_faults_that_last_or_come_together_give_the_same_rows_beside_others_as_alone(tmp_path: Path, coming: str) -> None:
+    (tmp_path / "program.py").write_text(OVERLOOKED)
+    options = ("-n", 8, "--seed", 1, "--models", "FLIP:1", "--after", 4, *coming.split())
+    beside, alone = (rows_of(tmp_path, engine, *options) for engine in ("auto", "process"))
+
+    assert beside == alone
+    assert len(beside) == 8
+
+
+def rows_of(folder: Path, engine: str, *options: object) -> list[tuple[object, ...]]:
+    """Run a campaign on an engine; return what its rows say of each trial."""
+    assert detrain("campaign", "plan", "--name", engine, *options, "--json", "program.py", cwd=folder).status == 0
+    run = ("campaign", "run", "--name", engine, "--workers", 1, "--engine", engine, "--json", "program.py")
+    done = detrain(*run, cwd=folder)
+    assert done.status == 0, done.err
+    ledgers = next(folder.glob(f"ckpt/*/*/campaign-{engine}/ledger"))
+    rows = Ledgers(ledgers, json.loads(done.out)["plan"]).rows()
+    return [(row.number, row.outcome, row.category, row.status, row.end, row.digest) for row in rows]
 
 
 def _is_finite(step: dict[str, dict[str, float | str]]) -> bool:

@@ -21,6 +21,7 @@ from detrain.faults.drawing import draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, trial_rng
+from detrain.faults.population.facts import Coming
 from detrain.faults.sites import OperandShape, Site, Stage, select
 from detrain.faults.statistics.wilson import wilson
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -139,6 +140,51 @@ def test_a_trial_that_missed_is_drawn_among_the_sites_of_its_own_step() -> None:
         assert (facts.layer, facts.site) in {(each.layer, each.name) for each in there}
         assert plan.again(number, first) == found
         assert plan.again(number, again) is None, "it is the same fault"
+
+
+@pytest.mark.parametrize("model", ["FLIP:1", "RANDOM@input", "STUCK1:30@weight", "N16_RD", "RD_CORRECT", "INPUT_16"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_faults_at_once_are_those_of_the_model_on_elements_of_their_own(model: str, count: int) -> None:
+    """The first faults of the same random numbers, where they do not meet: what each would do alone, all have done."""
+    named = model_named(model)
+    rng = trial_rng(7, count)
+    alone = [draw_injection(SITES[3], named, 0, rng) for _ in range(count)]
+    hit = [set(one.array("positions").tolist()) for one in alone]
+    assert sum(map(len, hit)) == len(set.union(*hit)), "choose other seeds"
+
+    together = draw_injection(SITES[3], named, 0, trial_rng(7, count), count)
+
+    together.check()
+    assert together.array("positions").tolist() == sorted(set.union(*hit))
+    values = np.random.default_rng(0).integers(1 << 31, size=alone[0].elements, dtype=np.int32)
+    expected = values.copy()
+    for one in alone:
+        expected[one.array("positions")] = (values[one.array("sources")] & one.array("keep")) ^ one.array("flip")
+    found = values.copy()
+    found[together.array("positions")] = (values[together.array("sources")] & together.array("keep")) ^ together.array("flip")
+    assert found.tolist() == expected.tolist()
+    if named.is_limited:
+        assert set(together.array("limited").tolist()) == {place for one in alone for place in one.array("limited").tolist()}
+
+
+def test_more_faults_than_elements_are_refused() -> None:
+    with pytest.raises(FaultInvalid, match="129 faults of FLIP:1 at once do not fit the 128 elements"):
+        draw_injection(SITES[3], model_named("FLIP:1"), 0, trial_rng(0, 0), 129)
+
+
+@pytest.mark.parametrize("coming", [Coming(steps=3), Coming(steps=0), Coming(steps=0, duty=0.25), Coming(at_once=3)])
+def test_how_faults_come_changes_nothing_else_of_a_plan(coming: Coming) -> None:
+    once = drawn_from(SITES[:1], [(0, 0, 0)])
+    plan = replace(once, coming=coming)
+    assert plan.digest != once.digest
+
+    for number in range(20):
+        facts, trial = plan.trial(number)
+        assert (trial.steps, trial.duty) == (coming.steps, coming.duty)
+        assert (trial.at, facts.site) == (once.trial(number)[1].at, once.trial(number)[0].site)
+        assert plan.trial(number) == (facts, trial)
+    seeds = {plan.trial(number)[1].duty_seed for number in range(20)}
+    assert len(seeds) == (20 if coming.duty < 1 else 1)
 
 
 def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:

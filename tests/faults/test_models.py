@@ -229,6 +229,32 @@ def test_a_short_warp_is_hit_as_often_as_its_elements_are_drawn() -> None:
     assert stats.binomtest(starts.count(32), len(starts), 8 / 40).pvalue > 0.001
 
 
+@pytest.mark.parametrize("name", ["L16_FLIP:1", "L7_STUCK1:30", "L4_ZERO_", "L16_RANDOM", "L3_SET:2"])
+@pytest.mark.parametrize("shape", [(40,), (4, 32), (3, 5, 7)])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lane_is_each_so_manyth_element_and_all_get_the_same(name: str, shape: tuple[int, ...], seed: int) -> None:
+    name = "L4_SET:0" if name.endswith("_") else name
+    lanes = int(name[1:].partition("_")[0])
+    plan = model_named(name).plan(shape, DTYPES["float32"], trial_rng(seed, 1))
+
+    numel = int(np.prod(shape))
+    assert plan.positions.tolist() == [place for place in range(numel) if place % lanes == plan.positions[0]]
+    assert 0 <= plan.positions[0] < lanes
+    assert len(set(plan.operands.tolist())) == 1
+
+
+def test_any_lane_may_be_hit_and_a_tensor_needs_as_many_elements() -> None:
+    model = model_named("L8_STUCK0:3")
+    starts = {int(model.plan((64,), DTYPES["int8"], trial_rng(2, trial)).positions[0]) for trial in range(200)}
+
+    assert starts == set(range(8))
+    with pytest.raises(FaultInvalid, match="L8_STUCK0:3 hits 8 consecutive"):
+        model.plan((7,), DTYPES["int8"], trial_rng(0, 0))
+    for text in ("L0_FLIP:1", "L16_RD", "L_FLIP", "L16_FLIP:x"):
+        with pytest.raises(FaultInvalid):
+            model_named(text)
+
+
 @pytest.mark.parametrize("name", ["N32_RD", "N32_ZERO:worst", "ADJ:0", "ADJ:x", "RANDOM:2"])
 def test_a_warp_of_another_model_is_refused(name: str) -> None:
     with pytest.raises(FaultInvalid):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, FaultNotFired
@@ -111,6 +112,34 @@ def run(
     except EndedError:
         return True
     return False
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+@pytest.mark.parametrize("seed", [0, 3, 1 << 62])
+def test_an_intermittent_fault_is_armed_in_the_steps_that_its_seed_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, seed: int
+) -> None:
+    instruments = Instruments()
+    options = {"at": STEPS[2], "steps": steps, "duty": 0.4, "duty_seed": seed}
+    assert not run(tmp_path, monkeypatch, instruments, STEPS, **options)
+
+    may_be = STEPS[2:] if steps == 0 else STEPS[2 : 2 + steps]
+    drawn = [np.random.Generator(np.random.Philox(key=np.array([seed, turn], np.uint64))).random() for turn in range(len(may_be))]
+    assert instruments.armed == [step for turn, step in enumerate(may_be) if turn == 0 or drawn[turn] < 0.4]
+
+
+def test_an_intermittent_fault_is_as_frequent_as_is_said() -> None:
+    plan = Experiment(log="", injection=INJECTION, steps=0, duty=0.3, duty_seed=5)
+    due = sum(plan.is_due(turn) for turn in range(1, 2001))
+
+    assert binomtest(due, 2000, 0.3).pvalue > 0.001
+    assert plan.is_due(0)
+
+
+@pytest.mark.parametrize("changes", [{"duty": 0.0}, {"duty": 1.5}, {"duty": -1.0}, {"duty_seed": -1}, {"duty_seed": 1 << 64}])
+def test_an_intermittent_fault_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(FaultInvalid, match="intermittent"):
+        Experiment(log="", injection=INJECTION, **changes).check()
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(1, STEPS[5:6]), (3, STEPS[5:8]), (0, STEPS[5:])])

@@ -25,7 +25,7 @@ from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
-from detrain.faults.population.facts import CampaignPlan
+from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
 from detrain.faults.population.profile import Profile, read_profile, write_profile
@@ -89,6 +89,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The user's, of the program's end: a command, or module:function."""
     ignored: tuple[str, ...] = ()
     """Patterns of lines of the program's output that are not compared."""
+    coming: Coming = ONCE
     spread: int = 0
     """Golden runs of other seeds that trials are judged by; 0: none, so by the program's accuracy."""
     spread_with: str = ""
@@ -298,8 +299,9 @@ def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResul
         return listed, subject.whole()
     if header.sampled is not None:
         profile, sampled = profile_for(subject), header.sampled
-        plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, shares=None)
+        plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, coming=header.coming)
         if sampled.allocation:
             plan = replace(plan, allocation=sampled.allocation)
         return plan, subject.whole()
-    return drawn_plan(subject, header.drawn or Drawn(), seed=header.seed, count=header.count, after=header.after)
+    drawn = header.drawn or Drawn()
+    return drawn_plan(subject, drawn, seed=header.seed, count=header.count, after=header.after, coming=header.coming)

@@ -24,7 +24,7 @@ from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.model_shares import FIDELITY, draw_model
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.plan import trial_rng
-from detrain.faults.population.facts import Planned, Told, planned
+from detrain.faults.population.facts import ONCE, Coming, Planned, Told, planned
 from detrain.faults.population.groups import own_group, use_of
 from detrain.faults.sites import Site, select
 
@@ -59,13 +59,14 @@ class DrawnPlan:
     after: int | None = None
     least: int = 0
     """Steps that a trial runs on at least, though its loss is not finite."""
+    coming: Coming = ONCE
 
     @cached_property
     def digest(self) -> str:
         """What decides about each trial (xxh3-128, hex)."""
         sites = {str(phase): list(sites) for phase, sites in self.sites.items()}
         names = [model.name for model in self.models]
-        parts = self.seed, sites, names, list(self.steps), self.shares, self.least, self.after
+        parts = self.seed, sites, names, list(self.steps), self.shares, self.least, self.after, self.coming
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
 
     def trial(self, number: int) -> Planned:
@@ -93,7 +94,8 @@ class DrawnPlan:
             at = self.steps[int(rng.integers(len(self.steps)))]
             model = draw_model(self.models, rng, self.shares)
             sites = among[at[0]] if isinstance(among, Mapping) else among
-            found = _at_one_of([site for site in sites if model.operand.value in site.operands], model, rng)
+            fitting = [site for site in sites if model.operand.value in site.operands]
+            found = _at_one_of(fitting, model, rng, self.coming.at_once)
             if found is None:
                 continue
             site, injection, occurrence = found
@@ -108,13 +110,17 @@ class DrawnPlan:
                 after=self.after,
                 least=self.least,
                 group=int(own_group(site.op, injection.dtype, use_of(site))) if is_op else -1,
+                coming=self.coming,
+                seed=self.seed,
             )
         raise FaultInvalid(
             f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
         )
 
 
-def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generator) -> tuple[Site, Injection, int] | None:
+def _at_one_of(
+    sites: Sequence[Site], model: FaultModel, rng: np.random.Generator, at_once: int
+) -> tuple[Site, Injection, int] | None:
     """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site, or None.
 
     So a model that some sites are too small for is drawn as often as the others.
@@ -124,11 +130,19 @@ def _at_one_of(sites: Sequence[Site], model: FaultModel, rng: np.random.Generato
         worker = int(rng.integers(site.replicas))
         occurrence = int(rng.integers(site.executions)) if site.executions > 1 else 0
         with contextlib.suppress(FaultInvalid):
-            return site, draw_injection(site, model, worker, rng), occurrence
+            return site, draw_injection(site, model, worker, rng, at_once), occurrence
     return None
 
 
-def drawn_plan(subject: Subject, drawn: Drawn, *, seed: int, count: int, after: int | None) -> tuple[DrawnPlan, TrialResult]:
+def drawn_plan(
+    subject: Subject,
+    drawn: Drawn,
+    *,
+    seed: int,
+    count: int,
+    after: int | None,
+    coming: Coming = ONCE,
+) -> tuple[DrawnPlan, TrialResult]:
     """Return the plan of a seed, and the golden run, which says which steps may be hit.
 
     Trials end `after` so many steps. Raises UsageError where no step is in the epochs, SiteUnknown, FaultInvalid where
@@ -161,6 +175,7 @@ def drawn_plan(subject: Subject, drawn: Drawn, *, seed: int, count: int, after: 
         FIDELITY if drawn.shares == "fidelity" else None,
         after,
         LEAST_WITH_GUARD if subject.has_guard else 0,
+        coming,
     )
     return plan, golden
 

@@ -16,6 +16,7 @@ from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Header, TwoPhase
+    from detrain.faults.population.facts import Coming
     from detrain.faults.population.frame import Selection
 
 
@@ -50,6 +51,12 @@ def plan(
     stage: OfStage = None,
     epochs: Annotated[str | None, Option("ISCA: only steps of the epochs from A on, before B.", "A:B")] = None,
     after: After = None,
+    steps: Annotated[int | None, Option("How many steps in a row a fault hits [1].", "N", least=1)] = None,
+    permanent: Annotated[bool, Option("A fault hits all steps from the first on.")] = False,
+    duty: Annotated[
+        float | None, Option("An intermittent fault: each step behind the first is hit with this chance.", "SHARE")
+    ] = None,
+    at_once: Annotated[int, Option("So many faults hit a tensor at once.", "K", least=1)] = 1,
     second: Annotated[int | None, Option("All trials run --first steps, N of them on.", "N", flag="--two-phase", least=1)] = None,
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
     threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
@@ -111,6 +118,7 @@ def plan(
         thresholds=read_thresholds(thresholds),
         check=check,
         ignored=ignored,
+        coming=_coming(steps, duty, at_once, after, mode, is_permanent=permanent, is_listed=listed is not None),
         spread=spread or 0,
         spread_with=spread_with,
         metric=metric,
@@ -180,6 +188,29 @@ def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) 
             re.compile(pattern)
         except re.error as error:
             raise UsageError(f"--ignore-output {pattern!r} is no regular expression: {error}", "see Python's module re") from error
+
+
+def _coming(
+    steps: int | None, duty: float | None, at_once: int, after: int | None, mode: str, *, is_permanent: bool, is_listed: bool
+) -> Coming:
+    """Return how faults come. Raises UsageError where the options do not go together."""
+    from detrain.faults.population.facts import ONCE, Coming
+
+    if is_permanent and steps is not None:
+        raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
+    if duty is not None and not 0 < duty < 1:
+        raise UsageError(f"--duty {duty} is no chance of a step", "give a share between 0 and 1, such as 0.1")
+    if duty is not None and steps == 1:
+        raise UsageError("--duty is of faults in several steps, --steps 1 is one", "leave out --steps: all steps may be hit then")
+    if steps is not None and after is not None and steps > after:
+        raise UsageError(f"--steps {steps} hits more than the {after} steps of a trial", "give fewer --steps, or a later --after")
+    if at_once > 1 and mode == "IOA":
+        raise UsageError("--at-once is of values, and a wrong address (mode IOA) is one write", "give --mode IOV, RF or ISCA")
+    several = 0 if is_permanent or (duty is not None and steps is None) else steps or 1
+    coming = Coming(steps=several, duty=1.0 if duty is None else duty, at_once=at_once)
+    if is_listed and coming != ONCE:
+        raise UsageError("a --list has one fault in one step a line", "leave out --steps, --permanent, --duty and --at-once")
+    return coming
 
 
 def _require_spread(spread: int | None, words: str, metric: str) -> None:

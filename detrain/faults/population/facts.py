@@ -8,10 +8,14 @@ import msgspec
 
 from detrain.base.cursor import Address
 from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 
 DIGESTS_EVERY: Final = 10
 """Steps of a trial between digests of all variables. Its losses and metrics, to the bit, are those of each step."""
+
+_OF_DUTY: Final = 1 << 62
+"""Random numbers from here on are no trial's."""
 
 Mode = Literal["IOV", "IOA", "RF"]
 """SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
@@ -53,6 +57,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """How many are hit."""
 
 
+class Coming(msgspec.Struct, frozen=True, kw_only=True):
+    """How a fault comes: once, for some steps, for good, now and then; and how many at once."""
+
+    steps: int = 1
+    """Steps in a row from the first on that may be hit; 0: all."""
+    duty: float = 1.0
+    """The chance with which each of them is, behind the first."""
+    at_once: int = 1
+    """Faults of the model that hit the same tensor at once."""
+
+
+ONCE: Final = Coming()
+"""One fault in one step."""
 Planned = tuple[Facts, Experiment]
 """A trial before it is run."""
 
@@ -92,8 +109,13 @@ def planned(
     mode: Mode = "IOV",
     stratum: str = "all",
     weight: float = 1.0,
+    coming: Coming = ONCE,
+    seed: int = 0,
 ) -> Planned:
-    """Return a trial: a fault at a site in a step, which runs `after` steps, and `least` though no loss is finite."""
+    """Return a trial: a fault at a site in a step, which runs `after` steps, and `least` though no loss is finite.
+
+    `seed`: the plan's, by which an intermittent fault's steps are drawn.
+    """
     phase, epoch, batch = at
     hit = injection.array("positions")
     facts = Facts(
@@ -121,6 +143,9 @@ def planned(
         log="",
         injection=injection,
         at=at,
+        steps=coming.steps,
+        duty=coming.duty,
+        duty_seed=int(trial_rng(seed, _OF_DUTY + number).integers(1 << 63)) if coming.duty < 1 else 0,
         occurrence=occurrence,
         count=after,
         stops_on_nonfinite=True,

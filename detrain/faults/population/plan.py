@@ -22,7 +22,7 @@ from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.address import draw_address
-from detrain.faults.population.facts import Planned, Told, planned
+from detrain.faults.population.facts import ONCE, Coming, Planned, Told, planned
 from detrain.faults.population.frame import Cell, Frame, Selection, frame_of
 from detrain.faults.population.profile import Profile
 
@@ -45,11 +45,12 @@ class SampledPlan:
     """Steps that a trial runs from its fault on; None: to the program's end."""
     least: int = 0
     """Steps that it runs on at least, though its loss is not finite."""
+    coming: Coming = ONCE
 
     @property
     def digest(self) -> str:
         """What decides about each trial (xxh3-128, hex). The count does not: a longer plan is the same, and goes on."""
-        parts = VERSION, self.profile.digest, self.choice, self.allocation, self.after, self.least
+        parts = VERSION, self.profile.digest, self.choice, self.allocation, self.after, self.least, self.coming
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
 
     @cached_property
@@ -90,7 +91,7 @@ class SampledPlan:
             worker = int(rng.integers(site.replicas))
             occurrence = int(rng.integers(site.executions))
             try:
-                injection = _drawn(cell, worker, rng)
+                injection = _drawn(cell, worker, rng, self.coming.at_once)
             except FaultInvalid as error:
                 why = error  # a limited fault that no output sees
                 continue
@@ -107,6 +108,8 @@ class SampledPlan:
                 mode=cell.mode,
                 stratum=stratum,
                 weight=self.strata[stratum] / drawn_share,
+                coming=self.coming,
+                seed=self.choice.seed,
             )
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
 
@@ -121,10 +124,10 @@ class SampledPlan:
         return None
 
 
-def _drawn(cell: Cell, worker: int, rng: np.random.Generator) -> Injection:
+def _drawn(cell: Cell, worker: int, rng: np.random.Generator, at_once: int) -> Injection:
     if cell.mode == "IOA":
         return draw_address(cell.output.site, cell.model.name, worker, rng)
-    return draw_injection(cell.output.site, cell.model, worker, rng)
+    return draw_injection(cell.output.site, cell.model, worker, rng, at_once)
 
 
 def sampled_plan(
@@ -135,6 +138,7 @@ def sampled_plan(
     after: int | None = None,
     least: int = 0,
     shares: Mapping[str, float] | None = None,
+    coming: Coming = ONCE,
 ) -> SampledPlan:
     """Return a plan of so many trials.
 
@@ -150,7 +154,7 @@ def sampled_plan(
             odd = sorted(set(shares) ^ set(wanted))
             raise FaultInvalid(f"the pilot's strata are others: {', '.join(odd[:4])}", "plan the pilot with the same options")
         wanted = {name: shares[name] for name in wanted}
-    return SampledPlan(profile, choice, count, tuple(_with_least(wanted, count).items()), after, least)
+    return SampledPlan(profile, choice, count, tuple(_with_least(wanted, count).items()), after, least, coming)
 
 
 def _with_least(shares: Mapping[str, float], count: int) -> dict[str, float]:

@@ -108,7 +108,8 @@ class ExperimentRun:
 
     def _take_up(self, plan: Experiment) -> None:
         self.plan = plan
-        self._hits = 0
+        self._turns = 0
+        """Steps from the fault on that may have been hit."""
         self._done = 0
         """Steps done from the experiment's cursor on."""
         self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
@@ -156,8 +157,10 @@ class ExperimentRun:
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
         if self._is_profiling or address == self.plan.digests_at:
             self._instruments.begin_step()
-        if self.plan.may_hit(address) and (self.plan.steps == 0 or self._hits < self.plan.steps):
-            self._hits += 1  # a step that is run again is not hit again: its fault was a transient
+        if self.plan.may_hit(address) and (self.plan.steps == 0 or self._turns < self.plan.steps):
+            self._turns += 1  # a step that is run again is not hit again: its fault was a transient
+            if not self.plan.is_due(self._turns - 1):
+                return
             self._instruments.arm(self.plan.occurrence)
             self._write(Log(is_armed=True))
             self._is_armed = True

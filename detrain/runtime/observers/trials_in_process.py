@@ -49,8 +49,8 @@ class TrialsInProcess(ExperimentRun):
 
     @property
     def may_be_equal(self) -> bool:
-        """Whether the faulty step, and it alone, has been done."""
-        return self._done == 1 and self._has_fired and not self.is_over
+        """Whether the faulty step, and it alone, has been done, and no other is hit."""
+        return self.plan.steps == 1 and self._done == 1 and self._has_fired and not self.is_over
 
     def stop(self, why: str) -> None:
         """End the trial."""
