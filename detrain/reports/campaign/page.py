@@ -17,6 +17,8 @@ from detrain.reports.campaign.summary import SOON, Avf, Summary
 
 _WIDE: Final = 0.05
 """A share that is known no better has a warning."""
+_TRIFLE: Final = 1e-4
+"""A share of the population that no estimate is other for."""
 _TEMPLATE: Final = Path(__file__).with_name("page.html")
 
 
@@ -105,7 +107,7 @@ def warnings(summary: Summary) -> Iterator[str]:
             f"{about.planned - summary.trials:,} of {about.planned:,} planned trials have not been run. Looked at again and"
             " again, intervals leave out the truth more often than they say; planned looks do not."
         )
-    if summary.masked.covered < 1 - 1e-9:
+    if summary.masked.covered < 1 - _TRIFLE:
         yield f"{charts.percent(1 - summary.masked.covered)} of the population is in strata without a trial, and in no estimate."
     half_width = (summary.harmful.high - summary.harmful.low) / 2
     if half_width > _WIDE:
