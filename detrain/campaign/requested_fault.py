@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
@@ -54,7 +56,9 @@ def drawn_fault(
                 f"there is no run {occurrence} of {most.name!r} in a step: it has {most.executions}",
                 "give a lower --occurrence; the first run is 0",
             )
-        return draw_injection(candidates[int(rng.integers(len(candidates)))], model, worker, rng)
+        site = candidates[int(rng.integers(len(candidates)))]
+        of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # or all sites of a shape would have one fault
+        return draw_injection(site, model, worker, of_site)
 
     return Wanted(model.name, seed, Experiment(log="", at=at, occurrence=occurrence), among)
 

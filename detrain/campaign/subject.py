@@ -69,6 +69,8 @@ class Subject:
     """Whether hardware faults are looked for."""
     check: str = ""
     """What judges where the program has come to, at its end: a command, or module:function."""
+    is_of_past: bool = field(default=False, init=False)
+    """Whether the program of this folder is another one now: what it has done can be read, and nothing is run."""
     _seed: int = field(default=0, init=False)
     _sources: dict[str, str] = field(default_factory=dict, init=False)
     _is_looking: bool = field(default=False, init=False)
@@ -351,7 +353,12 @@ class Subject:
         seed: int | None = None,
         added: Sequence[str] = (),
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the program with experiments in a checkpoint home; it is ended with the context."""
+        """Start the program with experiments in a checkpoint home; it is ended with the context.
+
+        Raises FaultInvalid where the program is another one now.
+        """
+        if self.is_of_past:
+            raise FaultInvalid(f"{self.program.name} is another program now, and has to be run for this", "give it as it was")
         self._share_structure(home)
         plan = home / "experiment.json"
         _write(plan, msgspec.json.encode(experiments))

@@ -117,6 +117,10 @@ def lease_size(trials: int, slots: int) -> int:
     return max(shared, min(_LEAST, max(_FEWEST, -(-trials // slots))))
 
 
+_NO_TRIAL: Final = -1
+"""What a worker was in that was lost between trials, or in one that nobody knows."""
+
+
 class Driver:
     """Runs what is missing of a campaign on an engine."""
 
@@ -218,9 +222,12 @@ class Driver:
         number = self._running(ended)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
         messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
+        own = self._ledger(_DRIVER)
         if number is None or number not in ended.lease.numbers:
+            own.add_lost(_NO_TRIAL, ended.shard)
+            own.close()
             return False
-        own, of_worker = self._ledger(_DRIVER), self._ledger(ended.shard)
+        of_worker = self._ledger(ended.shard)
         own.add_lost(number, ended.shard)
         of_worker.note_running(None)
         own.close()

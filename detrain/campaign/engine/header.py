@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from detrain.base import messages
 from detrain.base.errors import CampaignStopped, FaultInvalid
 from detrain.campaign import full_disk
 from detrain.campaign.engine.ledger import Ledgers
@@ -187,8 +188,10 @@ def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) ->
     return found[-1].parent
 
 
-def load(folder: Path, arguments: tuple[str, ...] | None = None) -> Campaign:
-    """Read a plan, and make it anew. Raises CampaignStopped where program, environment or sites are others now."""
+def load(folder: Path, arguments: tuple[str, ...] | None = None, *, must_be_as_now: bool = True) -> Campaign:
+    """Read a plan, and make it anew. Raises CampaignStopped where program, environment or sites are others now; if it
+    need not be as now, what the folder has is read, and nothing can be run.
+    """
     header = _read(folder / _NAME)
     subject = subject_of(header, folder.parent.parent.parent)
     differing = []
@@ -199,7 +202,10 @@ def load(folder: Path, arguments: tuple[str, ...] | None = None) -> Campaign:
     differing += environment_difference(header.environment, subject.environment())
     if not differing and subject.key != header.key:
         differing.append("detrain itself")
-    if differing:
+    if differing and not must_be_as_now:
+        messages.say(f"the program is another one now than that of the plan: {'; '.join(differing[:4])}")
+        subject.is_of_past, subject.folder = True, folder.parent
+    elif differing:
         raise CampaignStopped(
             f"the plan in {str(folder)!r} is of another program: {'; '.join(differing[:4])}",
             "make a new plan with `detrain campaign plan`, or give the program as it was",

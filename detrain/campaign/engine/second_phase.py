@@ -28,7 +28,8 @@ def second_of(campaign: Campaign) -> Campaign | None:
     """Return the campaign of the second phase; None where there is none. Raises CampaignStopped."""
     if campaign.header.two_phase is None:
         return None
-    return load(campaign.folder.with_name(campaign.folder.name.replace("campaign", _PREFIX, 1)))
+    folder = campaign.folder.with_name(campaign.folder.name.replace("campaign", _PREFIX, 1))
+    return load(folder, must_be_as_now=not campaign.subject.is_of_past)
 
 
 def numbers_of_second(campaign: Campaign) -> list[int] | None:

@@ -32,9 +32,12 @@ class Chosen(msgspec.Struct, kw_only=True):
     program: str
     arguments: tuple[str, ...]
 
-    def campaign(self, name: str = "") -> Campaign:
-        """Return the campaign, or another of the program. Raises CampaignStopped."""
+    def campaign(self, name: str = "", *, must_be_as_now: bool = True) -> Campaign:
+        """Return the campaign, or another of the program; of another program than is here now only where nothing is to
+        be run. Raises CampaignStopped.
+        """
         from detrain.campaign.engine.header import find, load
 
         program = Program.find(self.program, is_module=self.is_module)
-        return load(find(program, self.arguments, Path(self.home), name or self.name), self.arguments)
+        folder = find(program, self.arguments, Path(self.home), name or self.name)
+        return load(folder, self.arguments, must_be_as_now=must_be_as_now)

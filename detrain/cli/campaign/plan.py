@@ -90,6 +90,7 @@ def plan(
     from detrain.campaign.engine.second_phase import make_both
     from detrain.campaign.outcomes import read_thresholds
     from detrain.campaign.planning.drawn_plan import Drawn
+    from detrain.faults.models import model_named
 
     if mode != "ISCA" and (epochs is not None or shares != "uniform"):
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
@@ -127,6 +128,8 @@ def plan(
     if listed is not None:
         header = _of_list(header, listed, list_of)
     elif mode == "ISCA":
+        for name in names:
+            model_named(name)
         drawn = Drawn(models=names, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
         header = msgspec.structs.replace(header, drawn=drawn)
     else:
@@ -244,12 +247,14 @@ def _two_phase(first: int | None, second: int | None, after: int | None, check: 
 def _choice(wanted: dict[str, object]) -> Selection:
     import msgspec
 
-    from detrain.faults.population.frame import PARTS, Selection
+    from detrain.faults.population.frame import PARTS, Selection, check_choice
 
     try:
-        return msgspec.convert(wanted, type=Selection)
+        choice = msgspec.convert(wanted, type=Selection)
     except msgspec.ValidationError as error:
         raise UsageError(f"--strata {wanted['strata']}: {error}", f"give some of {', '.join(PARTS)}") from error
+    check_choice(choice)
+    return choice
 
 
 def _count(count: int | None, half_width: float | None, confidence: float) -> int:

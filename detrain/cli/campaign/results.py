@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from detrain.base.errors import FaultNotFired, UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
 from detrain.cli.shared.options import program_command
-from detrain.cli.shared.printing import print_json
+from detrain.cli.shared.printing import print_json, replay_command
 
 if TYPE_CHECKING:
     from detrain.campaign.engine.header import Campaign
@@ -45,13 +46,13 @@ def report(
 
     check_writable(html)
     check_writable(parquet)
-    campaign = chosen.campaign()
+    campaign = chosen.campaign(must_be_as_now=False)
     rows = _rows(campaign)
     about = _about(campaign, chosen.program, {"published": read_published(published)} if published is not None else {})
     other = None
     if compare is not None:
         _require_one_phase(campaign, "compared")
-        beside = chosen.campaign(compare)
+        beside = chosen.campaign(compare, must_be_as_now=False)
         _require_same_faults(campaign, beside, compare)
         other = compare, _rows(beside)
     later = _later(campaign, rows, about, confidence / 100)
@@ -97,7 +98,8 @@ def record(
         print_json(found)
     else:
         click.echo(f"trial {number}: {facts.model} in {facts.site}: {found.outcome}")
-        messages.say(f"the record is {path}; `detrain replay {path} {chosen.program}` runs it again")
+        command = replay_command(path, chosen.program, chosen.arguments, home=chosen.home, is_module=chosen.is_module)
+        messages.say(f"the record is {path}; `{command}` runs it again")
     return 0
 
 
@@ -116,7 +118,7 @@ def export(
     from detrain.faults.population.plan import SampledPlan
     from detrain.faults.population.trial_row import OUTSIDE
 
-    campaign = chosen.campaign()
+    campaign = chosen.campaign(must_be_as_now=False)
     _require_one_phase(campaign, "exported")
     if campaign.header.drawn is not None:
         raise UsageError("a campaign in the mode ISCA has no profile to be written", "plan one in the mode IOV or IOA")
@@ -188,7 +190,7 @@ def _about(campaign: Campaign, program: str, known: dict[str, Any]) -> About:
         "environment": header.environment,
         "not_fired": len(ledgers.unfired()),
         "lost": sum(ledgers.lost().values()),
-        "replay": f"detrain campaign record --number {{number}} {program} {' '.join(header.arguments)}".rstrip(),
+        "replay": shlex.join(["detrain", "campaign", "record", "--number", "{number}", program, *header.arguments]),
         **known,
     }
     if isinstance(campaign.plan, SampledPlan):

@@ -71,7 +71,7 @@ def status(*, chosen: Chosen) -> int:
     from detrain.campaign.engine.driver import progress_of
     from detrain.campaign.engine.second_phase import numbers_of_second, second_of
 
-    campaign = chosen.campaign()
+    campaign = chosen.campaign(must_be_as_now=False)
     later = second_of(campaign)
     numbers = numbers_of_second(campaign) if later is not None else None
     second = (later, progress_of(later, numbers=numbers)) if later is not None and numbers is not None else None

@@ -19,7 +19,7 @@ from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TrialLimit, takes_options
-from detrain.cli.shared.printing import console, print_json, table
+from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
 from detrain.faults.record import FaultRecord, write_record
@@ -118,7 +118,8 @@ def command(
         print_json(record)
     else:
         _show(record, trial)
-        messages.say(f"the record is {path}; `detrain replay {path} {given.program}` runs it again")
+        command = replay_command(path, given.program, given.arguments, home=home, is_module=given.is_module)
+        messages.say(f"the record is {path}; `{command}` runs it again")
     return 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -30,6 +32,12 @@ def print_json(value: object) -> None:
     import msgspec
 
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+
+
+def replay_command(record: Path, program: str, arguments: Sequence[str], *, home: str, is_module: bool) -> str:
+    """Return the command that runs a record again, as a shell takes it."""
+    options = [*(["--ckpt", home] if home != "ckpt" else []), *(["-m"] if is_module else [])]
+    return shlex.join(["detrain", "replay", *options, str(record), program, *arguments])
 
 
 def table(columns: Iterable[str], left: Container[str]) -> Table:

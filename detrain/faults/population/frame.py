@@ -91,18 +91,25 @@ class Frame:
         return np.asarray(np.bincount(owners, shares, len(self.strata)), np.float64)
 
 
+def check_choice(choice: Selection) -> tuple[list[Group], list[FaultModel]]:
+    """Return the groups and models of a choice, before anything is run. Raises UsageError, FaultInvalid for what is
+    none.
+    """
+    groups, models = _groups(choice), _models(choice)
+    _require(set(choice.strata) <= set(PARTS), f"strata by {', '.join(choice.strata)}", f"give some of {', '.join(PARTS)}")
+    _require(choice.rule in RULES, f"shares by {choice.rule!r}", f"give one of {', '.join(RULES)}")
+    is_known = bool(choice.modes) and set(choice.modes) <= set(get_args(Mode))
+    _require(is_known, f"modes {', '.join(choice.modes)}", f"give some of {', '.join(get_args(Mode))}")
+    return groups, models
+
+
 def frame_of(profile: Profile, choice: Selection) -> Frame:
     """Return what a choice draws from.
 
     Raises UsageError for a group, mode, model or stratum that is none, FaultInvalid where nothing is left of a group or
     at all.
     """
-    groups = _groups(choice)
-    models = _models(choice)
-    _require(set(choice.strata) <= set(PARTS), f"strata by {', '.join(choice.strata)}", f"give some of {', '.join(PARTS)}")
-    _require(choice.rule in RULES, f"shares by {choice.rule!r}", f"give one of {', '.join(RULES)}")
-    is_known = bool(choice.modes) and set(choice.modes) <= set(get_args(Mode))
-    _require(is_known, f"modes {', '.join(choice.modes)}", f"give some of {', '.join(get_args(Mode))}")
+    groups, models = check_choice(choice)
     measured: list[tuple[Output, Mode, Group | None, FaultModel, float]] = []
     dead = outside = unfit = 0.0
     fits = _Fits()
