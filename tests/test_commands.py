@@ -162,6 +162,8 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
         (("campaign", "plan", "--duty", "1"), 64, "--duty 1.0 is no chance of a step"),
         (("campaign", "plan", "--steps", "4", "--after", "3"), 64, "--steps 4 hits more than the 3 steps of a trial"),
         (("campaign", "plan", "--at-once", "2", "--mode", "IOA"), 64, "--at-once is of values"),
+        (("campaign", "plan", "--groups", "FFMA,FOO"), 64, "there is no group 'FOO'"),
+        (("campaign", "plan", "--models", "NOVEL"), 82, "there is no fault model 'NOVEL'"),
         (("campaign", "plan", "--metric", "loss"), 64, "add --spread 8"),
         (("campaign", "plan", "--spread", "8", "--metric", "("), 64, "--metric '(' is no regular expression"),
         (("campaign", "plan", "--spread", "8", "--spread-with", "--seed"), 64, "has no place for a seed"),

@@ -157,7 +157,7 @@ def test_trials_with_which_a_program_ends_give_the_same_rows_beside_others_as_al
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coming", ["--steps 2", "--permanent", "--duty 0.5", "--at-once 3", "--mode RF --permanent"])
+@pytest.mark.parametrize("coming", ["--permanent", "--duty 0.5", "--at-once 3", "--mode RF --steps 2"])
 def test_faults_that_last_or_come_together_give_the_same_rows_beside_others_as_alone(tmp_path: Path, coming: str) -> None:
     (tmp_path / "program.py").write_text(OVERLOOKED)
     options = ("-n", 8, "--seed", 1, "--models", "FLIP:1", "--after", 4, *coming.split())
@@ -165,6 +165,15 @@ def test_faults_that_last_or_come_together_give_the_same_rows_beside_others_as_a
 
     assert beside == alone
     assert len(beside) == 8
+
+    (tmp_path / "program.py").write_text(OVERLOOKED + "print('another program')\n")
+    status = detrain("campaign", "status", "--name", "auto", "program.py", cwd=tmp_path)
+    report = detrain("campaign", "report", "--name", "auto", "program.py", cwd=tmp_path)
+    more = detrain("campaign", "run", "--name", "auto", "program.py", cwd=tmp_path)
+    assert (status.status, "8 of 8 trials are done" in status.out) == (0, True), status.err
+    assert (report.status, report.out.startswith("8 trials: ")) == (0, True), report.err
+    assert "the program is another one now than that of the plan: source program.py" in report.err
+    assert (more.status, "is of another program" in more.err) == (96, True), more.err
 
 
 def rows_of(folder: Path, engine: str, *options: object) -> list[tuple[object, ...]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,19 @@ def test_a_trial_whose_step_does_not_end_hangs(tmp_path: Path) -> None:
     assert done.status == 0, done.err
     record = json.loads(done.out)
     assert (record["outcome"], record["end"]) == ("hang", "status 124")
+
+
+def test_the_command_that_is_printed_runs_a_record_again(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys\nassert sys.argv[1:] == ['--lr', '0.1', 'a b']\n" + PROGRAM)
+    hits = ("--model", "BIT:20", "--site", "backward/mm", "--at", "0:1", "--until", "+1", "--ckpt", "saved here")
+    done = detrain("inject", *hits, "program.py", "--lr", "0.1", "a b", cwd=tmp_path)
+    assert done.status == 0, done.err
+    command = re.search(r"`detrain (replay .*)` runs it again", done.err)
+    assert command is not None, done.err
+
+    again = detrain(*shlex.split(command[1]), cwd=tmp_path)
+
+    assert (again.status, "IDENTICAL" in again.out) == (0, True), again.err
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from detrain.base.errors import FaultInvalid, SiteUnknown
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
 from detrain.campaign.planning.drawn_plan import DrawnPlan
+from detrain.campaign.requested_fault import drawn_fault
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import draw_injection, injection
@@ -165,6 +166,18 @@ def test_faults_at_once_are_those_of_the_model_on_elements_of_their_own(model: s
     assert found.tolist() == expected.tolist()
     if named.is_limited:
         assert set(together.array("limited").tolist()) == {place for one in alone for place in one.array("limited").tolist()}
+
+
+def test_a_seed_draws_another_fault_at_each_site() -> None:
+    sites = [site(f"net/fc{number}") for number in range(12)]
+    found = {
+        (one.positions, one.flip)
+        for each in sites
+        for one in [drawn_fault("FLIP:1", each.layer, None, 0, 5, (0, 0, 0), 0).among(sites)]
+        if one.site == each.name
+    }
+
+    assert len(found) == len(sites)
 
 
 def test_more_faults_than_elements_are_refused() -> None:
