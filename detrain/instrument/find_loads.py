@@ -80,6 +80,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
     # What a loss was computed from does not flow into `optimizer.step()` by names, but into its `backward()`.
     calls = [node for statement in before for node in ast.walk(statement) if isinstance(node, ast.Call)]
     wanted |= {name for call in calls if called_name(call) in _BACKWARD for name in read_names(call)}
+    named = {name for call in calls if called_name(call) in _BACKWARD for name in _losses_of(call)}
     header = set() if isinstance(loop, ast.While) or loop_counts(loop, counting) else set(bound_names([loop.target]))
     losses = {_owner_of(call) for call in calls if called_name(call) in _BACKWARD} - {""}
     for statement in reversed(before):
@@ -96,6 +97,8 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
         is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
         is_computed = is_computed or _makes_keys(statement) or _resets(statement, loop.body)
+        # A batch that is indexed where it is used, `loss = loss_of(net(x[i : i + 8]), y[i])`, is no statement's.
+        is_computed = is_computed or (bool(bound & named) and _calls(statement) and not _has_load(statement))
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
         elif _loads(statement) and not bound <= accumulated:
@@ -106,6 +109,15 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
                     found = statement
             loaded |= bound
     return found or noise
+
+
+def _losses_of(call: ast.Call) -> set[str]:
+    """Return the names that gradients are taken of: `loss` of `loss.backward()`, `scaler.scale(loss).backward()` and
+    `accelerator.backward(loss)`.
+    """
+    given = [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args[:1]]
+    given += [argument for each in given if isinstance(each, ast.Call) and called_name(each) == "scale" for argument in each.args]
+    return {each.id for each in given if isinstance(each, ast.Name)}
 
 
 def _owner_of(call: ast.Call) -> str:
@@ -121,10 +133,17 @@ def _attributes_bound(statement: ast.stmt) -> set[str]:
 
 
 def _runs_forward(statement: ast.stmt) -> bool:
-    """Return whether a statement computes with a model, and takes no batch beside."""
-    nodes = list(ast.walk(statement))
-    takes = any(isinstance(node, ast.Subscript) or _is_called_a_load(node) for node in nodes)
-    return not takes and any(isinstance(node, ast.Call) and called_name(node) in _MODELS for node in nodes)
+    """Return whether a statement computes with a model, and calls nothing beside that loads a batch."""
+    is_model = any(isinstance(node, ast.Call) and called_name(node) in _MODELS for node in ast.walk(statement))
+    return is_model and not _has_load(statement)
+
+
+def _calls(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Call) for node in ast.walk(statement))
+
+
+def _has_load(statement: ast.stmt) -> bool:
+    return any(map(_is_called_a_load, ast.walk(statement)))
 
 
 def _loads(statement: ast.stmt) -> bool:

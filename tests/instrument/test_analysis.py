@@ -852,7 +852,10 @@ def run(self):
         "y_pred = model(x)\n    loss = criterion(y_pred, y)",
         "goodness = self.forward(x).pow(2).mean(1)\n    loss = torch.log1p(goodness).mean()",
         "loss = model(x, y)",
-        "loss = model(data[i]) #L1",
+        "loss = model(data[i])",
+        "out = model(data[i : i + 8])\n    loss = criterion(out, y[i : i + 8])",
+        "loss = criterion(classify(data[i]), y[i])",
+        "loss = ((weights * data[i]).sum() - y[i]) ** 2",
         "loss = model(next(it)) #L1",
     ],
 )

@@ -469,6 +469,7 @@ def _record_batch(session: Session, frame: FrameType) -> bool:
     if names:
         values = names_of(frame)
         loaded = tuple(values.get(name) for name in names)
+        session.require_a_batch(loaded, frame)
     _loops.loaded = None
     if number is not None and is_passing:
         session.recorder.pass_batch(number, loaded, is_by_body=bool(names))

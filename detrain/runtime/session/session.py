@@ -7,6 +7,7 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
@@ -17,7 +18,7 @@ from detrain.base import messages
 from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import NOTHING
 from detrain.base.digest import Array
-from detrain.base.errors import DetrainError
+from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.runtime.observers.rewind import Rewind
@@ -285,6 +286,17 @@ class Session:
         self.recorder.batches.is_recording = not self.plan.is_resuming
         self.recorder.begin_batch(address, loaded)
         return True
+
+    def require_a_batch(self, loaded: object, frame: FrameType) -> None:
+        """Raise FaultInvalid where faults are put in, and what a statement has loaded was computed with weights: they
+        could be put into nothing of that.
+        """
+        if self.parts.experiment is not None and self.parts.adapters.is_computed(loaded):
+            where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            raise FaultInvalid(
+                f"the statement before {where} loads a batch and runs the model on it: no fault can be put into its forward pass",
+                "load the batch in a statement of its own: x = …, then out = model(x)",
+            )
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
         """Take the digest of what the body of the batch has loaded."""

@@ -1,0 +1,102 @@
+"""A campaign on a model so small that NumPy computes what each fault does: each outcome, and the share of all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from detrain.campaign.engine.ledger import Ledgers
+from tests.e2e.runs import detrain
+
+torch = pytest.importorskip("torch")
+
+PROGRAM = """
+import torch
+weight = torch.nn.Parameter(torch.randn(4))
+optimizer = torch.optim.SGD([weight], 0.02)
+rows = torch.tensor([[(7 * step + 3 * column) % 5 - 1.5 for column in range(4)] for step in range(12)])
+for epoch in range(1):
+    for step in range(12):
+        loss = ((weight * rows[step]).sum() - float(step % 3)) ** 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+STEPS, WIDTH, AFTER, SEEDS, TRIALS = 12, 4, 5, 6, 160
+ROWS = np.array([[(7 * step + 3 * column) % 5 - 1.5 for column in range(WIDTH)] for step in range(STEPS)], np.float32)
+Floats = NDArray[np.float32]
+
+
+def losses(weight: Floats, fault: tuple[int, int, int] | None = None) -> list[float]:
+    """The loss of each step; `fault`: in which step which bit of which product is flipped."""
+    weight, found = weight.copy(), []
+    with np.errstate(all="ignore"):
+        for step in range(STEPS):
+            products = weight * ROWS[step]
+            if fault is not None and fault[0] == step:
+                products.view(np.uint32)[fault[1]] ^= np.uint32(1) << np.uint32(fault[2])
+            error = products.sum(dtype=np.float32) - np.float32(step % 3)
+            found.append(float(error * error))
+            weight = weight - np.float32(0.02) * (np.float32(2) * error * ROWS[step])
+    return found
+
+
+def initial(seed: int) -> Floats:
+    torch.manual_seed(seed)
+    return np.asarray(torch.randn(WIDTH).numpy(), np.float32)
+
+
+GOLDEN = [losses(initial(seed)) for seed in range(SEEDS + 1)]
+
+
+def outcome(step: int, position: int, bit: int) -> tuple[str, float]:
+    """What comes of a fault, and how near the number that decides it is to where it would be another."""
+    found = losses(initial(0), (step, position, bit))[step : step + AFTER]
+    if not all(map(math.isfinite, found)):
+        return ("immediate INF/NaN" if not all(map(math.isfinite, found[:2])) else "short-term INF/NaN"), 1.0
+    if len(found) == 1:
+        return "", 1.0
+    usual = [np.mean(each[step + 1 : step + AFTER]) for each in GOLDEN]
+    reach = t.ppf(0.99, SEEDS) * np.std(usual, ddof=1) * math.sqrt(1 + 1 / (SEEDS + 1))
+    limit = float(np.mean(usual) + reach)
+    measured = float(np.mean(found[1:]))
+    return ("masked" if measured <= limit else "worse than golden runs"), abs(measured - limit) / limit
+
+
+@pytest.mark.slow
+def test_each_outcome_and_the_share_of_harm_are_those_of_numpy(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    where = ("--site", "forward/mul", "--models", "FLIP:1", "--strata", "stage")
+    plan = ("-n", TRIALS, "--after", AFTER, "--spread", SEEDS, *where, "--json", "program.py")
+    done = detrain("campaign", "plan", *plan, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert detrain("campaign", "run", "--workers", 1, "program.py", cwd=tmp_path).status == 0
+    report = json.loads(detrain("campaign", "report", "--json", "program.py", cwd=tmp_path).out)
+    ledger = next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger"))
+    rows = list(Ledgers(ledger, report["about"]["plan_digest"]).rows())
+
+    assert len(rows) == TRIALS
+    sure = 0
+    for row in rows:
+        expected, margin = outcome(row.batch, row.position, row.bits[0])
+        if margin > 1e-3 and expected:
+            sure += 1
+            assert row.outcome == expected, (row.batch, row.position, row.bits)
+    assert sure >= 0.9 * TRIALS
+    assert {row.outcome for row in rows} >= {"masked", "worse than golden runs"}
+
+    everything = [outcome(*fault)[0] for fault in itertools.product(range(STEPS), range(WIDTH), range(32))]
+    for verdict, names in (
+        ("masked", ("masked",)),
+        ("harmful", ("worse than golden runs", "immediate INF/NaN", "short-term INF/NaN")),
+    ):
+        share = sum(each in names for each in everything) / len(everything)
+        # The last step's faults are equal, or not judged: as many as there are of one step at most.
+        assert report[verdict]["low"] - 1 / STEPS <= share <= report[verdict]["high"] + 1 / STEPS, verdict
