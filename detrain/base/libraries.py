@@ -36,6 +36,7 @@ class Library:
     compiled: bool | None = None
     caches: Sequence[Sequence[str]] = ()
     unseen: Sequence[str] = ()
+    names: bool | None = None
     apart: bool | None = None
 
 

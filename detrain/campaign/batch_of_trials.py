@@ -22,8 +22,8 @@ from detrain.base.cursor import Address
 from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.subject import Subject, errors_of
-from detrain.campaign.time_limit import Watch, limit_of
-from detrain.campaign.trial_log import TrialResult, is_as, read_log
+from detrain.campaign.time_limit import Watch, limit_of, usual_s
+from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.trials_in_process import EQUAL
@@ -152,6 +152,8 @@ class _TrialProcess:
     _pending: dict[int, TrialResult] = field(default_factory=dict)
     _known: Mapping[Address, StepLine] = field(default_factory=dict)
     _has_ended: bool = False
+    _pace: float | None = None
+    """How many times as long as the golden run's the steps of the trial before took."""
     _queue: list[tuple[int | None, Experiment]] = field(default_factory=list)
     """What it does, in its order; what has no number is without a fault."""
 
@@ -164,9 +166,9 @@ class _TrialProcess:
         logs = [self.home / f"log-{index}" for index in range(len(numbers))]
         experiments = [msgspec.structs.replace(plan, log=str(log)) for (_, plan), log in zip(self._queue, logs, strict=True)]
         index, ended_at = 0, time.time()
-        is_told = False
+        is_told = has_hung = False
         with self.subject.process(experiments, self.home) as process:
-            watch = self._watch(logs[index], experiments[index])
+            watch = self._watch(logs[index], experiments[index], self._pace)
             while index < len(logs):
                 is_over, is_late = process.poll() is not None, watch.is_late()
                 if watch.is_armed and not is_told:
@@ -174,7 +176,9 @@ class _TrialProcess:
                     is_told = True
                 if not is_over and not (index + 1 < len(logs) and logs[index + 1].exists()):
                     if is_late:
+                        has_hung = watch.is_armed and self._pace is not None
                         process.kill()
+                        process.wait()
                     time.sleep(_POLL_S)
                     continue
                 if is_told:
@@ -184,19 +188,42 @@ class _TrialProcess:
                 done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
                 if done.end == _ENDED and process.poll():  # with a status that the log does not know
                     done = replace(done, end="")
+                if has_hung:
+                    yield from self._hung(index, done, experiments[index])
+                    break
+                self._pace = self._pace_of(watch, experiments[index]) or self._pace
                 yield from self._take(index, done, experiments[index])
                 if self.together.obstacle or self._has_ended:
                     break
                 index += 1
                 if index < len(logs):
-                    watch = self._watch(logs[index], experiments[index])
+                    watch = self._watch(logs[index], experiments[index], self._pace)
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
             process.kill()
             process.wait()
 
-    def _watch(self, log: Path, plan: Experiment) -> Watch:
-        return Watch(log, limit_of(plan, self.golden, self.subject.limit_s))
+    def _watch(self, log: Path, plan: Experiment, pace: float | None) -> Watch:
+        return Watch(log, limit_of(plan, self.golden, self.subject.limit_s, pace or 1.0))
+
+    def _pace_of(self, watch: Watch, plan: Experiment) -> float | None:
+        """Return how many times as long as the golden run's the steps of a trial took, if it was one, and took some."""
+        usual = usual_s(plan, self.golden)
+        return (time.monotonic() - watch.armed_at) / usual if watch.armed_at is not None and usual > 0 else None
+
+    def _hung(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
+        """A trial has taken too long, on a machine whose pace is known by the trial before: yield it, if it began where
+        the golden run is.
+        """
+        number = self._queue[index][0]
+        assert number is not None
+        self._has_ended = True
+        if self._is_golden(done, plan):
+            yield from self._confirm(done, plan)
+            self.sound.add(number)
+            yield number, replace(done, status=HANG, end="")
+        else:
+            self.alone.add(number)
 
     @cached_property
     def _early(self) -> EarlyEnds:

@@ -28,7 +28,7 @@ from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, run_check
-from detrain.campaign.time_limit import Watch, limit_of
+from detrain.campaign.time_limit import TimeLimit, Watch, limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
 from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
@@ -219,11 +219,14 @@ class Subject:
         if not self.is_quiet:
             messages.say(f"{text}:")
 
-    def trial(self, experiment: Experiment, folder: Path | None = None) -> TrialResult:
-        """Run an experiment from the checkpoint of the golden run that is nearest before its cursor."""
+    def trial(self, experiment: Experiment, folder: Path | None = None, *, limit: TimeLimit | None = None) -> TrialResult:
+        """Run an experiment from the checkpoint of the golden run that is nearest before its cursor.
+
+        `limit`: how long it may take; None: as the golden run says.
+        """
         with self.scratch(folder) as home, self._alone_with_files(experiment):
             self.link_golden((experiment.at[0], experiment.at[1], 0), home)
-            return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home)
+            return self.run(msgspec.structs.replace(experiment, log=str(home / "log")), home, limit=limit)
 
     @contextlib.contextmanager
     def _alone_with_files(self, experiment: Experiment) -> Iterator[None]:
@@ -267,6 +270,11 @@ class Subject:
                 "see what differs: detrain verify",
             )
         return again
+
+    def _limit_of(self, experiment: Experiment) -> TimeLimit:
+        if experiment.injection is None or not experiment.is_armed:
+            return TimeLimit()
+        return limit_of(experiment, read_log(self._golden / "log"), self.limit_s)
 
     def golden_with_seed(self, number: int, golden: TrialResult, words: str) -> TrialResult:
         """Return a golden run with another seed, which is made if it has not been: as far as the golden run goes.
@@ -317,10 +325,12 @@ class Subject:
         settings: Mapping[str, str] | None = None,
         seed: int | None = None,
         added: Sequence[str] = (),
+        limit: TimeLimit | None = None,
     ) -> TrialResult:
         """Run the program with an experiment in a checkpoint home, with more arguments, if any are `added`."""
         with self.process([experiment], home, every=every, settings=settings, seed=seed, added=added) as process:
-            watch = Watch(home / "log", limit_of(experiment, read_log(self._golden / "log"), self.limit_s))
+            limit = limit or self._limit_of(experiment)
+            watch = Watch(home / "log", limit)
             status: int | None = None
             while status is None:
                 try:

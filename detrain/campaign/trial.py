@@ -11,7 +11,8 @@ from detrain.base import messages
 from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, last_printed
 from detrain.campaign.requested_fault import Wanted
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_log import TrialResult, same_before, same_from
+from detrain.campaign.time_limit import limit_of
+from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.experiment import Experiment, Injection, written
 
 LEAST_WITH_GUARD: Final = 3
@@ -67,7 +68,7 @@ def run_trial(subject: Subject, experiment: Experiment) -> Trial:
     # First, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     subject.say("the run with the fault")
-    done = subject.trial(experiment)
+    done = with_time(subject, experiment, golden)
     is_equal = same_before(golden, done, experiment.at)
     if not is_equal:  # the site in place has changed bits (a fusion that is not made), or no step could tell
         in_place = in_place or subject.unarmed(experiment)
@@ -76,6 +77,15 @@ def run_trial(subject: Subject, experiment: Experiment) -> Trial:
     if last_printed(done.error) is not None or (done.fired is None and (done.is_whole or not done.is_armed)):
         raise_unfired(done)  # else the faulty step has ended the process: an outcome
     return Trial(experiment, golden, done, is_equal)
+
+
+def with_time(subject: Subject, experiment: Experiment, golden: TrialResult) -> TrialResult:
+    """Run a trial. One that has taken too long gets a longer limit if the machine is slower now than it was."""
+    done = subject.trial(experiment)
+    if done.status != HANG or subject.limit_s is not None or not done.is_armed:
+        return done
+    limit = limit_of(experiment, subject.unarmed(experiment), None)
+    return subject.trial(experiment, limit=limit) if limit.is_longer(limit_of(experiment, golden, None)) else done
 
 
 def _require_steps(golden: TrialResult, experiment: Experiment) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from detrain.base.cursor import Address
 from detrain.campaign.time_limit import LEAST_S, TimeLimit, Watch, limit_of
-from detrain.campaign.trial_log import END, TrialResult, read_log
+from detrain.campaign.trial import with_time
+from detrain.campaign.trial_log import END, HANG, TrialResult, read_log
 from detrain.faults.experiment import Experiment, Injection
 from detrain.runtime.observers.experiment_run import Log, StepLine
 
@@ -45,6 +46,41 @@ def plan(at: Address, until: Address | None = None, count: int | None = None) ->
 )
 def test_a_trial_has_ten_times_what_its_steps_took_and_the_first(trial: Experiment, usual: float) -> None:
     assert limit_of(trial, GOLDEN, None).from_fault == pytest.approx(10 * (usual + FIRST_S))
+
+
+def test_a_slower_machine_gives_more_time_and_a_faster_one_no_less() -> None:
+    trial = plan((0, 0, 1), count=3)
+    usual, slow, fast = (limit_of(trial, GOLDEN, None, pace) for pace in (1.0, 4.0, 0.2))
+
+    assert slow.from_fault == pytest.approx(4 * usual.from_fault)
+    assert fast == usual
+    assert slow.is_longer(usual)
+    assert not usual.is_longer(usual)
+    assert limit_of(trial, GOLDEN, 4.5, 4.0).from_fault == 4.5
+
+
+@pytest.mark.parametrize(("times", "tries"), [(1.0, 1), (1.3, 1), (5.0, 2)])
+def test_a_trial_that_is_late_is_tried_again_only_on_a_machine_that_is_slower_now(times: float, tries: int) -> None:
+    """How fast it is now, the same steps without the fault say."""
+    given: list[TimeLimit | None] = []
+
+    class Subject:
+        limit_s = None
+
+        def trial(self, _experiment: Experiment, *, limit: TimeLimit | None = None) -> TrialResult:
+            given.append(limit)
+            return TrialResult(HANG if len(given) == 1 else 0, (), "until", is_armed=True)
+
+        def unarmed(self, _experiment: Experiment) -> TrialResult:
+            return TrialResult(0, (), "until", spent={at: times * seconds for at, seconds in SPENT.items()})
+
+    done = with_time(Subject(), plan((0, 0, 1), count=3), GOLDEN)  # type: ignore[arg-type]
+
+    assert (len(given), done.status) == (tries, HANG if tries == 1 else 0)
+    if tries == 2:
+        limit = given[1]
+        assert limit is not None
+        assert limit.from_fault == pytest.approx(times * limit_of(plan((0, 0, 1), count=3), GOLDEN, None).from_fault)
 
 
 def test_ten_seconds_are_left_to_the_quickest_and_what_is_given_counts() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from detrain.campaign import batch_of_trials
-from detrain.campaign.trial_log import TrialResult
+from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.experiment import Experiment, Injection
 from detrain.runtime.observers.experiment_run import Log, StepLine
 
@@ -181,3 +182,38 @@ def test_a_trial_that_runs_into_the_next_epoch_is_believed_once_the_golden_run_h
         subject = Subject(tmp_path / name, [[[*golden(8), *trial], trial, closing]])
         found = dict(batch_of_trials.run_together(subject, plans, TWO))  # type: ignore[arg-type]
         assert sorted(found) == believed, name
+
+
+class Late(Subject):
+    """Its first process goes on until it is killed."""
+
+    is_killed = False
+
+    def poll(self) -> int | None:  # type: ignore[override]
+        return None if len(self.begun) == 1 and not self.is_killed else 0
+
+    def kill(self) -> None:  # type: ignore[override]
+        self.is_killed = True
+
+    wait = kill  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("before", [2, 0])
+def test_a_trial_that_is_late_hangs_where_one_before_has_shown_how_fast_the_machine_is(
+    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on in a new process. Without a trial before, it is for a process of its own."""
+    monkeypatch.setattr("detrain.campaign.time_limit.LEAST_S", 0.0)
+    spent = replace(GOLDEN, spent={(0, 0, batch): 1e-6 for batch in range(10)})
+    plans = {number: PLANS[number] for number in ([0, 1, 2, 3] if before else [2, 3])}
+    late = [*golden(*range(2 if before else 0, 5)), *faulty(5)[:2]]
+    rest = [[*golden(0, 1, 2, 3, 4, 5), *faulty(6)], [*golden(6), Log(end="until")]]
+    subject = Late(tmp_path, [[*WHOLE[:before], late], rest])
+
+    found = dict(batch_of_trials.run_together(subject, plans, spent))  # type: ignore[arg-type]
+
+    assert sorted(found) == ([0, 1, 2, 3] if before else [3])
+    assert len(subject.begun) == 2
+    if before:
+        assert (found[2].status, found[2].end, found[2].is_armed) == (HANG, "", True)
+        assert {found[number].status for number in (0, 1, 3)} == {0}

@@ -22,7 +22,7 @@ import numpy as np
 
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import MODULES
-from detrain.base.libraries import entry, saying
+from detrain.base.libraries import entry, said, saying
 from detrain.python.inspect.library_globals import namespaces
 from detrain.python.inspect.names import module_of, own_attributes
 from detrain.python.inspect.random_state import STREAMS
@@ -106,7 +106,7 @@ class HeldStreams:
     def _new(self) -> Iterator[tuple[str, Stream]]:
         for module_name in [name for name in sys.modules if name not in self._modules]:
             self._modules.add(module_name)
-            if module_name.partition(".")[0] in _WITH_STREAMS:
+            if module_name.partition(".")[0] in _WITH_STREAMS or said(module_name, "names"):
                 continue
             for owner, held in _held_by(module_name):
                 for key, value in list(held.items()):

@@ -54,7 +54,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
 
     step: StepLine | None = None
     seconds: float = 0.0
-    """Of the golden run: wall time since the step before, of the first since its body began; with `end`, too."""
+    """Wall time since the step before, of the first since its body began; with `end`, too. Of runs in which no fault is
+    armed."""
     is_armed: bool = False
     """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
     fired: Firing | None = None
@@ -336,7 +337,7 @@ class ExperimentRun:
         return state.hexdigest()
 
     def _write(self, line: Log) -> None:
-        if self.plan.has_checkpoints and (line.step is not None or line.end):
+        if (self.plan.has_checkpoints or not self.plan.is_armed) and (line.step is not None or line.end):
             now = time.monotonic()
             line, self._noted_at = msgspec.structs.replace(line, seconds=now - self._noted_at), now
         left = memoryview(msgspec.json.encode(line) + b"\n")
