@@ -29,11 +29,12 @@ _MODELS: Final = frozenset({"model", "net", "network", "forward"})
 LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
-def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> tuple[int | None, str]:
-    """Return the line of the call (or slice) that loads the batch, None where the header does;
-    and what is loaded from.
+def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str], trained: Collection[str] = ()) -> tuple[int | None, str]:
+    """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from.
+
+    `counting`: names of the file that stand for ranges; `trained`: those of models and weights.
     """
-    statement = _load_statement(loop, update, counting)
+    statement = _load_statement(loop, update, counting, {*trained, *_MODELS})
     if statement is None and not loop_counts(loop, counting):
         return None, ast.unparse(_unwrapped(loop.iter))  # type: ignore[union-attr]
     counters = set() if isinstance(loop, ast.While) else set(bound_names([loop.target]))
@@ -65,7 +66,7 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
             return iterable
 
 
-def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) -> ast.stmt | None:
+def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str], models: Collection[str]) -> ast.stmt | None:
     """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and
     takes them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if
     the loop's header does it all."""
@@ -95,7 +96,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str]) 
         bound = set(bound_names([statement]))
         is_from_loaded = bool(read_names(statement, with_index=False) & loaded)
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
-        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement)
+        is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement, models)
         is_computed = is_computed or _makes_keys(statement) or _resets(statement, loop.body)
         # A batch that is indexed where it is used, `loss = loss_of(net(x[i : i + 8]), y[i])`, is no statement's.
         is_computed = is_computed or (bool(bound & named) and _calls(statement) and not _has_load(statement))
@@ -132,10 +133,14 @@ def _attributes_bound(statement: ast.stmt) -> set[str]:
     return {ast.unparse(node) for node in nodes}
 
 
-def _runs_forward(statement: ast.stmt) -> bool:
-    """Return whether a statement computes with a model, and calls nothing beside that loads a batch."""
-    is_model = any(isinstance(node, ast.Call) and called_name(node) in _MODELS for node in ast.walk(statement))
-    return is_model and not _has_load(statement)
+def _runs_forward(statement: ast.stmt, models: Collection[str]) -> bool:
+    """Return whether a statement computes with a model or weights, and calls nothing beside that loads a batch."""
+
+    def computes(node: ast.AST) -> bool:
+        is_called = isinstance(node, ast.Call) and called_name(node) in models
+        return is_called or (isinstance(node, ast.BinOp) and bool(read_names(node) & set(models)))
+
+    return any(map(computes, ast.walk(statement))) and not _has_load(statement)
 
 
 def _calls(statement: ast.stmt) -> bool:

@@ -33,6 +33,7 @@ from detrain.instrument.syntax import (
     loops_in,
     own_nodes,
     read_names,
+    trained_names,
 )
 
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
@@ -96,7 +97,7 @@ def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
 
 def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
     """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
-    load_line, loader = (None, "") if update is None else find_load(loop, update, counting_names(tree))
+    load_line, loader = (None, "") if update is None else find_load(loop, update, counting_names(tree), trained_names(tree))
     return Nest(
         _located(file, tree, loop),
         None if epoch is None else _located(epoch[0], _parsed(epoch[0], file, tree), epoch[1]),
@@ -167,7 +168,7 @@ def _is_batch_loop(loop: AnyLoop, updates: UpdateCalls) -> bool:
 
 def _nest(scope: Scope, loop: AnyLoop, parents: list[AnyLoop], updates: UpdateCalls) -> Nest:
     update = next(updates.calls_in(loop))
-    load_line, loader = find_load(loop, update, scope.counting)
+    load_line, loader = find_load(loop, update, scope.counting, scope.trained)
     evidence = (f"line {update.lineno}: {ast.unparse(update)[:60]} updates weights",)
     around, remarks = epoch_loop_among(parents, loop, scope.counting)
     epoch_loop = None if around is None else _loop(scope, around)

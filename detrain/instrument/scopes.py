@@ -7,7 +7,17 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from detrain.instrument.syntax import RUN, Function, arguments_of, called_name, counting_names, invoked_by, own_nodes, reference_of
+from detrain.instrument.syntax import (
+    RUN,
+    Function,
+    arguments_of,
+    called_name,
+    counting_names,
+    invoked_by,
+    own_nodes,
+    reference_of,
+    trained_names,
+)
 
 _COMPILED: Final = ("function",)
 
@@ -24,6 +34,7 @@ class Scope:
     is_compiled: bool
     calls: frozenset[str]
     counting: frozenset[str]
+    trained: frozenset[str]
     """Names of the file that stand for ranges."""
 
 
@@ -62,15 +73,15 @@ def scopes_in(file: str, tree: ast.Module, methods: Collection[str], wrapped: Co
                 compiled = is_compiled or any(_decorator_name(d) in _COMPILED for d in child.decorator_list)
                 compiled = compiled or not references.isdisjoint(wrapped)
                 name = f"{prefix}{child.name}"
-                yield Scope(file, child, name, references, compiled, _calls(child), counting)
+                yield Scope(file, child, name, references, compiled, _calls(child), counting, trained)
                 yield from walk(child, f"{name}.", compiled)
             elif isinstance(child, ast.ClassDef):
                 yield from walk(child, f"{prefix}{child.name}.", is_compiled)
             else:
                 yield from walk(child, prefix, is_compiled)
 
-    counting = counting_names(tree)
-    yield Scope(file, tree, "", frozenset(), False, _calls(tree), counting)
+    counting, trained = counting_names(tree), trained_names(tree)
+    yield Scope(file, tree, "", frozenset(), False, _calls(tree), counting, trained)
     yield from walk(tree, "", False)
 
 

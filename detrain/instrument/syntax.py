@@ -147,6 +147,29 @@ def loop_counts(loop: AnyLoop, counting: Collection[str]) -> bool:
     return isinstance(loop, ast.While) or only_counts(loop.iter, counting)
 
 
+_OF_MODELS: Final = frozenset({"parameters", "named_parameters", "train", "eval"})
+
+
+def trained_names(tree: ast.Module) -> frozenset[str]:
+    """Return the names of a file that lead to what is trained: those that are asked for their parameters
+    (`net.parameters()`, `self.actor.train()`), and tensors that are made to take gradients.
+    """
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_MODELS:
+            found.add(reference_of(node.func.value).removeprefix("."))
+        elif isinstance(node, ast.Assign) and any(map(_takes_gradients, ast.walk(node.value))):
+            found.update(bound_names([node]))
+    return frozenset(found - {""})
+
+
+def _takes_gradients(node: ast.AST) -> bool:
+    """Return whether a call makes a tensor that takes gradients."""
+    if not isinstance(node, ast.Call):
+        return False
+    return called_name(node) in ("requires_grad_", "Parameter") or any(each.arg == "requires_grad" for each in node.keywords)
+
+
 def counting_names(tree: ast.Module) -> frozenset[str]:
     """Return the names that a file binds to what only counts, and to nothing else: `epochs = range(10)`."""
     counting: set[str] = set()

@@ -863,6 +863,37 @@ def test_a_forward_pass_over_all_data_is_no_load(tmp_path: Path, body: str) -> N
     check(tmp_path, main=f"import torch\nfor i in range(3): #B1\n    {body}\n    loss.backward()\n    optimizer.step() #U1\n")
 
 
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ("adam = torch.optim.Adam(classify.parameters())", "out = classify(x[i : i + 8])\n    loss = loss_of(out, y[i : i + 8])"),
+        ("self.actor.train()", "out = self.actor(x[i : i + 8])\n    loss = loss_of(out, y[i : i + 8])"),
+        ("w = torch.randn(4, 2, requires_grad=True)", "out = x[i : i + 8] @ w\n    loss = loss_of(out, y[i : i + 8])"),
+        ("w = torch.nn.Parameter(torch.zeros(4))", "out = (w * x[i]).sum()\n    loss = (out - y[i]) ** 2"),
+        ("w = torch.zeros(4).requires_grad_()", "out = w * x[i]\n    loss = (out - y[i]).sum()"),
+    ],
+)
+def test_what_is_computed_by_weights_is_no_load(tmp_path: Path, before: str, body: str) -> None:
+    step = "loss.backward()\n    optimizer.step() #U1"
+    check(tmp_path, main=f"import torch\n{before}\nfor i in range(0, 24, 8): #B1\n    {body}\n    {step}\n")
+
+
+def test_noise_that_a_network_takes_is_no_load(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        main="""
+import torch
+of_d, of_g = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
+for i in range(8): #B1
+    real = images[i * 8 : i * 8 + 8] #L1
+    fake = G(torch.randn(8, 2))
+    loss = D(fake.detach()).mean() - D(real).mean()
+    loss.backward()
+    of_d.step() #U1
+""",
+    )
+
+
 def test_a_batch_taken_by_an_index_from_the_header_is_loaded_in_the_body(tmp_path: Path) -> None:
     structure = check(
         tmp_path,
