@@ -313,17 +313,17 @@ def test_few_trials_of_unlike_weights_say_so() -> None:
 
 def test_a_plan_says_what_it_is_drawn_from(tmp_path: Path) -> None:
     about = about_plan(PLAN, version="1.2", not_fired=3)
-    write_page(tmp_path / "report.html", summarize(ROWS, about))
+    write_page(tmp_path / "out" / "report.html", summarize(ROWS, about))
 
-    text = (tmp_path / "report.html").read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
     for part in ("FLIP:1, RANDOM, ZERO", "stage × group", PLAN.digest, PLAN.profile.digest, "3 (no outcome, not counted)"):
         assert part in text
     assert about.dead == PLAN.frame.left.dead > 0
 
 
 def test_one_trial_has_a_page() -> None:
-    assert "1 faults" in page_of(summarize(ROWS[:1], ABOUT))
+    assert "<h1>1 fault in" in page_of(summarize(ROWS[:1], ABOUT))
 
 
 def test_parquet_has_each_row(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def page_of(summary: Summary) -> str:
     return str(
         template.render(
             s=summary,
-            title=f"{summary.trials:,} faults in {about.program}",
+            title=f"{summary.trials:,} fault{'s' * (summary.trials != 1)} in {about.program}",
             command=" ".join((about.program, *about.arguments)),
             verdict=verdict(summary),
             warnings=list(warnings(summary)),
@@ -69,6 +69,7 @@ def page_of(summary: Summary) -> str:
 def write_page(path: Path, summary: Summary) -> None:
     """Write the page; it is there whole or not at all. Raises UsageError where jinja2 is not installed."""
     text = page_of(summary)
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

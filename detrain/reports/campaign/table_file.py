@@ -17,6 +17,7 @@ def write_parquet(path: Path, rows: Sequence[TrialRow]) -> None:
     """
     duckdb = library("duckdb")
     columns = columns_of(rows)
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     with duckdb.connect() as connection:
         connection.register("trials", columns)
