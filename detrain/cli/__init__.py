@@ -24,6 +24,7 @@ SECTIONS: Final = {
         "doctor": "Look at the installation, and at what repeats to the bit.",
         "verify": "Kill a program, resume it, and compare bit for bit.",
         "diff": "Show where two runs part.",
+        "at": "Stand at any step of a run that is over.",
         "explain": "Say what an error or a warning means, and what to do.",
     },
     "Hardware faults": {

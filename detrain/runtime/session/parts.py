@@ -18,6 +18,7 @@ from detrain.python.outside.open_files import Files
 from detrain.python.process.random_streams import Streams
 from detrain.python.process.sigterm import Termination
 from detrain.runtime.observers.experiment_run import ExperimentRun
+from detrain.runtime.observers.moment import Moment, MomentReached
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
 from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.observers.trials_in_process import TrialsInProcess
@@ -107,6 +108,8 @@ class Parts:
         if isinstance(self.experiment, TrialsInProcess):
             self.recovery = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
+        moment = Moment.of_environment()
+        self.moment = MomentReached(moment, self.adapters) if moment is not None else None
         self.observers: list[Observer] = []
         if self.experiment is not None:
             seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)

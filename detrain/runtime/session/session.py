@@ -222,7 +222,8 @@ class Session:
         """
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
         takes_turns = self.parts.checkpointer.entered.threads.take_turns
-        return not is_on_its_way and self.parts.recovery is None and self.recorder.is_quiet and not takes_turns
+        is_watched = self.parts.moment is not None or self.parts.recovery is not None
+        return not is_on_its_way and not is_watched and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
@@ -283,6 +284,8 @@ class Session:
         entered.reads.behind_load()
         for observer in self.parts.observers:
             observer.begin_body(address)
+        if self.parts.moment is not None:
+            self.parts.moment.begin_body(address, frame)
         self.recorder.batches.is_recording = not self.plan.is_resuming
         self.recorder.begin_batch(address, loaded)
         return True

@@ -1,0 +1,196 @@
+"""What `detrain at` asks of the run that it starts: to stand before the body of one batch, and say what is there."""
+
+from __future__ import annotations
+
+import dis
+import io
+import itertools
+import os
+import pdb
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Final, NoReturn
+
+import msgspec
+import numpy as np
+
+from detrain.adapters.group import Adapters
+from detrain.base import messages
+from detrain.base.cursor import Address
+from detrain.base.digest import Array, digest_array
+from detrain.python.inspect.names import type_name
+
+VARIABLE: Final = "DETRAIN_MOMENT"
+"""Holds the path of a moment, as JSON."""
+_PROBES: Final = "execute"
+"""The name that a probe binds."""
+_LONGEST: Final = 60
+_MOST_ITEMS: Final = 10_000
+_DEEPEST: Final = 16
+_MOST_SHOWN: Final = 4
+"""Elements of an array that are written out."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run is to stand, and what is wanted of it there."""
+
+    at: Address
+    answers: str
+    """File that takes what is there: a `Shown` as JSON a line."""
+    expressions: tuple[str, ...] = ()
+    """What the user has asked for; nothing: the names of the function that trains."""
+    has_debugger: bool = False
+    saved: str = ""
+    """File (.npz) that takes all tensors that training changes, by their keys, and those that names lead to."""
+
+    @classmethod
+    def of_environment(cls) -> Moment | None:
+        """Return the moment that this process is to stand at, if there is one."""
+        path = os.environ.get(VARIABLE, "")
+        if not path:
+            return None
+        with io.FileIO(path) as file:
+            return msgspec.json.decode(file.readall(), type=cls)
+
+    def hand_over(self, path: Path) -> dict[str, str]:
+        """Write it into a file; return the environment variable that leads a run there."""
+        path.write_bytes(msgspec.json.encode(self))
+        return {VARIABLE: str(path.absolute())}
+
+
+class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an expression or a name stands for."""
+
+    name: str
+    kind: str
+    """Its class; of a tensor dtype and shape, too."""
+    value: str = ""
+    """As Python writes it, cut off where it is long; of a number also its bits, in hexadecimal."""
+    digest: str = ""
+    """xxh3-128, hex, of a tensor's dtype, shape and bytes."""
+    error: str = ""
+    """What came of an expression that failed."""
+
+
+class MomentReached:
+    """Answers what is asked of the moment before a body."""
+
+    def __init__(self, moment: Moment, adapters: Adapters) -> None:
+        self._moment, self._adapters = moment, adapters
+
+    def begin_body(self, address: Address, frame: FrameType) -> None:
+        """The body of a batch is about to run, in this frame of the program's."""
+        if address < self._moment.at:
+            return
+        if address == self._moment.at:
+            self._answer(frame)
+            if self._moment.has_debugger:
+                messages.flush_output()
+                _Debugger(skip=["detrain.*"]).open_in(frame)
+                return
+        _end()
+
+    def _answer(self, frame: FrameType) -> None:
+        names = {name: value for name, value in frame.f_locals.items() if _is_of_program(name, value)}
+        if self._moment.expressions:
+            found = [self._evaluated(each, frame) for each in self._moment.expressions]
+        else:
+            found = [self.shown(name, value) for name, value in sorted(names.items())]
+        if self._moment.saved:
+            self._adapters.look_at_names()
+            arrays: dict[str, Any] = dict(self._held("", names))
+            arrays |= {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
+            with io.FileIO(self._moment.saved, "w") as file:
+                np.savez(file, **arrays)
+        with io.FileIO(self._moment.answers, "w") as file:
+            file.write(b"\n".join(map(msgspec.json.encode, found)) + b"\n")
+
+    def _held(self, path: str, value: object) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays that a value is, or that lie in its dicts, lists and tuples, by their ways."""
+        array = value if isinstance(value, np.ndarray) else self._adapters.to_array(value)
+        if array is not None and not isinstance(value, bool | int | float):
+            yield path, np.asarray(array)
+        elif isinstance(value, dict | list | tuple) and len(value) <= _MOST_ITEMS and path.count("/") < _DEEPEST:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                yield from self._held(f"{path}/{key}" if path else str(key), item)
+
+    def _evaluated(self, expression: str, frame: FrameType) -> Shown:
+        try:
+            value = eval(expression, frame.f_globals, frame.f_locals)
+        except Exception as error:  # whatever is wrong with it, the user is told
+            return Shown(expression, "", error=f"{type(error).__name__}: {error}")
+        return self.shown(expression, value)
+
+    def shown(self, name: str, value: object) -> Shown:
+        """Return what there is to say of a value."""
+        array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
+        if array is not None and not isinstance(value, bool | int | float):
+            held = np.asarray(array)
+            kind = f"{type_name(value)} {held.dtype} {list(held.shape)}"
+            return Shown(name, kind, _numbers(held), digest_array(held))
+        if isinstance(value, float):
+            return Shown(name, "float", f"{value!r} ({np.float64(value).view(np.uint64):016x})")
+        try:
+            text = " ".join(repr(value).split())
+        except Exception as error:  # the program's own
+            text = f"<{type(error).__name__} in its repr>"
+        return Shown(name, type_name(value), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+class _Debugger(pdb.Pdb):
+    """Python's own; with `quit` the run is over."""
+
+    def open_in(self, frame: FrameType) -> None:
+        """Stop where a frame comes behind the probe that it has called: its next line is the second of the body, as the
+        probe has the position of the first.
+        """
+        start = _behind_probe(frame)
+
+        def watch(where: FrameType, event: str, arg: Any) -> Any:
+            if where is frame and ((event == "opcode" and where.f_lasti == start) or event == "line"):
+                frame.f_trace_opcodes = False
+                self.reset()
+                outer: FrameType | None = frame
+                while outer is not None:
+                    outer.f_trace, self.botframe = self.trace_dispatch, outer
+                    outer = outer.f_back
+                sys.settrace(self.trace_dispatch)
+                self.interaction(frame, None)
+                return self.trace_dispatch
+            return watch
+
+        frame.f_trace, frame.f_trace_opcodes = watch, True
+        sys.settrace(watch)
+
+    def set_quit(self) -> None:
+        """End the process: what the program would do with an error is not looked at."""
+        _end()
+
+
+def _behind_probe(frame: FrameType) -> int:
+    """Return where the code goes on of which a probe has said that it is to be executed; -1 where that is not seen."""
+    ahead = [each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti]
+    for this, following in itertools.pairwise(ahead):
+        if this.opname.startswith("POP_JUMP"):
+            return int(this.argval) if "TRUE" in this.opname else following.offset
+    return -1
+
+
+def _numbers(array: Array) -> str:
+    """Return an array's first elements; of one element its bits, too."""
+    flat = np.ravel(array)[:_MOST_SHOWN]
+    said = ", ".join(map(str, flat)) + (", …" if array.size > _MOST_SHOWN else "")
+    return f"{said} ({flat.astype(flat.dtype.newbyteorder('<')).tobytes()[::-1].hex()})" if array.size == 1 else said
+
+
+def _is_of_program(name: str, value: Any) -> bool:
+    is_code = isinstance(value, type | ModuleType | FunctionType)
+    return not name.startswith("__") and name != _PROBES and not is_code
+
+
+def _end() -> NoReturn:
+    messages.flush_output()
+    os._exit(0)

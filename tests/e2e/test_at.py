@@ -1,0 +1,134 @@
+"""Any moment of a run that is over: what `detrain at` shows there, an uninterrupted run without detrain had there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.forkserver import Server
+from tests.e2e.runs import detrain
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import os, random
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+data = TensorDataset(torch.randn(40, 4), torch.randint(0, 2, (40,)))
+history = []
+with open("log.txt", "a") as log:
+    for epoch in range(3):
+        for step, (x, y) in enumerate(DataLoader(data, 8, shuffle=True)):
+            if os.environ.get("DUMP"):
+                had = {"x": x.numpy(), "weight": model[0].weight.detach().numpy(), "n": len(history)}
+                np.savez(f"{os.environ['DUMP']}-{epoch}-{step}", **had)
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            history.append(loss.item() + random.random())
+        print(epoch, history[-1], file=log, flush=True)
+"""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of all files in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, torch_server: Server) -> Path:
+    """A folder in which a run is over, and beside it what one without detrain had before each step."""
+    folder = tmp_path_factory.mktemp("at") / "work"
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    done = detrain("run", "--every", "2b", "--keep", "100", "program.py", cwd=folder)
+    assert done.status == 0, done.err
+    bare = folder.parent / "bare"
+    bare.mkdir()
+    (bare / "program.py").write_text(PROGRAM)
+    assert torch_server.bare("program.py", cwd=bare, DUMP=str(folder.parent / "had")).status == 0
+    return folder
+
+
+@pytest.mark.parametrize("at", ["1:3", "0:1", "2:0", "2:4"])
+def test_what_is_shown_and_saved_is_what_an_uninterrupted_run_had(run: Path, at: str) -> None:
+    before = digests(run)
+    had = np.load(run.parent / f"had-{at.replace(':', '-')}.npz")
+    saved = run.parent / f"saved-{at.replace(':', '-')}.npz"
+
+    done = detrain("at", "--print", "len(history)", "--print", "x", "--save", saved, "--json", at, "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    count, batch = json.loads(done.out)
+    assert (count["kind"], int(count["value"])) == ("int", int(had["n"]))
+    assert batch["kind"] == "torch.Tensor float32 [8, 4]"
+    assert batch["value"].startswith(", ".join(map(str, had["x"].ravel()[:4])))
+    with np.load(saved) as found:
+        names = [name for name in found.files if name.partition(" ")[0].endswith("0.weight")]
+        weights = [found[name] for name in names]
+    assert [each.tobytes() for each in weights] == [had["weight"].tobytes()]
+    assert digests(run) == before
+
+
+def test_all_names_are_shown_where_nothing_is_asked_for(run: Path) -> None:
+    done = detrain("at", "1:3", "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    names = [line.split()[0] for line in done.out.splitlines()[1:-1]]
+    assert {"epoch", "step", "x", "y", "loss", "model", "optimizer", "history"} <= set(names)
+    assert not {"execute", "torch", "np", "os"} & set(names)
+    assert re.search(r"^step +int +3 *$", done.out, re.MULTILINE)
+    assert done.out.endswith("1:3, as the run was there: gone to from the checkpoint 1:1\n")
+
+
+def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
+    commands = "p epoch, step\nn\nn\np history[-1] == history[7], loss.item() < 9\nq\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "detrain", "at", "--pdb", "1:3", "program.py"],
+        cwd=run,
+        input=commands,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    lines = PROGRAM.splitlines()
+    assert f"-> {next(line.strip() for line in lines if 'DUMP' in line)}" in done.stdout
+    assert "(1, 3)" in done.stdout
+    assert "(True, True)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("7:0", "program.py"), 64, "the run has no step 7:0: it ended before"),
+        (("1:99", "program.py"), 64, "the run has no step 1:99"),
+        (("x", "program.py"), 82, "'x' is not a step"),
+        (("--ckpt", "nowhere", "1:0", "program.py"), 74, "has no checkpoint of program"),
+    ],
+)
+def test_what_is_not_there_is_said(run: Path, words: tuple[str, ...], status: int, said: str) -> None:
+    done = detrain("at", *words, cwd=run)
+
+    assert (done.status, said in done.err, done.out) == (status, True, ""), done.err
+
+
+def test_an_expression_that_fails_says_how(run: Path) -> None:
+    done = detrain("at", "--print", "nothing_such", "--print", "step", "--json", "1:3", "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    assert [each.get("error", "") for each in json.loads(done.out)] == ["NameError: name 'nothing_such' is not defined", ""]
