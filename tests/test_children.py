@@ -61,6 +61,47 @@ def test_a_killed_process_leaves_no_child_and_its_folder_goes_with_the_next(tmp_
             os.kill(int(child), signal.SIGKILL)
 
 
+ORPHAN = """
+import os, sys, time
+from detrain.base.child_processes import die_with
+parent = os.getpid()
+if os.fork() == 0:
+    while sys.argv[1] == "late" and os.getppid() == parent:
+        time.sleep(0.01)
+    die_with(parent)
+    print("it goes on", flush=True)
+    time.sleep(60)
+    os._exit(0)
+if sys.argv[1] == "late":
+    os._exit(0)  # before its child has said that it dies with it
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children of their parent's end")
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_a_child_that_finds_its_parent_dead_ends_too(is_reaped: bool) -> None:
+    """A worker that a killed trial had just forked waited for its batches for ever."""
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN, "late"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    if is_reaped:
+        parent.wait()
+
+    assert parent.stdout.read() == ""  # its end comes as the child's does
+    parent.wait()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells children of their parent's end")
+def test_a_child_goes_on_until_its_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN, "in time"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "it goes on\n"
+    parent.kill()
+
+    assert parent.stdout.read() == ""
+    parent.wait()
+
+
 def test_what_a_framework_brings_back_is_ended_before_the_process_becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = signal.getsignal(signal.SIGCHLD)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -43,13 +43,24 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends. Nothing is done where that has not this number, or elsewhere than
-    on Linux; the parent must have started it in its main thread (see `dying_with_this`).
+    """Have this process killed when its parent ends, and end it if that has ended already. Nothing is done where the
+    parent has another number (a fork server), or elsewhere than on Linux; the parent must have started it in its main
+    thread (see `dying_with_this`). 0: nothing is done.
     """
-    if sys.platform.startswith("linux") and os.getppid() == parent:
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    if os.getppid() == parent:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended already
-            os._exit(1)
+    if os.getppid() != parent and _has_ended(parent):
+        os._exit(1)
+
+
+def _has_ended(process: int) -> bool:
+    """Return whether a process is gone, or waits only for its parent to hear of its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return True
 
 
 @contextlib.contextmanager
