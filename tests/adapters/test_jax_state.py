@@ -11,7 +11,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from detrain.python.inspect.object_graph import WITH_VARIABLES  # noqa: E402
-from tests.adapters import jax_trainings, jax_values  # noqa: E402, F401
+from tests.adapters import jax_spread, jax_trainings, jax_values  # noqa: E402, F401
 from tests.adapters.jax_resume import CASES, World, jax_put_back, run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -28,6 +28,9 @@ FAST = (
     *("arrays_that_are_equal_and_arrays_that_are_one", "weak_types_of_large_arrays", "functions_compiled_in_the_loop"),
     *("forms_of_trees_devices_and_shapes", "optax adam", "linen_with_a_train_state", "nnx_split_and_merged"),
     *("equinox_with_filters", "a_state_of_example_libraries"),
+    *("arrays_by_every_kind_of_spec", "replicas_that_are_not_equal", "keys_that_are_spread", "functions_over_all_devices"),
+    *("arrays_that_are_donated_and_deleted", "large_arrays_that_stay_and_arrays_that_are_one"),
+    *("memories_layouts_and_wide_numbers", "meshes_shardings_and_specs_as_values"),
 )
 
 

@@ -1,0 +1,111 @@
+"""Arrays over several devices, or over a mesh of one: their shards are arrays of one device, and leaves as any other.
+
+Each shard that this process has is kept once. Those that lie at one place of the whole (replicas) are kept once where
+they are equal, and each where they are not, as the devices have them. Nothing is gathered, and no other process is
+asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from jax._src import core
+from jax._src.array import ArrayImpl
+from jax.sharding import SingleDeviceSharding
+
+from detrain.adapters.jax import settings
+from detrain.base.digest import Array, digest_array
+
+KIND: Final = "jax.spread"
+_OF_JAX: Final = "addressable_shards"
+"""What JAX notes on an array."""
+
+
+def is_spread(value: object) -> bool:
+    """Return whether an object is an array that is not one of a single device; also one that is deleted."""
+    return type(value) is ArrayImpl and type(value.sharding) is not SingleDeviceSharding
+
+
+def content(value: Any) -> Array:
+    """Return the values of an array; of one over several processes, of which this has a part, those of its shards
+    [element], one behind the other.
+    """
+    sharding = value.sharding
+    if sharding.is_fully_addressable or (sharding.is_fully_replicated and value._arrays):
+        return np.asarray(value)
+    shards = [read(each).reshape(-1) for each in value._arrays]
+    return np.concatenate(shards) if shards else np.zeros(0, value.dtype)
+
+
+def read(value: Any) -> Array:
+    """Return the value of an array of one device, a view of its memory where that is the host's."""
+    found: Any = value._npy_value
+    if found is None:  # `np.asarray` would leave a view with the array, which keeps its memory from being donated
+        found, _is_copy = value._single_device_array_to_np_array_did_copy()
+    return np.asarray(found)
+
+
+def parts(value: Any) -> list[object]:
+    """Return what such an array is made of: how it lies, its shards, where in the whole each begins, and by the name of
+    each device the number of its shard.
+    """
+    places = {
+        device: [each.start or 0 for each in index]
+        for device, index in value.sharding.addressable_devices_indices_map(value.shape).items()
+    }
+    known: dict[tuple[Any, ...], int] = {}
+    shards: list[Any] = []
+    starts: list[list[int]] = []
+    numbers: dict[str, int] = {}
+    are_replicas = len({tuple(each) for each in places.values()}) < len(places)
+    for shard in value._arrays:
+        (device,) = shard.sharding.device_set
+        start = places[device]
+        key = (*start, digest_array(read(shard)) if are_replicas else "")
+        if key not in known:
+            known[key] = len(shards)
+            shards.append(shard)
+            starts.append(start)
+        numbers[settings.name_of(device)] = known[key]
+    return [*form(value), shards, starts, numbers, {name: each for name, each in vars(value).items() if name != _OF_JAX}]
+
+
+def form(value: Any) -> list[object]:
+    """Return what is known of an array beside its shards, also of one that is deleted."""
+    return [value.sharding, list(value.shape), np.dtype(value.dtype), bool(value.weak_type), bool(value._committed)]
+
+
+def made(known: list[Any], shards: list[Any]) -> Any:
+    """Return an array of its shards, in the order of its sharding's devices."""
+    sharding, shape, dtype, is_weak, is_committed = known
+    aval = core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype, weak_type=is_weak), sharding)
+    return ArrayImpl(aval, sharding, shards, committed=is_committed, _skip_checks=True)
+
+
+def remade(inside: list[Any], current: Any, placed: Any) -> Any:
+    """Return the array of such parts: `current` if it is that. `placed(shard, device)` returns a copy of a shard at a
+    device.
+    """
+    *known, shards, _starts, numbers, attributes = inside
+    sharding = known[0]
+    if sharding is None or None in shards:
+        return None
+    devices = sharding._addressable_device_assignment
+    in_order = [shards[numbers[settings.name_of(device)]] for device in devices]
+    if _is_made_of(current, known, inside):
+        found = current
+    else:
+        found = made(known, [placed(shard, device) for shard, device in zip(in_order, devices, strict=True)])
+    own = vars(found)
+    for name in own.keys() - attributes.keys() - {_OF_JAX}:
+        del own[name]
+    own.update(attributes)
+    return found
+
+
+def _is_made_of(current: Any, known: list[Any], inside: list[Any]) -> bool:
+    if not is_spread(current) or current.is_deleted() or form(current) != known:
+        return False
+    now = parts(current)
+    return now[7] == inside[7] and all(one is other for one, other in zip(now[5], inside[5], strict=True))  # type: ignore[call-overload]
