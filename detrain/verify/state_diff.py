@@ -27,7 +27,7 @@ _OF_TIME: Final = frozenset(
     }
 )
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
-_ONLY_VALUES: Final = ("torch.device", "torch.Size")
+_ONLY_VALUES: Final = ("torch.device", "torch.Size", "jax.sharding", "jax.placed")
 """Kinds of things of which it says nothing which places share one."""
 
 

@@ -112,7 +112,7 @@ class JaxLeaves:
         if cls is FunctionType:
             return self._updates.parts(value) or self._functions.parts(value)
         if isinstance(value, PRNGKeyArray):
-            return _KEY, [str(jax.random.key_impl(value)), value._base_array]
+            return _KEY, [str(jax.random.key_impl(value)), spread_arrays.of_keys(value)]
         if cls is ArrayImpl:
             if not value.is_deleted():
                 return spread_arrays.KIND, spread_arrays.parts(value)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from jax._src import core
 from jax._src.array import ArrayImpl
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from detrain.adapters.jax import settings
 from detrain.base.digest import Array, digest_array
@@ -20,11 +20,27 @@ from detrain.base.digest import Array, digest_array
 KIND: Final = "jax.spread"
 _OF_JAX: Final = "addressable_shards"
 """What JAX notes on an array."""
+_shardings: Final[dict[Any, Any]] = {}
+"""One of each that are equal: how many there are is JAX's affair, and no state."""
 
 
 def is_spread(value: object) -> bool:
     """Return whether an object is an array that is not one of a single device; also one that is deleted."""
     return type(value) is ArrayImpl and type(value.sharding) is not SingleDeviceSharding
+
+
+def of_keys(value: Any) -> Any:
+    """Return what keys are made of. Over several devices, it says how it lies with or without the axes at the end that
+    are whole: which, what JAX has compiled before decides, and no program sees.
+    """
+    base = value._base_array
+    if not is_spread(base) or type(base.sharding) is not NamedSharding or base.is_deleted():
+        return base
+    axes = [*base.sharding.spec.partitions]
+    while axes and axes[-1] is None:
+        axes.pop()
+    known = form(base)
+    return made([base.sharding.update(spec=base.sharding.spec.update(axes)), *known[1:]], base._arrays)
 
 
 def content(value: Any) -> Array:
@@ -73,7 +89,8 @@ def parts(value: Any) -> list[object]:
 
 def form(value: Any) -> list[object]:
     """Return what is known of an array beside its shards, also of one that is deleted."""
-    return [value.sharding, list(value.shape), np.dtype(value.dtype), bool(value.weak_type), bool(value._committed)]
+    sharding = _shardings.setdefault(value.sharding, value.sharding)
+    return [sharding, list(value.shape), np.dtype(value.dtype), bool(value.weak_type), bool(value._committed)]
 
 
 def made(known: list[Any], shards: list[Any]) -> Any:

@@ -55,7 +55,7 @@ class Traces:
                 statics = [args[number] for number in ji.static_argnums if number < len(args)]
                 statics += [(name, kwargs[name]) for name in ji.static_argnames if name in kwargs]
                 statics += function.statics
-                types = [*map(str, avals), str(found.in_tree), *map(_shown, statics)]
+                types = [*map(str, avals), str(found.in_tree), *map(_shown, statics), *([] if ctx_mesh.empty else [str(ctx_mesh)])]
                 self._note(function, digest_bytes(" ".join(types).encode()), found.params["jaxpr"])
             return found
 
