@@ -145,7 +145,8 @@ def memories_layouts_and_wide_numbers(names: Any) -> Step:
         with jax.enable_x64(True):
             wide = [jnp.arange(3.0) + turn, put(np.arange(8) + turn, mesh, "a"), jax.random.key(1)]
         hosts = [put(rows, mesh, "a", memory_kind="pinned_host")]
-        names.held = [*turned, *wide, *hosts, jax.device_put(rows, SingleDeviceSharding(jax.devices()[2], memory_kind="pinned_host"))]
+        hosts += [jax.device_put(rows, SingleDeviceSharding(jax.devices()[2], memory_kind="pinned_host"))]
+        names.held = [*turned, *wide, *hosts]
 
     return step
 

@@ -55,7 +55,7 @@ REFUSED = {
     "several processes": (
         "from jax._src import distributed\ndistributed.global_state.num_processes = 2",
         "",
-        "trains in 2 processes",
+        "trains in 2 processes (jax.distributed) that no launcher has told of",
     ),
 }
 

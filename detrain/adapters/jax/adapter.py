@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 import jax
-from jax._src import distributed
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax import shardings
 from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.processes import Processes
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -39,6 +39,7 @@ class Jax(Adapter):
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
         self.rules = JaxRules()
+        self._processes = Processes(settings)
         self._meshes: str | None = None
         self._updates = JaxUpdates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
@@ -79,20 +80,17 @@ class Jax(Adapter):
         """Return what decides about bits, besides versions: devices, and the meshes that there were before the first
         loop.
         """
-        return flags.environment() | ({"jax meshes": self._meshes} if self._meshes else {})
+        meshes = {"jax meshes": self._meshes} if self._meshes else {}
+        return flags.environment() | self._processes.environment() | meshes
 
     def begin_phase(self) -> None:
-        """Refuse a run over several processes. Raises FrameworkUnsupported."""
+        """Note which meshes there are. Raises FrameworkUnsupported for processes that do not belong together."""
         if self._meshes is None:
             self._meshes = shardings.in_use()
-        count = distributed.global_state.num_processes or 1
-        if count > 1:
-            self._fail(
-                FrameworkUnsupported(
-                    f"the program trains in {count} processes (jax.distributed), whose checkpoints do not belong together yet",
-                    "train in one process, or run it with --bare: deterministic settings, no checkpoints",
-                )
-            )
+        try:
+            self._processes.check()
+        except FrameworkUnsupported as error:
+            self._fail(error)
 
     def flush(self) -> None:
         """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""

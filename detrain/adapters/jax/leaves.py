@@ -36,6 +36,8 @@ _DELETED: Final = "jax.deleted"
 _TREE: Final = "jax.tree"
 _DEVICE: Final = "jax.device"
 _STRUCT: Final = "jax.shape"
+_PLACE: Final = 3
+"""Where in the form of an array its device stands."""
 _TRACE: Final = "flax.trace"
 _TRACES: Final = "flax.nnx.tracers:TraceState"
 """Which trace an object of nnx was made in: at a cut none goes on."""
@@ -102,9 +104,9 @@ class JaxLeaves:
 
     def _placed(self, shard: Any, device: Any) -> Any:
         """Return a copy of an array of one device, at another one of its kind."""
-        name, is_weak, is_committed, place, *layout = self.form(shard) or ()
-        place = " ".join([settings.name_of(device), *place.split(" ")[1:]])
-        return self.make_constant(spread_arrays.read(shard), [name, is_weak, is_committed, place, *layout])
+        form: Any = self.form(shard)
+        form[_PLACE] = " ".join([settings.name_of(device), *form[_PLACE].split(" ")[1:]])
+        return self.make_constant(spread_arrays.read(shard), form)
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind of what is made of arrays or compiled, and its parts; None for anything else."""

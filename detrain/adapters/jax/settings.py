@@ -75,11 +75,15 @@ def environment() -> dict[str, str]:
 
 def device_named(name: str) -> Any:
     """Return the device with a name, `cpu:0`; None if there is none here."""
-    platform, _, number = name.partition(":")
+    return devices_by_name(name).get(name)
+
+
+def devices_by_name(name: str) -> dict[str, Any]:
+    """Return the devices of the platform of one with a name, by their names: those of all processes."""
     try:
-        return next((each for each in jax.devices(platform) if str(each.id) == number), None)
+        return {name_of(each): each for each in jax.devices(name.partition(":")[0])}
     except RuntimeError:  # there is no such platform
-        return None
+        return {}
 
 
 def name_of(device: Any) -> str:

@@ -33,14 +33,14 @@ class _Kind:
 
 def devices_named(names: list[str], of: str) -> list[Any]:
     """Return the devices with names. Raises FrameworkUnsupported if one is not here; `of`: what lies over them."""
-    found = [settings.device_named(name) for name in names]
-    gone = [name for name, device in zip(names, found, strict=True) if device is None]
+    here = settings.devices_by_name(names[0]) if names else {}
+    gone = [name for name in names if name not in here]
     if gone:
         raise FrameworkUnsupported(
             f"{of} of the checkpoint lies over {len(names)} devices, of which {', '.join(gone)} are not here",
             f"resume with {len(names)} devices, as it was, or start anew with --fresh",
         )
-    return found
+    return [here[name] for name in names]
 
 
 def _mesh(shape: list[int], devices: list[str], names: tuple[Any, ...], types: list[str]) -> Mesh:
@@ -144,7 +144,7 @@ def described(mesh: Mesh) -> str:
 
 
 def contexts() -> list[list[Any]]:
-    """Return, as data, the mesh that `jax.set_mesh` has set, then those that `with mesh:` has entered, outermost first."""
+    """Return, as data, the mesh that `jax.set_mesh` has set, then those that `with mesh:` has entered, in order."""
     entered = [each.physical_mesh for each in meshes.thread_resources.stack if not each.physical_mesh.empty]
     return [_context(each) for each in (jax.sharding.get_mesh(), *entered)]
 

@@ -24,7 +24,7 @@ _shardings: Final[dict[Any, Any]] = {}
 """One of each that are equal: how many there are is JAX's affair, and no state."""
 
 
-def is_spread(value: object) -> bool:
+def is_spread(value: Any) -> bool:
     """Return whether an object is an array that is not one of a single device; also one that is deleted."""
     return type(value) is ArrayImpl and type(value.sharding) is not SingleDeviceSharding
 
