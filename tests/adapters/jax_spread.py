@@ -202,6 +202,24 @@ def functions_over_all_devices(names: Any) -> Step:
     return step
 
 
+@case()
+def functions_mapped_over_shards_in_the_loop(names: Any) -> Step:
+    names.mesh, names.value, names.plain, names.compiled = mesh_of(8), jnp.arange(8.0), None, None
+
+    def step(names: Any, turn: int) -> None:
+        if turn == 1:
+            names.plain = jax.shard_map(halved, mesh=names.mesh, in_specs=P("a"), out_specs=P("a"))
+            names.compiled = jax.jit(jax.shard_map(mesh=names.mesh, in_specs=(P("a"),), out_specs=P("a"))(halved))
+        if names.plain is not None:
+            names.value = names.compiled(names.plain(names.value)) + 1
+
+    return step
+
+
+def halved(value: Any) -> Any:
+    return value / 2
+
+
 def scaled(rate: float, value: Any) -> Any:
     return value * rate + jax.lax.psum(value, "i")
 
