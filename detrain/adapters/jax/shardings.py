@@ -43,19 +43,19 @@ def devices_named(names: list[str], of: str) -> list[Any]:
     return [here[name] for name in names]
 
 
-def _mesh(shape: list[int], devices: list[str], names: tuple[Any, ...], types: list[str]) -> Mesh:
+def _mesh(shape: list[int], devices: list[str], names: list[Any], types: list[str]) -> Mesh:
     found = devices_named(devices, f"a mesh ({_axes(names, shape)})")
-    return Mesh(np.array(found, object).reshape(shape), names, _types(types))
+    return Mesh(np.array(found, object).reshape(shape), tuple(names), _types(types))
 
 
-def _abstract(sizes: tuple[int, ...], names: tuple[Any, ...], types: list[str], device: list[Any] | None) -> AbstractMesh:
-    return AbstractMesh(sizes, names, _types(types), abstract_device=None if device is None else AbstractDevice(*device))
+def _abstract(sizes: list[int], names: list[Any], types: list[str], device: list[Any] | None) -> AbstractMesh:
+    return AbstractMesh(tuple(sizes), tuple(names), _types(types), abstract_device=None if device is None else AbstractDevice(*device))
 
 
 def _parts_of_abstract(mesh: AbstractMesh) -> list[object]:
     device: Any = mesh.abstract_device
     parts = None if device is None else [device.device_kind, device.num_cores, device.platform]
-    return [mesh.axis_sizes, mesh.axis_names, [each.name for each in mesh.axis_types], parts]
+    return [[*mesh.axis_sizes], [*mesh.axis_names], [each.name for each in mesh.axis_types], parts]
 
 
 def _gspmd(devices: list[str], content: bytes, memory: str | None) -> GSPMDSharding:
@@ -66,6 +66,15 @@ def _gspmd(devices: list[str], content: bytes, memory: str | None) -> GSPMDShard
 
 def _single(device: str, memory: str | None) -> SingleDeviceSharding:
     return SingleDeviceSharding(devices_named([device], "an array")[0], memory_kind=memory)
+
+
+def _listed(value: Any) -> Any:
+    """Return tuples as lists: they are JAX's own, and which places share one is its affair."""
+    return [_listed(each) for each in value] if type(value) is tuple else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if type(value) is list else value
 
 
 def _types(names: list[str]) -> tuple[AxisType, ...]:
@@ -82,7 +91,7 @@ _KINDS: Final[dict[type, _Kind]] = {
         lambda mesh: [
             list(mesh.devices.shape),
             [settings.name_of(each) for each in mesh.devices.flat],
-            mesh.axis_names,
+            [*mesh.axis_names],
             [each.name for each in mesh.axis_types],
         ],
         _mesh,
@@ -90,14 +99,14 @@ _KINDS: Final[dict[type, _Kind]] = {
     AbstractMesh: _Kind("jax.mesh.abstract", _parts_of_abstract, _abstract),
     PartitionSpec: _Kind(
         "jax.spec",
-        lambda spec: [spec.partitions, spec.unreduced, spec.reduced],
-        lambda partitions, unreduced, reduced: PartitionSpec(*partitions, unreduced=unreduced, reduced=reduced),
+        lambda spec: [_listed(spec.partitions), sorted(spec.unreduced, key=str), sorted(spec.reduced, key=str)],
+        lambda axes, unreduced, reduced: PartitionSpec(*_tuples(axes), unreduced={*unreduced}, reduced={*reduced}),
     ),
     UnconstrainedSingleton: _Kind("jax.spec.unconstrained", lambda _value: [], lambda: PartitionSpec.UNCONSTRAINED),
     NamedSharding: _Kind(
         "jax.sharding",
-        lambda value: [value.mesh, value.spec, value.memory_kind, value._logical_device_ids],
-        lambda mesh, spec, memory, ids: NamedSharding(mesh, spec, memory_kind=memory, _logical_device_ids=ids),
+        lambda value: [value.mesh, value.spec, value.memory_kind, _listed(value._logical_device_ids)],
+        lambda mesh, spec, memory, ids: NamedSharding(mesh, spec, memory_kind=memory, _logical_device_ids=_tuples(ids)),
     ),
     GSPMDSharding: _Kind(
         "jax.sharding.gspmd",
@@ -111,7 +120,11 @@ _KINDS: Final[dict[type, _Kind]] = {
     SingleDeviceSharding: _Kind(
         "jax.placed", lambda value: [settings.name_of(value._device_assignment[0]), value.memory_kind], _single
     ),
-    Layout: _Kind("jax.layout", lambda value: [value.major_to_minor, value.tiling, value.sub_byte_element_size_in_bits], Layout),
+    Layout: _Kind(
+        "jax.layout",
+        lambda value: [_listed(value.major_to_minor), _listed(value.tiling), value.sub_byte_element_size_in_bits],
+        Layout,
+    ),
     type(Layout.AUTO): _Kind("jax.layout.auto", lambda _value: [], lambda: Layout.AUTO),
     Format: _Kind("jax.format", lambda value: [value.layout, value.sharding], Format),
 }
