@@ -79,7 +79,9 @@ class Agreement:
             _write(self._offer(0), offer(self._token, self._token))
             offers = [self._wait(self._offer(rank), Offer, self._is_answer, f"rank {rank}") for rank in range(self._world)]
             run, name = choose(offers)
-            decision = CommonStart(tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token, port=_free_port())
+            decision = CommonStart(
+                tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token, port=_free_port()
+            )
             _write(self._decision(), decision)
             return decision
         answered = ""

@@ -149,9 +149,13 @@ def remake(kind: str, inside: list[Any], current: object) -> object | None:
 def described(mesh: Mesh) -> str:
     """Return a mesh in words, the same in each process: `data: 4, model: 2 of cpu:0-7`."""
     kinds = {each.name for each in mesh.axis_types}
-    numbers = [each.id for each in mesh.devices.flat]
-    first, last = numbers[0], numbers[-1]
-    shown = f"{first}-{last}" if numbers == list(range(first, last + 1)) else ",".join(map(str, numbers))
+    runs: list[list[int]] = []
+    for number in (each.id for each in mesh.devices.flat):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
     how = f" ({', '.join(each.name for each in mesh.axis_types)})" if kinds != {"Auto"} else ""
     return f"{_axes(mesh.axis_names, mesh.devices.shape)}{how} of {mesh.devices.flat[0].platform}:{shown}"
 
