@@ -77,6 +77,8 @@ def _joined(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array
     """
     shape, shards, starts = (_plain(node.items[place], nodes) for place in (1, 5, 6))
     parts = [values_of(each, nodes, arrays) if isinstance(each, Node) else None for each in shards]
+    if len(starts) != len(parts):  # they are still to be summed
+        return None
     whole: Array | None = None
     missing = int(np.prod(shape))
     done: set[tuple[int, ...]] = set()

@@ -79,6 +79,22 @@ def replicas_that_are_not_equal(names: Any) -> Step:
 
 
 @case()
+def sums_that_are_still_to_be_made(names: Any) -> Step:
+    mesh = mesh_of(4, 2, kind=AxisType.Explicit)
+    names.rows, names.sums = put(np.arange(32.0, dtype=np.float32).reshape(4, 8), mesh, None, "a"), None
+
+    @jax.jit
+    def train(rows: Any) -> Any:
+        return jnp.einsum("ij,kj->ik", rows, rows, out_sharding=NamedSharding(mesh, P(None, None, unreduced={"a"})))
+
+    def step(names: Any, turn: int) -> None:
+        names.rows = names.rows + turn
+        names.sums = train(names.rows)
+
+    return step
+
+
+@case()
 def keys_that_are_spread(names: Any) -> Step:
     mesh = mesh_of(8)
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")

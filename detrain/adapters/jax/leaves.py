@@ -75,9 +75,9 @@ class JaxLeaves:
 
     def form(self, value: object) -> list[Item] | None:
         """Return an array's type, whether it is weak, whether the array is committed, the device that it is at, and its
-        layout where that is not the device's own.
+        layout where that is not the device's own; None for what `constant` has no value of.
         """
-        if not isinstance(value, ArrayImpl) or value.is_deleted():
+        if not isinstance(value, ArrayImpl) or value.is_deleted() or spread_arrays.is_spread(value):
             return None
         (device,) = value.sharding.device_set
         memory = value.sharding.memory_kind

@@ -49,7 +49,9 @@ def _mesh(shape: list[int], devices: list[str], names: list[Any], types: list[st
 
 
 def _abstract(sizes: list[int], names: list[Any], types: list[str], device: list[Any] | None) -> AbstractMesh:
-    return AbstractMesh(tuple(sizes), tuple(names), _types(types), abstract_device=None if device is None else AbstractDevice(*device))
+    return AbstractMesh(
+        tuple(sizes), tuple(names), _types(types), abstract_device=None if device is None else AbstractDevice(*device)
+    )
 
 
 def _parts_of_abstract(mesh: AbstractMesh) -> list[object]:
@@ -187,5 +189,7 @@ def _context(mesh: Mesh) -> list[Any]:
 
 def in_use() -> str:
     """Return, in words, the meshes of several devices that the program has."""
+    if jax.device_count() == 1:
+        return ""
     gc.collect()
     return "; ".join(sorted({described(each) for each in gc.get_objects() if type(each) is Mesh and each.size > 1}))

@@ -44,11 +44,12 @@ def of_keys(value: Any) -> Any:
 
 
 def content(value: Any) -> Array:
-    """Return the values of an array; of one over several processes, of which this has a part, those of its shards
-    [element], one behind the other.
+    """Return the values of an array; of one over several processes, of which this has a part, and of one that is still
+    to be summed over devices, those of its shards [element], one behind the other.
     """
     sharding = value.sharding
-    if sharding.is_fully_addressable or (sharding.is_fully_replicated and value._arrays):
+    is_here = sharding.is_fully_addressable or (sharding.is_fully_replicated and value._arrays)
+    if is_here and not _unreduced(sharding):
         return np.asarray(value)
     shards = [read(each).reshape(-1) for each in value._arrays]
     return np.concatenate(shards) if shards else np.zeros(0, value.dtype)
@@ -63,12 +64,14 @@ def read(value: Any) -> Array:
 
 
 def parts(value: Any) -> list[object]:
-    """Return what such an array is made of: how it lies, its shards, where in the whole each begins, and by the name of
-    each device the number of its shard.
+    """Return what such an array is made of: how it lies, its shards, where in the whole each begins (nothing, where they
+    are still to be summed), and by the name of each device the number of its shard.
     """
+    sharding = value.sharding
+    is_whole = not _unreduced(sharding)
+    lies = sharding if is_whole else sharding.update(spec=sharding.spec.update(unreduced=set()))  # JAX says it of such alone
     places = {
-        device: [each.start or 0 for each in index]
-        for device, index in value.sharding.addressable_devices_indices_map(value.shape).items()
+        device: [each.start or 0 for each in index] for device, index in lies.addressable_devices_indices_map(value.shape).items()
     }
     known: dict[tuple[Any, ...], int] = {}
     shards: list[Any] = []
@@ -84,7 +87,17 @@ def parts(value: Any) -> list[object]:
             shards.append(shard)
             starts.append(start)
         numbers[settings.name_of(device)] = known[key]
-    return [*form(value), shards, starts, numbers, {name: each for name, each in vars(value).items() if name != _OF_JAX}]
+    return [
+        *form(value),
+        shards,
+        starts if is_whole else [],
+        numbers,
+        {name: each for name, each in vars(value).items() if name != _OF_JAX},
+    ]
+
+
+def _unreduced(sharding: Any) -> bool:
+    return type(sharding) is NamedSharding and bool(sharding.spec.unreduced)
 
 
 def form(value: Any) -> list[object]:
