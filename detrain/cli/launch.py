@@ -42,9 +42,9 @@ def command(arguments: tuple[str, ...]) -> int:
             os.environ.setdefault(name, value)
     words = ["-m", "detrain", "run", *run, *program]
     _find_detrain()
-    if importlib.util.find_spec("torch") is None:
-        return own_ranks.run([sys.executable, *options_of_python(), *words], *_numbers(launcher))
-    _become([*launcher, *words])
+    if importlib.util.find_spec("torch") is not None:
+        _become([*launcher, *words])
+    return own_ranks.run([sys.executable, *options_of_python(), *words], *_numbers(launcher))
 
 
 def _split(arguments: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
@@ -76,10 +76,10 @@ def _numbers(words: list[str]) -> tuple[int, int]:
     count, restarts = given.pop("--nproc-per-node", ""), given.pop("--max-restarts", "0")
     if given or len(asked) % 2 or not (count.isdecimal() and restarts.isdecimal() and int(count) > 0):
         raise UsageError(
-            f"{' '.join(words)}: PyTorch, and so torchrun, is not installed; without it, `--nproc-per-node N` and `--max-restarts N` "
-            "are all that is known",
-            "start the ranks of one machine by these; on several, start `detrain run` on each with RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT set",
+            f"{' '.join(words)}: PyTorch, and so torchrun, is not installed; without it, `--nproc-per-node N` and "
+            "`--max-restarts N` are all that is known",
+            "start the ranks of one machine by these; on several, start `detrain run` on each with RANK, WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT set",
         )
     return int(count), int(restarts)
 

@@ -169,7 +169,7 @@ def test_a_mesh_that_the_loop_has_set_is_set_again(seen: list[int]) -> None:
     assert jax.sharding.get_mesh() is mesh
     adapter.set_state(plain, {}, "auto")
     assert jax.sharding.get_mesh().empty
-    with pytest.warns(DeprecationWarning), mesh:
+    with pytest.warns(DeprecationWarning, match="set_mesh"), mesh:
         entered = adapter.state()
     with pytest.raises(Diverged, match="inside of 0 `with mesh:`, where the first run was inside of 1"):
         adapter.set_state(entered, {}, "auto")

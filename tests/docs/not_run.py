@@ -7,6 +7,7 @@ from typing import Final
 _INSTALLS: Final = "an installation: tests/test_packaging.py builds the wheel and runs its command"
 _ANOTHER_TERMINAL: Final = "one rank is killed from another terminal: tests/e2e/test_just_in_time.py does so"
 _NO_SCHEDULER: Final = "needs Slurm, which is not here; the page shows the same signal by `timeout`"
+_IN_RANKS: Final = "several processes: tests/e2e/test_jax_ranks.py starts and kills such"
 _A_TPU: Final = "needs TPUs, which are not here; the page says so, and runs the example on devices of a CPU"
 _NO_DOCKER: Final = "needs Docker, which is not here; the page says so"
 _A_SYNOPSIS: Final = "names a program, layer or file of the reader's; further down the page the same commands are run"
@@ -56,7 +57,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "detrain ckpt show --rank 1 ckpt": "of an FSDP2 job: tests/e2e/test_sharded_ranks.py makes such",
     },
     "docs/reference/jax.md": {
-        "detrain launch --nproc-per-node 2 --every 50b train.py": "several processes: tests/e2e/test_jax_ranks.py starts and kills such",
+        "detrain launch --nproc-per-node 2 --every 50b train.py": _IN_RANKS,
     },
     "docs/how-to/tpu.md": {
         "detrain run --every 100b train.py": _A_TPU,

@@ -1,7 +1,7 @@
 """JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees.
 
 An array is its value, and what computations go by besides: whether its type is weak, whether it is committed to its
-device, which device that is, and how its memory is laid out. One over several devices is made of such (`spread_arrays`).
+device, which device that is, and how its memory is laid out. One over several devices is made of such: `spread_arrays`.
 What is read may be a view of its memory. JAX writes into no memory that NumPy still
 looks at, also where a computation is given it to write into (`donate_argnums`); but two that `jax.device_put` has been
 given may be one, so what is to stay as it is has to be copied.

@@ -64,7 +64,7 @@ class Processes:
 def _tell_where(ranks: Ranks) -> None:
     """Have `jax.distributed.initialize()` without arguments join the processes that the launcher has started."""
 
-    class Launched(ClusterEnv):
+    class Launched(ClusterEnv):  # type: ignore[misc]  # JAX does not say what it is
         name = "detrain"
 
         @classmethod

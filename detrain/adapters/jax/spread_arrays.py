@@ -64,7 +64,7 @@ def read(value: Any) -> Array:
 
 
 def parts(value: Any) -> list[object]:
-    """Return what such an array is made of: how it lies, its shards, where in the whole each begins (nothing, where they
+    """Return what such an array is made of: how it lies, its shards, where in the whole each begins (nothing, if they
     are still to be summed), and by the name of each device the number of its shard.
     """
     sharding = value.sharding
