@@ -1,5 +1,5 @@
-"""The ranks of a job on this machine, where PyTorch, and so torchrun, is not installed: they are started, watched, ended
-and started again. Each is told by the variables that torchrun sets which rank it is.
+"""The ranks of a job on this machine, where PyTorch, and so torchrun, is not installed: started, watched, ended and
+started again. Each is told by the variables that torchrun sets which rank it is.
 """
 
 from __future__ import annotations

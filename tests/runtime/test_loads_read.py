@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_what_functions_and_generators_lead_to() -> None:
     assert loads_of(map(ring.take, range(9)), ring, push) == ["Ring.items"]
     assert loads_of(map(closing_over(tracker), range(9)), tracker, note_loss) == ["Tracker.losses"]
     assert loads_of(drawing(tracker), tracker, note_loss) == ["Tracker.losses"]
+
+
+def test_what_an_object_of_a_library_computes_once_of_itself_is_no_change() -> None:
+    tracker = Tracker()
+    tracker.network = ipaddress.IPv4Network("10.0.0.0/8")  # type: ignore[attr-defined]
+
+    def body(made: Any) -> None:
+        assert made.network.broadcast_address
+
+    assert loads_of(Hard(tracker), tracker, body) == []
 
 
 def test_how_far_an_iterator_of_a_framework_is_its_position_says() -> None:
