@@ -66,16 +66,23 @@ def layouts_of(snapshot: Snapshot) -> dict[str, str]:
             how = ", ".join(_LETTERS[kind] + (f"({', '.join(map(str, values))})" if values else "") for kind, *values in placements)
             found[f"{name}.shard"] = f"{shape} by {how} over {'x'.join(map(str, size))}"
         elif node.kind == _SPREAD_OF_JAX:
-            shape, starts = (_plain(node.items[place], nodes) for place in (1, 6))
+            shape, starts = _plain(node.items[1], nodes), _starts(node, nodes)
             found |= {f"{name}.shard.{number}": f"{shape} from {start}" for number, start in enumerate(starts)}
     return found
+
+
+def _starts(node: Node, nodes: list[Node]) -> list[list[int]]:
+    """Return where in an array over several devices each of its shards begins; nothing for one that is to be summed."""
+    shape, shards, starts = (_plain(node.items[place], nodes) for place in (1, 5, 6))
+    axes = len(shape)
+    return [] if starts is None else [starts[axes * number : axes * (number + 1)] for number in range(len(shards))]
 
 
 def _joined(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array | None:
     """Return an array as a whole, of the first of each of its shards that lie at one place; None where some are of
     other processes, or not stored.
     """
-    shape, shards, starts = (_plain(node.items[place], nodes) for place in (1, 5, 6))
+    shape, shards, starts = _plain(node.items[1], nodes), _plain(node.items[5], nodes), _starts(node, nodes)
     parts = [values_of(each, nodes, arrays) if isinstance(each, Node) else None for each in shards]
     if len(starts) != len(parts):  # they are still to be summed
         return None

@@ -154,7 +154,8 @@ class _Description:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             return f"key {jax.random.key_impl(value)} {_Description._array(value._base_array)}"
         sharding = f"{type(value.sharding).__name__} {value.sharding}"
-        form = f"{value.aval} {value.aval.sharding} {value.weak_type} {value.committed} {sharding}"
+        typed = jax.typeof(value).sharding if isinstance(value.sharding, jax.NamedSharding) else ""  # else as it was traced
+        form = f"{value.aval} {typed} {value.weak_type} {value.committed} {sharding}"
         own = {name: held for name, held in vars(value).items() if name != "addressable_shards"}
         if value.is_deleted():
             return f"deleted {form}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.array import ArrayImpl
 from jax._src.sharding_impls import GSPMDSharding
 from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -176,6 +178,7 @@ def weak_types_and_arrays_that_are_not_committed(names: Any) -> Step:
         weak = jax.jit(lambda value: value * 2)(put(jnp.full((8,), 1.0), mesh, "a"))
         names.weak, names.strong = weak, put(jnp.ones(8, jnp.float32), mesh, "a")
         names.free = jax.jit(lambda: jnp.ones(3) * turn)()
+        names.loose = ArrayImpl(weak.aval, weak.sharding, weak._arrays, committed=False, _skip_checks=True)
         names.out = (names.weak * jnp.bfloat16(1), names.strong * jnp.bfloat16(1), names.free + 1)
 
     return step
@@ -238,6 +241,18 @@ def halved(value: Any) -> Any:
 
 def scaled(rate: float, value: Any) -> Any:
     return value * rate + jax.lax.psum(value, "i")
+
+
+@case()
+def an_array_that_an_object_of_a_library_holds(names: Any) -> Step:
+    mesh = mesh_of(8)
+    names.held = eqx.filter_jit(functools.partial(jnp.multiply, put(np.arange(8.0, dtype=np.float32), mesh, "a")))
+    names.value = None
+
+    def step(names: Any, turn: int) -> None:
+        names.value = names.held(turn)
+
+    return step
 
 
 @case()

@@ -75,7 +75,7 @@ def parts(value: Any) -> list[object]:
     }
     known: dict[tuple[Any, ...], int] = {}
     shards: list[Any] = []
-    starts: list[list[int]] = []
+    starts: list[int] = []
     numbers: dict[str, int] = {}
     are_replicas = len({tuple(each) for each in places.values()}) < len(places)
     for shard in value._arrays:
@@ -85,12 +85,12 @@ def parts(value: Any) -> list[object]:
         if key not in known:
             known[key] = len(shards)
             shards.append(shard)
-            starts.append(start)
+            starts += start
         numbers[settings.name_of(device)] = known[key]
     return [
         *form(value),
         shards,
-        starts if is_whole else [],
+        starts if is_whole else None,
         numbers,
         {name: each for name, each in vars(value).items() if name != _OF_JAX},
     ]
