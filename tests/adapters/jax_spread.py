@@ -247,10 +247,12 @@ def scaled(rate: float, value: Any) -> Any:
 def an_array_that_an_object_of_a_library_holds(names: Any) -> Step:
     mesh = mesh_of(8)
     names.held = eqx.filter_jit(functools.partial(jnp.multiply, put(np.arange(8.0, dtype=np.float32), mesh, "a")))
+    weights = put(np.arange(8.0, dtype=np.float32), mesh, "a")
+    names.ahead = jax.jit(lambda rows: rows * weights).lower(jnp.ones(8)).compile()
     names.value = None
 
     def step(names: Any, turn: int) -> None:
-        names.value = names.held(turn)
+        names.value = names.held(turn), names.ahead(jnp.ones(8) * turn)
 
     return step
 

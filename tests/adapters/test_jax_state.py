@@ -12,6 +12,7 @@ jax = pytest.importorskip("jax")
 
 from detrain.python.inspect.object_graph import WITH_VARIABLES  # noqa: E402
 from tests.adapters import jax_spread, jax_trainings, jax_values  # noqa: E402, F401
+from tests.adapters.cut_world import packed  # noqa: E402
 from tests.adapters.jax_resume import CASES, World, jax_put_back, run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,6 +56,16 @@ def test_an_object_with_arrays_that_no_checkpoint_holds_is_needed(world: World) 
     names["state"] = jax_values.OfLibrary(jax.numpy.ones(3))
 
     assert [WITH_VARIABLES in loss for loss in world.encode(names, baseline).not_captured] == [True]
+
+
+def test_an_array_that_is_as_it_was_stays_the_object_that_it_is(world: World) -> None:
+    mesh = jax.make_mesh((8,), ("i",))
+    names = {"one": jax.numpy.arange(8.0), "spread": jax.device_put(jax.numpy.arange(8.0), jax.NamedSharding(mesh, jax.P("i")))}
+    before, baseline = dict(names), world.baseline(names)
+
+    assert world.restore(packed(world.encode(names, baseline)), names, baseline) == []
+
+    assert [name for name in names if names[name] is not before[name]] == []
 
 
 def first_difference(one: list[str], other: list[str]) -> str | None:
