@@ -152,7 +152,8 @@ class _Description:
     @staticmethod
     def _array(value: Any) -> str:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return f"key {jax.random.key_impl(value)} {_Description._array(value._base_array)}"
+            content = "deleted" if value.is_deleted() else [np.asarray(each.data) for each in value._base_array.addressable_shards]
+            return f"key {jax.random.key_impl(value)} {value.shape} {value.sharding} {value.committed} {content}"
         sharding = f"{type(value.sharding).__name__} {value.sharding}"
         typed = jax.typeof(value).sharding if isinstance(value.sharding, jax.NamedSharding) else ""  # else as it was traced
         form = f"{value.aval} {typed} {value.weak_type} {value.committed} {sharding}"

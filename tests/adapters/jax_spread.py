@@ -120,15 +120,22 @@ def arrays_that_are_donated_and_deleted(names: Any) -> Step:
     mesh = mesh_of(4, 2)
     names.params = {"w": put(np.arange(8.0, dtype=np.float32), mesh, "a"), "large": put(np.zeros(LARGE, np.float32), mesh, "a")}
     names.before = names.gone = None
+    names.keys, names.used = [put(jax.random.split(jax.random.key(0), 8), mesh, "a"), jax.random.key(1)], []
 
     @functools.partial(jax.jit, donate_argnums=0)
     def train(params: Any) -> Any:
         return jax.tree.map(lambda each: each * 1.5 + 1, params)
 
+    @functools.partial(jax.jit, donate_argnums=0)
+    def drawn(key: Any) -> Any:
+        return jax.random.clone(key)
+
     def step(names: Any, turn: int) -> None:
         names.before = None if turn == 1 else names.params  # at the cut, and behind it, deleted
         names.params = train(names.params)
         if turn == 2:
+            names.used = names.keys
+            names.keys = [drawn(key) for key in names.keys]
             names.gone = put(np.ones((8, 2)), mesh, "a")
             names.gone.delete()
 
