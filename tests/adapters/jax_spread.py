@@ -160,6 +160,19 @@ def large_arrays_that_stay_and_arrays_that_are_one(names: Any) -> Step:
 
 
 @case()
+def large_keys_and_large_arrays_over_one_device_that_stay(names: Any) -> Step:
+    mesh, one = mesh_of(8), Mesh(jax.devices()[2:3], ("one",))
+    names.keys = put(jax.random.split(jax.random.key(0), 8 * LARGE), mesh, "a")
+    names.one = jax.jit(lambda value: value + 1)(put(np.ones(LARGE, np.float32), one))
+    names.out = None
+
+    def step(names: Any, turn: int) -> None:
+        names.out = names.one * turn, jax.vmap(jax.random.bits)(names.keys[:8])
+
+    return step
+
+
+@case()
 def memories_layouts_and_wide_numbers(names: Any) -> Step:
     mesh, first = mesh_of(4, 2), SingleDeviceSharding(jax.devices()[1])
     names.held = []

@@ -7,6 +7,8 @@ asked.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +22,8 @@ from detrain.base.digest import Array, digest_array
 KIND: Final = "jax.spread"
 _OF_JAX: Final = "addressable_shards"
 """What JAX notes on an array."""
+_others: Final[dict[int, tuple[Callable[[], Any], Any]]] = {}
+"""By the number of an array: what leads to it, and another object of its memory."""
 _shardings: Final[dict[Any, Any]] = {}
 """One of each that are equal: how many there are is JAX's affair, and no state."""
 
@@ -39,8 +43,26 @@ def of_keys(value: Any) -> Any:
     axes = [*base.sharding.spec.partitions]
     while axes and axes[-1] is None:
         axes.pop()
-    known = form(base)
-    return made([base.sharding.update(spec=base.sharding.spec.update(axes)), *known[1:]], base._arrays)
+    sharding = base.sharding.update(spec=base.sharding.spec.update(axes))
+    return _another(base, lambda: made([sharding, *form(base)[1:]], base._arrays))
+
+
+def _another(value: Any, make: Callable[[], Any]) -> Any:
+    """Return another object of an array's memory, the same each time: who notes it finds it as long as the array."""
+    number = id(value)
+    known, other = _others.get(number, (lambda: None, None))
+    if known() is not value:
+        other = make()
+        _others[number] = weakref.ref(value, lambda _: _others.pop(number, None)), other
+    return other
+
+
+def _alone(shard: Any, device: Any) -> Any:
+    """Return a shard as an array of one device: what is computed over a mesh of one is its own shard."""
+    if not is_spread(shard):
+        return shard
+    sharding: Any = SingleDeviceSharding(device, memory_kind=shard.sharding.memory_kind)
+    return _another(shard, lambda: made([sharding, *form(shard)[1:]], [shard]))
 
 
 def content(value: Any) -> Array:
@@ -80,7 +102,7 @@ def parts(value: Any) -> list[object]:
     are_replicas = len({tuple(each) for each in places.values()}) < len(places)
     for shard in value._arrays:
         (device,) = shard.sharding.device_set
-        start = places[device]
+        start, shard = places[device], _alone(shard, device)
         key = (*start, digest_array(read(shard)) if are_replicas else "")
         if key not in known:
             known[key] = len(shards)
