@@ -34,16 +34,13 @@ def is_spread(value: Any) -> bool:
 
 
 def of_keys(value: Any) -> Any:
-    """Return what keys are made of. Over several devices, it says how it lies with or without the axes at the end that
-    are whole: which, what JAX has compiled before decides, and no program sees.
+    """Return what keys are made of. Over several devices, that says of its last axis, which the keys have not, that it
+    is whole, or nothing: which of both, what JAX has compiled before decides, and no program sees.
     """
     base = value._base_array
     if not is_spread(base) or type(base.sharding) is not NamedSharding or base.is_deleted():
         return base
-    axes = [*base.sharding.spec.partitions]
-    while axes and axes[-1] is None:
-        axes.pop()
-    sharding = base.sharding.update(spec=base.sharding.spec.update(axes))
+    sharding = base.sharding.update(spec=value.sharding.spec)
     return _another(base, lambda: made([sharding, *form(base)[1:]], base._arrays))
 
 
@@ -100,9 +97,9 @@ def parts(value: Any) -> list[object]:
     starts: list[int] = []
     numbers: dict[str, int] = {}
     are_replicas = len({tuple(each) for each in places.values()}) < len(places)
-    for shard in value._arrays:
-        (device,) = shard.sharding.device_set
-        start, shard = places[device], _alone(shard, device)
+    for each in value._arrays:
+        (device,) = each.sharding.device_set
+        start, shard = places[device], _alone(each, device)
         key = (*start, digest_array(read(shard)) if are_replicas else "")
         if key not in known:
             known[key] = len(shards)
