@@ -45,14 +45,16 @@ def test_killed_at_random_batches_a_job_of_jax_ends_as_if_never_killed(
     kills = [*([{draw.randrange(world): one}] if seed else []), dict.fromkeys(range(world), everyone)]
     every = draw.choice(["1b", "2b", "3b"])
 
-    whole = run(jax_server, tmp_path / "whole", world, [], "--every", every, PROGRAM)
     killed = run(jax_server, tmp_path / "killed", world, kills, "--every", every, PROGRAM)
+    plain = said(bare(jax_server, tmp_path / "bare", world))
 
-    assert [each[-1] for each in said(whole)] == [each[-1] for each in said(killed)], (every, kills)
-    assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
-    assert all("resuming" in each.err for each in killed[:1])
-    assert "not captured" not in "".join(each.err for each in (*whole, *killed))
-    assert said(bare(jax_server, tmp_path / "bare", world)) == said(whole)
+    assert [each[-1] for each in said(killed)] == [each[-1] for each in plain], (every, kills)
+    assert "resuming" in killed[0].err
+    assert "not captured" not in "".join(each.err for each in killed)
+    if seed:  # the fast lane has no third job
+        whole = run(jax_server, tmp_path / "whole", world, [], "--every", every, PROGRAM)
+        assert said(whole) == plain
+        assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
 
 
 NUMBERED = """
