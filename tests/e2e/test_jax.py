@@ -90,9 +90,11 @@ SPREAD = """
 import os, signal
 import jax, jax.numpy as jnp, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", int(os.environ["DEVICES"]))
-sizes = tuple(map(int, os.environ["MESH"].split(",")))
-mesh = jax.make_mesh(sizes, ("data", "model")[:len(sizes)], axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
-params = jax.device_put(jnp.ones(16), jax.NamedSharding(mesh, jax.P("data")))
+sizes = tuple(map(int, os.environ["MESH"].split(","))) if os.environ["MESH"] else ()
+params = jnp.ones(16)
+if sizes:
+    mesh = jax.make_mesh(sizes, ("data", "model")[:len(sizes)], axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
+    params = jax.device_put(params, jax.NamedSharding(mesh, jax.P("data")))
 for epoch in range(4):
     for batch in range(4):
         if os.environ.get("DIE_AT") == f"{epoch} {batch}":
@@ -111,6 +113,8 @@ def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Serv
     other, fewer = (jax_server.detrain(*command, cwd=tmp_path, DEVICES=n, MESH=mesh) for n, mesh in (("8", "4,2"), ("4", "4")))
     forced = jax_server.detrain("run", "--allow-environment", *command[1:], cwd=tmp_path, DEVICES="4", MESH="4")
     same = jax_server.detrain(*command, cwd=tmp_path, DEVICES="8", MESH="8")
+    alone = [jax_server.detrain("run", "--ckpt", "alone", *command[1:], cwd=tmp_path, DEVICES="8", MESH="", DIE_AT="1 1")]
+    alone += [jax_server.detrain("run", "--ckpt", "alone", *command[1:], cwd=tmp_path, DEVICES="8", MESH="8")]
 
     assert other.status == fewer.status == errors.EnvironmentChanged.exit_code
     assert "jax meshes was 'data: 8 of cpu:0-7', is 'data: 4, model: 2 of cpu:0-7'" in other.err
@@ -119,6 +123,7 @@ def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Serv
     assert forced.status == errors.FrameworkUnsupported.exit_code
     assert "a mesh (data: 8) of the checkpoint lies over 8 devices, of which cpu:4, cpu:5, cpu:6, cpu:7 are not here" in forced.err
     assert same.status == 0
+    assert "jax meshes was 'none', is 'data: 8 of cpu:0-7'" in alone[1].err
     assert same.last_line() == jax_server.bare("program.py", cwd=tmp_path, DEVICES="8", MESH="8").last_line()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import jax
 from jax._src import distributed
 from jax._src.clusters import ClusterEnv
+from jax._src.xla_bridge import backends_are_initialized
 
 from detrain.adapters.api import Settings
 from detrain.base.config import Ranks
@@ -30,8 +31,7 @@ class Processes:
 
     def check(self) -> None:
         """Raise FrameworkUnsupported where the processes of the program are not those that were started together."""
-        state, ranks = distributed.global_state, self._ranks
-        world, rank = state.num_processes or 1, state.process_id
+        ranks, (rank, world) = self._ranks, _number()
         if world == 1:
             return
         if ranks is None:
@@ -55,11 +55,18 @@ class Processes:
 
     def environment(self) -> dict[str, str]:
         """Return what decides about sums over processes."""
-        world = distributed.global_state.num_processes or 1
+        _rank, world = _number()
         if world == 1:
             return {}
         collectives: Any = jax.config.values.get("jax_cpu_collectives_implementation")
         return {"jax processes": f"{world}, over {collectives} on CPUs"}
+
+
+def _number() -> tuple[int, int]:
+    """Return the number of this process, and of how many: as the program said, or as a pod of TPUs does by itself."""
+    state = distributed.global_state
+    is_pod = backends_are_initialized() and jax.process_count() > 1
+    return (jax.process_index(), jax.process_count()) if is_pod else (state.process_id, state.num_processes or 1)
 
 
 def _tell_where(ranks: Ranks) -> None:

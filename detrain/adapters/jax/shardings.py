@@ -17,6 +17,7 @@ from jax._src.lib import xla_client
 from jax._src.mesh import AbstractDevice
 from jax._src.partition_spec import UnconstrainedSingleton
 from jax._src.sharding_impls import GSPMDSharding
+from jax._src.xla_bridge import backends_are_initialized
 from jax.experimental.layout import Format, Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -188,8 +189,8 @@ def _context(mesh: Mesh) -> list[Any]:
 
 
 def in_use() -> str:
-    """Return, in words, the meshes of several devices that the program has."""
-    if jax.device_count() == 1:
+    """Return, in words, the meshes of several devices that the program has; empty where there is but one device."""
+    if not backends_are_initialized() or jax.device_count() == 1:  # a program may import JAX, and not use it
         return ""
     gc.collect()
-    return "; ".join(sorted({described(each) for each in gc.get_objects() if type(each) is Mesh and each.size > 1}))
+    return "; ".join(sorted({described(each) for each in gc.get_objects() if type(each) is Mesh and each.size > 1})) or "none"
