@@ -15,18 +15,18 @@ from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, Result
 from tests.e2e.test_ranks import assert_equal_states, run
 
-PROGRAM = ROOT / "tests" / "programs" / "ranks" / "jax_spread.py"
+PROGRAMS = ROOT / "tests" / "programs" / "ranks"
 BATCHES = 15
 
 
-def bare(server: Server, folder: Path, world: int) -> list[Result]:
+def bare(server: Server, folder: Path, program: Path, world: int) -> list[Result]:
     """Run the program with nothing of detrain: JAX finds the processes by the variables of Open MPI."""
     folder.mkdir()
     with socket.create_server(("", 0)) as free:
         port = str(free.getsockname()[1])
     each = {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": str(world), "JAX_COORDINATOR_PORT": port}
     ranks = [{**each, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)} for rank in range(world)]
-    return server.job(PROGRAM, cwd=folder, ranks=ranks, is_bare=True)
+    return server.job(program, cwd=folder, ranks=ranks, is_bare=True)
 
 
 def said(results: list[Result]) -> list[list[str]]:
@@ -35,24 +35,31 @@ def said(results: list[Result]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "world"), [(0, 2), pytest.param(1, 2, marks=pytest.mark.slow), pytest.param(2, 3, marks=pytest.mark.slow)]
+    ("name", "seed", "world"),
+    [
+        ("jax_spread", 0, 2),
+        pytest.param("jax_spread", 1, 2, marks=pytest.mark.slow),
+        pytest.param("jax_spread", 2, 3, marks=pytest.mark.slow),
+        pytest.param("jax_pmap", 3, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_at_random_batches_a_job_of_jax_ends_as_if_never_killed(
-    seed: int, world: int, jax_server: Server, tmp_path: Path
+    name: str, seed: int, world: int, jax_server: Server, tmp_path: Path
 ) -> None:
+    program = PROGRAMS / f"{name}.py"
     draw = random.Random(seed)
     one, everyone = sorted(draw.sample(range(2, BATCHES), 2))
     kills = [*([{draw.randrange(world): one}] if seed else []), dict.fromkeys(range(world), everyone)]
     every = draw.choice(["1b", "2b", "3b"])
 
-    killed = run(jax_server, tmp_path / "killed", world, kills, "--every", every, PROGRAM)
-    plain = said(bare(jax_server, tmp_path / "bare", world))
+    killed = run(jax_server, tmp_path / "killed", world, kills, "--every", every, program)
+    plain = said(bare(jax_server, tmp_path / "bare", program, world))
 
     assert [each[-1] for each in said(killed)] == [each[-1] for each in plain], (every, kills)
     assert "resuming" in killed[0].err
     assert "not captured" not in "".join(each.err for each in killed)
     if seed:  # the fast lane has no third job
-        whole = run(jax_server, tmp_path / "whole", world, [], "--every", every, PROGRAM)
+        whole = run(jax_server, tmp_path / "whole", world, [], "--every", every, program)
         assert said(whole) == plain
         assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
 
