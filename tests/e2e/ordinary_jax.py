@@ -269,17 +269,8 @@ def text(row: Mapping[str, object]) -> str:
         loop = ["for epoch in range(4):", *indented([*inner, _AFTER[row["after"]]])]  # type: ignore[index]
     first = "import torch\ntorch.manual_seed(0)\n" if row["data"] == "torch" else ""  # a framework before JAX, and one behind it
     made = made if is_nnx else optimizer + made
-    return (
-        first
-        + PRELUDE
-        + (_DEVICES if row["devices"] else "")
-        + model
-        + made
-        + before
-        + "best = (9e9, None)\n"
-        + "\n".join(loop)
-        + "\nshow(weights())\n"
-    )
+    devices = _DEVICES if row["devices"] else ""
+    return first + PRELUDE + devices + model + made + before + "best = (9e9, None)\n" + "\n".join(loop) + "\nshow(weights())\n"
 
 
 def _scan(library: str) -> str:
