@@ -29,6 +29,8 @@ class Ranks(msgspec.Struct, frozen=True):
     world: int
     job: str = ""
     """A number that no other start of the job has."""
+    port: int = 0
+    """Of rank 0's machine, free as the job started: where a framework may have its processes meet."""
 
     @classmethod
     def of_environment(cls) -> Ranks | None:

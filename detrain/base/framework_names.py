@@ -187,8 +187,11 @@ JAX: Final = FrameworkNames(
         *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
     ),
     open_again=("jax.example_libraries",),
-    packages=("jax", "jaxlib", "flax", "optax", "equinox"),
-    settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
+    packages=("jax", "jaxlib", "libtpu", "flax", "optax", "equinox"),
+    settings=(
+        *("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64", "NVIDIA_TF32_OVERRIDE"),
+        *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE"),
+    ),
     options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
 )
 

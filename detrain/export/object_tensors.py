@@ -30,6 +30,8 @@ _SPREAD: Final = "torch.spread"
 """The kind of a tensor that is spread over the processes of a job: its shard, mesh, layout, …, gradient at 4, and at 7
 gradients that are still to be reduced.
 """
+_SPREAD_OF_JAX: Final = "jax.spread"
+"""That of an array over several devices: how it lies, its shape, dtype, two flags, its shards, where each begins, …"""
 _LETTERS: Final = {"Shard": "S", "_StridedShard": "SS", "Replicate": "R", "Partial": "P"}
 
 
@@ -40,8 +42,13 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
     Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
     """
     found = dict(snapshot.tensors)
+    joined: set[int] = set()
+    """The shards of arrays that are there as a whole."""
     for name, number, node, nodes in _named(snapshot):
-        if is_tensor(node):
+        if node.kind == _SPREAD_OF_JAX and (whole := _joined(node, nodes, snapshot.arrays)) is not None:
+            found[name] = whole
+            joined.update(item[0] for item in nodes[node.items[5][0]].items)
+        elif is_tensor(node) and number not in joined:
             values = values_of(node, nodes, snapshot.arrays)
             if values is not None:
                 found[name if name not in found else f"{name} {number}"] = values
@@ -58,12 +65,47 @@ def layouts_of(snapshot: Snapshot) -> dict[str, str]:
             size = np.shape(_plain(nodes[mesh].items[1], nodes))
             how = ", ".join(_LETTERS[kind] + (f"({', '.join(map(str, values))})" if values else "") for kind, *values in placements)
             found[f"{name}.shard"] = f"{shape} by {how} over {'x'.join(map(str, size))}"
+        elif node.kind == _SPREAD_OF_JAX:
+            shape, starts = _plain(node.items[1], nodes), _starts(node, nodes)
+            found |= {f"{name}.shard.{number}": f"{shape} from {start}" for number, start in enumerate(starts)}
     return found
 
 
+def _starts(node: Node, nodes: list[Node]) -> list[list[int]]:
+    """Return where in an array over several devices each of its shards begins; nothing for one that is to be summed."""
+    shape, shards, starts = (_plain(node.items[place], nodes) for place in (1, 5, 6))
+    axes = len(shape)
+    return [] if starts is None else [starts[axes * number : axes * (number + 1)] for number in range(len(shards))]
+
+
+def _joined(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array | None:
+    """Return an array as a whole, of the first of each of its shards that lie at one place; None where some are of
+    other processes, or not stored.
+    """
+    shape, shards, starts = _plain(node.items[1], nodes), _plain(node.items[5], nodes), _starts(node, nodes)
+    parts = [values_of(each, nodes, arrays) if isinstance(each, Node) else None for each in shards]
+    if len(starts) != len(parts):  # they are still to be summed
+        return None
+    whole: Array | None = None
+    missing = int(np.prod(shape))
+    done: set[tuple[int, ...]] = set()
+    for start, part in zip(starts, parts, strict=True):
+        if part is None:
+            return None
+        if tuple(start) not in done:
+            done.add(tuple(start))
+            whole = np.empty(shape, part.dtype) if whole is None else whole
+            whole[tuple(slice(at, at + size) for at, size in zip(start, part.shape, strict=True))] = part
+            missing -= part.size
+    return whole if missing == 0 else None
+
+
 def _plain(item: Item, nodes: list[Node]) -> Any:
-    """Return what lists of lists hold."""
-    return [_plain(each, nodes) for each in nodes[item[0]].items] if is_reference(item) else item
+    """Return what lists of lists hold, tensors as their nodes."""
+    if not is_reference(item):
+        return item
+    node = nodes[item[0]]
+    return node if is_tensor(node) else [_plain(each, nodes) for each in node.items]
 
 
 def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
@@ -132,6 +174,8 @@ def _parts(node: Node, name: str) -> Iterator[tuple[Item, str]]:
         yield from ((item, f"{name}.grad") for item in node.items[2:])
     elif kind == _SPREAD:
         yield from ((node.items[place], f"{name}.{part}") for place, part in ((0, "shard"), (4, "grad"), (7, "unreduced")))
+    elif kind == _SPREAD_OF_JAX:
+        yield node.items[5], f"{name}.shard"
     elif kind == _KEYS:
         yield node.items[1], name
     elif kind in ("inside", "annotated"):

@@ -8,6 +8,7 @@ earlier start has left, whoever was killed when, and no clock is read but to giv
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ class CommonStart(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the checkpoint to go on from; empty where the run starts anew."""
     job: str
     """A number that no other start of the job has."""
+    port: int
+    """Free on rank 0's machine."""
 
 
 class Agreement:
@@ -76,7 +79,9 @@ class Agreement:
             _write(self._offer(0), offer(self._token, self._token))
             offers = [self._wait(self._offer(rank), Offer, self._is_answer, f"rank {rank}") for rank in range(self._world)]
             run, name = choose(offers)
-            decision = CommonStart(tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token)
+            decision = CommonStart(
+                tokens=tuple(each.token for each in offers), run=run, name=name, job=self._token, port=_free_port()
+            )
             _write(self._decision(), decision)
             return decision
         answered = ""
@@ -89,7 +94,7 @@ class Agreement:
                 answered = question.token
             return self._token in found.tokens
 
-        nothing = CommonStart(tokens=(), run=0, name="", job="")
+        nothing = CommonStart(tokens=(), run=0, name="", job="", port=0)
         return self._wait(self._decision(), CommonStart, is_mine, "rank 0", nothing)
 
     def _is_answer(self, found: Offer) -> bool:
@@ -116,6 +121,11 @@ class Agreement:
 
     def _decision(self) -> Path:
         return self._folder / ".decision"
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

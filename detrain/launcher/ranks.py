@@ -97,7 +97,7 @@ def where_ranks_go_on(
         return _chosen(offers, fresh=options.fresh)
 
     decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
-    ranks = msgspec.structs.replace(ranks, job=decision.job)
+    ranks = msgspec.structs.replace(ranks, job=decision.job, port=decision.port)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
     kept = {station.path for choice in good[at : at + 1] for station in choice.stations}

@@ -27,7 +27,7 @@ _OF_TIME: Final = frozenset(
     }
 )
 """What they keep of when they were drawn last: it is another in each run, or now and then."""
-_ONLY_VALUES: Final = ("torch.device", "torch.Size")
+_ONLY_VALUES: Final = ("torch.device", "torch.Size", "jax.sharding", "jax.placed")
 """Kinds of things of which it says nothing which places share one."""
 
 
@@ -140,6 +140,7 @@ class _PairWalk:
     """Walks two graphs of Python objects at once. Numbers of nodes say nothing; which places share one does."""
 
     def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Node], other_nodes: list[Node]) -> None:
+        self._states = one, other
         self._arrays = one.arrays, other.arrays
         self._nodes = nodes, other_nodes
         self._pairs: dict[int, int] = {}
@@ -154,9 +155,9 @@ class _PairWalk:
             one, two, path = waiting.pop()
             if is_reference(one) and is_reference(two):
                 nodes = self._nodes[0][one[0]], self._nodes[1][two[0]]
-                if nodes[0].kind in _ONLY_VALUES and nodes[0] == nodes[1]:
-                    continue
-                if self._pairs.setdefault(one[0], two[0]) != two[0]:
+                if nodes[0].kind in _ONLY_VALUES and nodes[0].kind == nodes[1].kind:
+                    yield from self._values(*nodes, path)
+                elif self._pairs.setdefault(one[0], two[0]) != two[0]:
                     yield path
                 elif one[0] not in self._seen:
                     self._seen.add(one[0])
@@ -172,6 +173,15 @@ class _PairWalk:
                     yield path
             elif _bits(one) != _bits(two):
                 yield path
+
+    def _values(self, one: Node, two: Node, path: str) -> Iterator[str]:
+        """Yield the paths at which two values differ, whichever places share what they are made of."""
+        alone = _PairWalk(*self._states, *self._nodes)
+        parts = alone._parts(one, two)
+        for item, other, step in [] if parts is None else parts:
+            yield from alone.differences(item, other, f"{path}{step}")
+        if parts is None:
+            yield path
 
     def _parts(self, one: Node, two: Node) -> list[tuple[Any, Any, str]] | None:
         """Return the items that have to be equal for two nodes to be, each with its step of the path; None if they are

@@ -101,6 +101,10 @@ def describe(names: Mapping[str, object]) -> list[str]:
     return list(_Description().lines(dict(names), ""))
 
 
+_SHOWN = (
+    *("PyTreeDef", "CpuDevice", "Device", "SingleDeviceSharding", "NamedSharding", "GSPMDSharding", "Mesh", "AbstractMesh"),
+    *("PartitionSpec", "Layout", "Format", "ShapeDtypeStruct"),
+)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.dtype, range, slice)
 
 
@@ -139,7 +143,7 @@ class _Description:
         else:
             own = dict(getattr(value, "__dict__", {}))
             own |= {name: getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)}
-            shown = repr(value) if type(value).__name__ in ("PyTreeDef", "CpuDevice", "Device", "SingleDeviceSharding") else ""
+            shown = repr(value) if type(value).__name__ in _SHOWN else ""
             yield f"{path} {type(value).__module__}.{type(value).__qualname__} {shown}"
             if type(value).__module__.partition(".")[0] not in ("jax", "jaxlib", "detrain"):
                 for name, item in own.items():
@@ -148,8 +152,13 @@ class _Description:
     @staticmethod
     def _array(value: Any) -> str:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return f"key {jax.random.key_impl(value)} {np.asarray(jax.random.key_data(value)).tolist()}"
+            content = "deleted" if value.is_deleted() else [np.asarray(each.data) for each in value._base_array.addressable_shards]
+            return f"key {jax.random.key_impl(value)} {value.shape} {value.sharding} {value.committed} {content}"
+        sharding = f"{type(value.sharding).__name__} {value.sharding}"
+        typed = jax.typeof(value).sharding if isinstance(value.sharding, jax.NamedSharding) else ""  # else as it was traced
+        form = f"{value.aval} {typed} {value.weak_type} {value.committed} {sharding}"
+        own = {name: held for name, held in vars(value).items() if name != "addressable_shards"}
         if value.is_deleted():
-            return f"deleted {value.dtype} {value.shape}"
-        form = (str(value.dtype), value.shape, value.weak_type, value.committed, str(value.sharding))
-        return f"{form} {np.asarray(value).tobytes().hex()}"
+            return f"deleted {form}"
+        shards = {str(each.device): np.asarray(each.data).tobytes().hex() for each in value.addressable_shards}
+        return f"{form} {value.format} {own} {shards}"

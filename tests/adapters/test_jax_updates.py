@@ -10,6 +10,7 @@ import inspect
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -116,6 +117,63 @@ def test_loops_of_jax_hand_on_what_their_body_does(seen: list[int]) -> None:
     epoch = jax.jit(lambda weights, rows: jax.lax.scan(body, weights, rows)[0])
     repeated(epoch)
     assert len(seen) == 7
+
+
+def test_an_update_in_a_map_outside_of_compiled_functions_is_one(seen: list[int]) -> None:
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.shard_map(by_optimizer, mesh=mesh, in_specs=(jax.P(), jax.P("i")), out_specs=jax.P(), check_vma=False)
+    weights = jax.device_put(jnp.ones(4), jax.NamedSharding(mesh, jax.P()))
+    for _ in range(3):
+        weights = spread(weights, ROWS)
+    assert len(seen) == 3
+    for _ in range(3):
+        jax.vmap(by_optimizer, in_axes=(0, None))(jnp.ones((2, 4)), ROWS)
+    assert len(seen) == 6
+    jax.eval_shape(by_optimizer, jnp.ones(4), ROWS)
+    assert len(seen) == 6
+
+
+def test_each_call_of_a_function_of_pmap_is_an_update_and_its_trace_is_known(seen: list[int]) -> None:
+    rate = [0.5]
+
+    def trained() -> tuple[Jax, Callable[..., Any]]:
+        def step(weights: Any, rows: Any, is_twice: bool) -> Any:
+            weights = by_optimizer(weights, rows)
+            return rate[0] * weights * (2 if is_twice else 1)
+
+        return Jax(Settings(seed=0, threads=1, on_update=seen.append), Streams()), jax.pmap(step, static_broadcasted_argnums=2)
+
+    first, compiled = trained()
+    weights = jnp.ones((8, 4))
+    assert compiled.lower(weights, ROWS[:, None], False).compile() is not None
+    for turn in range(4):
+        weights = compiled(weights, ROWS[:, None], turn % 2 == 0)
+    assert len(seen) == 4
+    state = first.state()
+    for value in (0.5, 0.25):
+        rate[0] = value
+        again, compiled = trained()
+        again.set_state(state, {}, "auto")
+        with pytest.raises(Diverged, match="is not what the first run had traced") if value == 0.25 else nullcontext():
+            compiled(weights, ROWS[:, None], True)
+
+
+def test_a_mesh_that_the_loop_has_set_is_set_again(seen: list[int]) -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    with jax.set_mesh(mesh):
+        adapter = Jax(Settings(seed=0, threads=1), Streams())
+        state = adapter.state()
+    plain = adapter.state()
+    assert jax.sharding.get_mesh().empty
+    adapter.set_state(state, {}, "auto")
+    assert jax.sharding.get_mesh() is mesh
+    adapter.set_state(plain, {}, "auto")
+    assert jax.sharding.get_mesh().empty
+    with pytest.warns(DeprecationWarning, match="set_mesh"), mesh:
+        entered = adapter.state()
+    with pytest.raises(Diverged, match="inside of 0 `with mesh:`, where the first run was inside of 1"):
+        adapter.set_state(entered, {}, "auto")
+    assert seen == []
 
 
 def test_a_compiled_function_is_used_as_jaxs_own(seen: list[int]) -> None:

@@ -7,6 +7,8 @@ from typing import Final
 _INSTALLS: Final = "an installation: tests/test_packaging.py builds the wheel and runs its command"
 _ANOTHER_TERMINAL: Final = "one rank is killed from another terminal: tests/e2e/test_just_in_time.py does so"
 _NO_SCHEDULER: Final = "needs Slurm, which is not here; the page shows the same signal by `timeout`"
+_IN_RANKS: Final = "several processes: tests/e2e/test_jax_ranks.py starts and kills such"
+_A_TPU: Final = "needs TPUs, which are not here; the page says so, and runs the example on devices of a CPU"
 _NO_DOCKER: Final = "needs Docker, which is not here; the page says so"
 _A_SYNOPSIS: Final = "names a program, layer or file of the reader's; further down the page the same commands are run"
 _THE_TESTS: Final = "the tests themselves"
@@ -53,6 +55,13 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "detrain launch --nproc-per-node 3 --max-restarts 4 examples/digits/torch_ddp_train.py --epochs 4": _ANOTHER_TERMINAL,
         "detrain status": _ANOTHER_TERMINAL,
         "detrain ckpt show --rank 1 ckpt": "of an FSDP2 job: tests/e2e/test_sharded_ranks.py makes such",
+    },
+    "docs/reference/jax.md": {
+        "detrain launch --nproc-per-node 2 --every 50b train.py": _IN_RANKS,
+    },
+    "docs/how-to/tpu.md": {
+        "detrain run --every 100b train.py": _A_TPU,
+        "RANK=0 WORLD_SIZE=4 MASTER_ADDR=host0 MASTER_PORT=29500 detrain run --every 100b --ckpt /shared/ckpt train.py": _A_TPU,
     },
     "docs/reference/messages.md": {
         "detrain explain in-use": "tests/test_first_contact.py calls it for all errors",

@@ -1,4 +1,4 @@
-"""Ordinary JAX programs: the common ways to load, to train and to keep keys, in pairs.
+"""Ordinary JAX programs: the common ways to load, to train, to keep keys and to use two devices, in pairs.
 
 Their data have 46 rows in batches of 10, so 4 batches, or 5 with the rest; they train for 4 epochs.
 """
@@ -46,8 +46,22 @@ TABLE: Final[dict[str, list[object]]] = {
     "key": ["split", "fold_in", "raw"],
     "optimizer": ["adam", "schedule", "multi_steps", "ema"],
     "after": [None, "validate", "best", "draw"],
+    "devices": [None, "whole", "parts"],
     "every": ["1", "2b", "3b"],
 }
+_DEVICES: Final = """\
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("both",), axis_types=(AxisType.Auto,))
+def placed(tree, axis=0, is_whole=False):
+    def put(leaf):
+        spec = [None] * axis + ["both"]
+        is_split = not is_whole and jnp.ndim(leaf) > axis and jnp.shape(leaf)[axis] % 2 == 0
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*spec if is_split else ())))
+    return jax.tree.map(lambda leaf: put(leaf) if hasattr(leaf, "dtype") else leaf, tree)
+
+"""
+"""The batches are split over two devices; parameters and moments are whole on each, or split, too."""
 _OPTIMIZERS: Final = {
     "adam": "optax.adam(0.01)",
     "schedule": "optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.cosine_decay_schedule(0.02, 30)))",
@@ -204,6 +218,8 @@ def text(row: Mapping[str, object]) -> str:
         made += f"optimizer = nnx.Optimizer(model, {_OPTIMIZERS[str(row['optimizer'])]}, wrt=nnx.Param)\n"
         made += "predict = lambda rows: nnx.view(model, deterministic=True, use_running_average=True)(rows)\n"
         made += "weights = lambda: nnx.state((model, optimizer))\n"
+        if row["devices"]:
+            made += f"nnx.update((model, optimizer), placed(weights(), is_whole={row['devices'] == 'whole'}))\n"
         call = ["loss = step(model, optimizer, a, b)"]
     else:
         model = _MODELS[library] + {"hand": _HAND, "equinox": _EQUINOX}.get(library, _STEP)
@@ -216,9 +232,12 @@ def text(row: Mapping[str, object]) -> str:
         key = "jax.random.PRNGKey(5)" if row["key"] == "raw" else "jax.random.key(5)"
         made += f"key = {key}\npredict = lambda rows: forward(params, rows, jax.random.key(0))\n"
         made += f"weights = lambda: ({kept}, state)\n"
+        if row["devices"]:
+            made += f"params, state = placed((params, state), is_whole={row['devices'] == 'whole'})\n"
         split = "sub = jax.random.fold_in(key, turns)" if row["key"] == "fold_in" else "key, sub = jax.random.split(key)"
         call = [split, "params, state, loss = step(params, state, sub, a, b)"]
     before, at_start, over, load = _DATA[str(row["data"])]
+    load += "\na, b = placed((a, b))" if row["devices"] else ""
     if step == "scan":
         made += _scan(library)
         body = [
@@ -226,7 +245,8 @@ def text(row: Mapping[str, object]) -> str:
             "order = rng.permutation(46)[:40].reshape(4, 10)",
             "starts.append(turns + 1)",
             "die()",
-            "params, state, losses = train_epoch(params, state, sub, x[order], y[order])",
+            "a, b = placed((x[order], y[order]), axis=1)" if row["devices"] else "a, b = x[order], y[order]",
+            "params, state, losses = train_epoch(params, state, sub, a, b)",
             "total = float(losses.sum())",
         ]
         loop = ["for epoch in range(4):", *indented([*body, "print(epoch, total)", _AFTER[row["after"]]])]  # type: ignore[index]
@@ -249,7 +269,8 @@ def text(row: Mapping[str, object]) -> str:
         loop = ["for epoch in range(4):", *indented([*inner, _AFTER[row["after"]]])]  # type: ignore[index]
     first = "import torch\ntorch.manual_seed(0)\n" if row["data"] == "torch" else ""  # a framework before JAX, and one behind it
     made = made if is_nnx else optimizer + made
-    return first + PRELUDE + model + made + before + "best = (9e9, None)\n" + "\n".join(loop) + "\nshow(weights())\n"
+    devices = _DEVICES if row["devices"] else ""
+    return first + PRELUDE + devices + model + made + before + "best = (9e9, None)\n" + "\n".join(loop) + "\nshow(weights())\n"
 
 
 def _scan(library: str) -> str:

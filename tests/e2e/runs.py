@@ -122,7 +122,8 @@ def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:
 
 def environment(**changes: str) -> dict[str, str]:
     """The environment of the runs."""
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("DETRAIN", "CKPT_DIR", "PYTHONHASHSEED"))}
+    own = ("DETRAIN", "CKPT_DIR", "PYTHONHASHSEED", "JAX_NUM_CPU_DEVICES")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(own)}
     return {**plain, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", **changes}
 
 

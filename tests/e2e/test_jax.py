@@ -6,6 +6,7 @@ A process is what is killed, and what JAX is set up for, so each case takes some
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,37 @@ import pytest
 from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
-from tests.e2e.runs import detrain
+from tests.e2e.runs import EXAMPLES, detrain
 from tests.programs_marks import JAX
 
-FAST = "digits_mlp"
-"""The program that the fast lane tries."""
+FAST = ("digits_mlp", "spread_shard_map")
+"""The programs that the fast lane tries."""
 
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(path, id=path.stem, marks=[] if path.stem == FAST else [pytest.mark.slow]) for path in sorted(JAX.glob("*.py"))],
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.fast if path.stem in FAST else pytest.mark.slow])
+        for path in sorted(JAX.glob("*.py"))
+    ],
 )
 def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, jax_server: Server, tmp_path: Path) -> None:
     every = ("1b", "2b", "3b")[len(program.stem) % 3]
     _whole, killed = assert_ends_as_if_never_killed(jax_server, program, tmp_path, every, program.name)
 
     assert "resuming" in killed.err
+
+
+@pytest.mark.slow
+def test_the_example_over_eight_devices_killed_and_run_again_ends_as_if_never_killed(jax_server: Server, tmp_path: Path) -> None:
+    example = (EXAMPLES / "digits" / "jax_train.py", "--epochs", 2, "--devices", 8)
+    for kill in (58, 71, None):
+        trial = json.dumps({"states": f"{tmp_path}/states", "kill_at": kill})
+        done = jax_server.detrain("run", "--every", "10b", *example, cwd=tmp_path, DETRAIN_TRIAL=trial)
+        assert done.status == (0 if kill is None else -9), done.err
+
+    assert "resuming jax_train at 1:" in done.err
+    assert done.last_line() == jax_server.bare(*example, cwd=tmp_path).last_line()
 
 
 LOOP = """
@@ -49,17 +65,10 @@ for epoch in range(3):
 print(params)
 """
 REFUSED = {
-    "pmap": ("", "jax.pmap(lambda value: value * 2)(jnp.ones((1, 4)))", "uses `jax.pmap`"),
-    "several devices": (
-        "from jax.sharding import PartitionSpec as P\njax.config.update('jax_num_cpu_devices', 2)\n"
-        "mesh = jax.make_mesh((2,), ('rows',))\nplaced = jax.device_put(np.ones((4, 4)), jax.NamedSharding(mesh, P('rows')))",
-        "placed = placed + 1",
-        "an array of the program is spread over 2 devices",
-    ),
     "several processes": (
         "from jax._src import distributed\ndistributed.global_state.num_processes = 2",
         "",
-        "trains in 2 processes",
+        "trains in 2 processes (jax.distributed) that no launcher has told of",
     ),
 }
 
@@ -75,6 +84,47 @@ def test_what_no_checkpoint_holds_is_refused(name: str, jax_server: Server, tmp_
     assert message in done.err
     assert "--bare" in done.err
     assert not list(tmp_path.glob("ckpt/*.h5"))
+
+
+SPREAD = """
+import os, signal
+import jax, jax.numpy as jnp, numpy as np, optax
+jax.config.update("jax_num_cpu_devices", int(os.environ["DEVICES"]))
+sizes = tuple(map(int, os.environ["MESH"].split(","))) if os.environ["MESH"] else ()
+params = jnp.ones(16)
+if sizes:
+    mesh = jax.make_mesh(sizes, ("data", "model")[:len(sizes)], axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
+    params = jax.device_put(params, jax.NamedSharding(mesh, jax.P("data")))
+for epoch in range(4):
+    for batch in range(4):
+        if os.environ.get("DIE_AT") == f"{epoch} {batch}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        rows = np.random.normal(size=(8, 16)).astype("float32")
+        params = params - 0.1 * jax.grad(lambda params: ((rows @ params) ** 2).mean())(params)
+print(params, params.sharding)
+"""
+
+
+def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SPREAD)
+    command = ("run", "--every", "2b", "program.py")
+    assert jax_server.detrain(*command, cwd=tmp_path, DEVICES="8", MESH="8", DIE_AT="2 1").status == -9
+
+    other, fewer = (jax_server.detrain(*command, cwd=tmp_path, DEVICES=n, MESH=mesh) for n, mesh in (("8", "4,2"), ("4", "4")))
+    forced = jax_server.detrain("run", "--allow-environment", *command[1:], cwd=tmp_path, DEVICES="4", MESH="4")
+    same = jax_server.detrain(*command, cwd=tmp_path, DEVICES="8", MESH="8")
+    alone = [jax_server.detrain("run", "--ckpt", "alone", *command[1:], cwd=tmp_path, DEVICES="8", MESH="", DIE_AT="1 1")]
+    alone += [jax_server.detrain("run", "--ckpt", "alone", *command[1:], cwd=tmp_path, DEVICES="8", MESH="8")]
+
+    assert other.status == fewer.status == errors.EnvironmentChanged.exit_code
+    assert "jax meshes was 'data: 8 of cpu:0-7', is 'data: 4, model: 2 of cpu:0-7'" in other.err
+    assert "jax devices was '8 of cpu cpu', is '4 of cpu cpu'" in fewer.err
+    assert "resume where it is the same" in other.err
+    assert forced.status == errors.FrameworkUnsupported.exit_code
+    assert "a mesh (data: 8) of the checkpoint lies over 8 devices, of which cpu:4, cpu:5, cpu:6, cpu:7 are not here" in forced.err
+    assert same.status == 0
+    assert "jax meshes was 'none', is 'data: 8 of cpu:0-7'" in alone[1].err
+    assert same.last_line() == jax_server.bare("program.py", cwd=tmp_path, DEVICES="8", MESH="8").last_line()
 
 
 @pytest.mark.fast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from detrain.base.config import OUTLIVING, Ranks, ended_by_nccl
 from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
 from detrain.cli import launch
-from detrain.cli.launch import _split
+from detrain.cli.launch import _numbers, _split
+from detrain.launcher import own_ranks
 from detrain.launcher.agreement import Agreement, CommonStart, Offer
 from detrain.launcher.ranks import _chosen
 
@@ -168,3 +170,44 @@ def test_just_in_time_checkpoints_over_nccl_are_refused_where_they_could_not_be_
 
     with pytest.raises(FrameworkUnsupported, match=r"PyTorch ends a rank whose peer has died.*ERROR_HANDLING is 1"):
         Parts.meet(parts)
+
+
+# Where PyTorch is not installed.
+
+_RANK = """
+import os, pathlib, signal, sys, time
+rank, folder = os.environ["RANK"], pathlib.Path(sys.argv[1])
+starts = len(list(folder.glob(f"{rank}-*")))
+(folder / f"{rank}-{starts}").write_text(" ".join(os.environ[name] for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")))
+if rank == "1" and starts < int(sys.argv[2]):
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60 if starts < int(sys.argv[2]) else 0)
+"""
+
+
+@pytest.mark.parametrize(("failures", "restarts", "status"), [(0, 0, 0), (1, 1, 0), (2, 1, 128 + 9)])
+def test_ranks_are_told_apart_ended_together_and_started_again(failures: int, restarts: int, status: int, tmp_path: Path) -> None:
+    assert own_ranks.run([sys.executable, "-c", _RANK, str(tmp_path), str(failures)], 3, restarts) == status
+
+    said = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert [name for name in sorted(said) if name.startswith("1-")] == [f"1-{start}" for start in range(restarts + 1)]
+    assert said["1-0"] == "1 3 127.0.0.1"
+    assert status or {name[0] for name in said} == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("--standalone --nproc-per-node 4", (4, 0)),
+        ("--nproc_per_node=2 --max-restarts 3", (2, 3)),
+        ("--standalone", None),
+        ("--nnodes 2 --nproc-per-node 2", None),
+        ("--nproc-per-node gpu", None),
+    ],
+)
+def test_without_torchrun_only_numbers_of_processes_and_starts_are_known(words: str, numbers: tuple[int, int] | None) -> None:
+    if numbers is None:
+        with pytest.raises(UsageError, match="torchrun, is not installed"):
+            _numbers(words.split())
+    else:
+        assert _numbers(words.split()) == numbers

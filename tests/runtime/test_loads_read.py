@@ -43,6 +43,20 @@ class Ring:
         return int(self.items[at % 3])
 
 
+class OfLibrary:
+    """Stands for a class of a library."""
+
+    def __init__(self) -> None:
+        self.shape = (2, 4)
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+OfLibrary.__module__ = "json"
+
+
 def drawing(tracker: Tracker) -> Iterator[int]:
     for _ in range(9):
         yield int(tracker.losses.argmax())
@@ -118,6 +132,16 @@ def test_what_functions_and_generators_lead_to() -> None:
     assert loads_of(map(ring.take, range(9)), ring, push) == ["Ring.items"]
     assert loads_of(map(closing_over(tracker), range(9)), tracker, note_loss) == ["Tracker.losses"]
     assert loads_of(drawing(tracker), tracker, note_loss) == ["Tracker.losses"]
+
+
+def test_what_an_object_of_a_library_computes_once_of_itself_is_no_change() -> None:
+    tracker = Tracker()
+    tracker.mesh = OfLibrary()  # type: ignore[attr-defined]
+
+    def body(made: Any) -> None:
+        assert made.mesh.size == 8
+
+    assert loads_of(Hard(tracker), tracker, body) == []
 
 
 def test_how_far_an_iterator_of_a_framework_is_its_position_says() -> None:

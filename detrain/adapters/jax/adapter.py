@@ -6,19 +6,19 @@ and objects, which the codec goes through. JAX has no random streams of its own:
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import jax
-from jax._src import distributed
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
+from detrain.adapters.jax import shardings
 from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.processes import Processes
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -39,12 +39,12 @@ class Jax(Adapter):
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
         self.rules = JaxRules()
+        self._processes = Processes(settings)
+        self._meshes: str | None = None
         self._updates = JaxUpdates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
         self._control = EagerControl(self._fail, trace_digest)
-        self.leaves = JaxLeaves(self._updates, self._fail)
-        if settings.probes is not None:
-            jax.pmap = self._refusing(jax.pmap)
+        self.leaves = JaxLeaves(self._updates)
         for module in _OPTIMIZERS:
             if hasattr(sys.modules.get(module), "apply_updates"):  # one that is importing JAX itself has none yet
                 self.on_import(module)
@@ -62,6 +62,7 @@ class Jax(Adapter):
             "traces": self._traces.state(),
             "control": self._control.state(),
             "modules": flags.count_of_modules(),
+            "meshes": shardings.contexts(),
         }
         return json.dumps(state, sort_keys=True).encode()
 
@@ -72,45 +73,28 @@ class Jax(Adapter):
         self._traces.expect(was["traces"])
         self._control.expect(was.get("control", {}))  # checkpoints of earlier versions have none
         flags.set_count_of_modules(was["modules"])
+        if "meshes" in was:  # checkpoints of earlier versions have none
+            shardings.set_contexts(was["meshes"])
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about bits, besides versions."""
-        return flags.environment()
+        """Return what decides about bits, besides versions: devices, and the meshes that there were before the first
+        loop.
+        """
+        meshes = {"jax meshes": self._meshes} if self._meshes else {}
+        return flags.environment() | self._processes.environment() | meshes
 
     def begin_phase(self) -> None:
-        """Refuse a run over several processes. Raises FrameworkUnsupported."""
-        count = distributed.global_state.num_processes or 1
-        if count > 1:
-            self._fail(
-                FrameworkUnsupported(
-                    f"the program trains in {count} processes (jax.distributed), whose checkpoints do not belong together yet",
-                    "train in one process, or run it with --bare: deterministic settings, no checkpoints",
-                )
-            )
+        """Note which meshes there are. Raises FrameworkUnsupported for processes that do not belong together."""
+        if self._meshes is None:
+            self._meshes = shardings.in_use()
+        try:
+            self._processes.check()
+        except FrameworkUnsupported as error:
+            self._fail(error)
 
     def flush(self) -> None:
         """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""
         jax.effects_barrier()
-
-    def _refusing(self, pmap: Any) -> Any:
-        """Return what stands for `jax.pmap`: libraries make such functions, and call none of them."""
-
-        @functools.wraps(pmap)
-        def refusing(fun: Any, *args: Any, **options: Any) -> Any:
-            made = pmap(fun, *args, **options)
-
-            @functools.wraps(made)
-            def call(*_args: Any, **_named: Any) -> NoReturn:
-                self._fail(
-                    FrameworkUnsupported(
-                        "the program uses `jax.pmap`, whose arrays over several devices no checkpoint holds yet",
-                        "train on one device with `jax.jit`, or run it with --bare: deterministic settings, no checkpoints",
-                    )
-                )
-
-            return call
-
-        return refusing
 
     def _fail(self, error: Exception) -> NoReturn:
         """End the process with an error, which the program must not catch; raise it where no program runs."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import jax
 from jax._src.interpreters import partial_eval
+from jax._src.mesh import get_concrete_mesh
 
 from detrain.adapters.jax.jitted import Jitted
 from detrain.adapters.jax.marks import calls
@@ -31,7 +32,7 @@ class EagerControl:
     def __init__(self, fail: Callable[[Exception], object], digest: Callable[[Any], str]) -> None:
         self._fail, self._digest = fail, digest
         self._traced: weakref.WeakKeyDictionary[Any, tuple[str, dict[Any, str]]] = weakref.WeakKeyDictionary()
-        """By function: its key, and the digests of its traces by their arguments."""
+        """By function: its key, and the digests of its traces by their arguments and the mesh that is set."""
         self._made: dict[str, int] = {}
         """How many functions there were of each key: one that is made anew for each call has no trace that lasts."""
         self._expected: Found = {}
@@ -55,7 +56,7 @@ class EagerControl:
         """Return the traces that may be used again."""
         found = {key: dict(traces) for key, traces in self._expected.items()}
         for key, traces in list(self._traced.values()):
-            found.setdefault(key, {}).update({str(avals): digest for avals, digest in traces.items()})
+            found.setdefault(key, {}).update({_shown(place): digest for place, digest in traces.items()})
         return {key: traces for key, traces in found.items() if self._made.get(key, 1) == 1}
 
     def expect(self, was: Mapping[str, Mapping[str, str]]) -> None:
@@ -69,10 +70,11 @@ class EagerControl:
             known = self._traced[fun] = key, {}
             self._made[key] = self._made.get(key, 0) + 1
         key, traces = known
-        if avals in traces:
+        place = avals, get_concrete_mesh()
+        if place in traces:
             return
-        digest = traces[avals] = self._digest(jaxpr)
-        if self._expected.get(key, {}).get(str(avals), digest) != digest:
+        digest = traces[place] = self._digest(jaxpr)
+        if self._expected.get(key, {}).get(_shown(place), digest) != digest:
             self._fail(
                 Diverged(
                     f"the body {key.partition(_OWN)[0]} is not what the first run had traced: Python values that it reads "
@@ -80,6 +82,12 @@ class EagerControl:
                     "hand them over as arguments (in the carry), or start anew with --fresh",
                 )
             )
+
+
+def _shown(place: tuple[Any, Any]) -> str:
+    """Return the types of arguments, and the mesh that is set, in words."""
+    avals, mesh = place
+    return str(avals) if mesh.empty else f"{avals} {mesh}"
 
 
 def _key(fun: Any, debug_info: Any) -> str:

@@ -1,7 +1,7 @@
-"""Functions that JAX compiles: what `jax.jit` returns, with a count of the calls that update weights.
+"""Functions that JAX compiles: what `jax.jit` and `jax.pmap` return, with a count of the calls that update weights.
 
-JAX calls a compiled function from C, where nothing can be seen. So `jax.jit` is replaced before the program imports
-anything else: what it returns calls JAX's own object, and knows from the trace whether the function updates weights.
+JAX calls a compiled function from C, where nothing can be seen. So both are replaced before the program imports
+anything else: what they return calls JAX's own object, and knows from the trace whether the function updates weights.
 """
 
 from __future__ import annotations
@@ -14,29 +14,37 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import jax
+import numpy as np
 
 from detrain.adapters.jax.marks import NOTHING, Marked, calls, hand_on
 
-KIND: Final = "jax.jit"
-_original: Final[Any] = jax.jit
+_COMPILERS: Final[dict[str, Any]] = {"jax.jit": jax.jit, "jax.pmap": jax.pmap}
+"""What compiles, by the kind of the functions that it returns."""
+_STATIC_OF_PMAP: Final = "static_broadcasted_argnums"
 
 
 class Jitted(Marked):
-    """A function that `jax.jit` has compiled. All else than a call is JAX's own object."""
+    """A function that `jax.jit` or `jax.pmap` has compiled. All else than a call is JAX's own object."""
 
     told: Callable[[Jitted, tuple[Any, ...]], None] = staticmethod(lambda _jitted, _arguments: None)
     """Hears of each call that may update weights, with the arguments."""
     numbered: Callable[[Any, str], str] = staticmethod(lambda _function, key: key)
     """Gives a function a key, if it has none."""
 
-    def __init__(self, compiled: Any, options: dict[str, Any], key: str = "") -> None:
+    def __init__(self, kind: str, compiled: Any, options: dict[str, Any], key: str = "") -> None:
         functools.update_wrapper(self, compiled)
+        vars(self).pop("lower", None)  # that of `jax.pmap`, of which nothing would be seen
         self.__wrapped__ = compiled.__wrapped__  # the function itself, as with JAX's object
-        self.compiled, self.options = compiled, options
-        self.key = Jitted.numbered(compiled._fun, key)
-        self.mark = self._known = _mark_of(compiled._fun)
+        self.kind, self.compiled, self.options = kind, compiled, options
+        self.function = getattr(compiled, "_fun", compiled.__wrapped__)
+        self.statics: list[object] = []
+        """The static arguments of the call that goes on, of `jax.pmap`."""
+        self.key = Jitted.numbered(self.function, key)
+        self.mark = self._known = _mark_of(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.options.get(_STATIC_OF_PMAP):
+            self.statics = [args[number] for number in np.atleast_1d(self.options[_STATIC_OF_PMAP]) if number < len(args)]
         going_on = calls()
         going_on.append(self)
         try:
@@ -45,7 +53,7 @@ class Jitted(Marked):
             going_on.pop()
         if self.mark != self._known:
             self._known = self.mark
-            _keep(self.compiled._fun, self.mark)
+            _keep(self.function, self.mark)
         if self.mark and not hand_on(self):
             Jitted.told(self, args)
         return result
@@ -53,7 +61,7 @@ class Jitted(Marked):
     @property
     def number(self) -> int:
         """The number of the function: another object of the same function does the same."""
-        return id(self.compiled._fun)
+        return id(self.function)
 
     def __getattr__(self, name: str) -> Any:
         if name == "compiled":  # of an object that was made without `__init__`
@@ -67,7 +75,7 @@ class Jitted(Marked):
         return repr(self.compiled)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _jit_again, (self.compiled._fun, self.options)
+        return _compiled_again, (self.kind, self.function, self.options)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace and lower the function, as JAX does."""
@@ -106,37 +114,44 @@ def _keep(function: Any, mark: int) -> None:
         _marks[function] = mark
 
 
-def _jit_again(function: Any, options: dict[str, Any]) -> Jitted:
-    return Jitted(_original(function, **options), options)
+def _compiled_again(kind: str, function: Any, options: dict[str, Any], key: str = "") -> Jitted:
+    return Jitted(kind, _COMPILERS[kind](function, **options), options, key)
 
 
-@functools.wraps(_original)
+@functools.wraps(jax.jit)
 def jit(*args: Any, **options: Any) -> Any:
     """Stand for `jax.jit`: also where it returns a decorator, as it is given no function."""
-    made = _original(*args, **options)
+    made = _COMPILERS["jax.jit"](*args, **options)
     if not hasattr(made, "_jit_info"):
         return lambda function: jit(function, **options)
-    return Jitted(made, options)
+    return Jitted("jax.jit", made, options)
+
+
+@functools.wraps(jax.pmap)
+def pmap(fun: Any, *args: Any, **options: Any) -> Any:
+    """Stand for `jax.pmap`, which may be given the name of its axis by place."""
+    options = ({"axis_name": args[0]} if args else {}) | options
+    return Jitted("jax.pmap", _COMPILERS["jax.pmap"](fun, **options), options)
 
 
 def parts(value: object) -> tuple[str, list[object]] | None:
     """Return the kind of a compiled function and what it is made of; None for anything else."""
-    if type(value) is not Jitted or not hasattr(value.compiled, "_fun"):
+    if type(value) is not Jitted or "function" not in vars(value):
         return None
-    return KIND, [value.compiled._fun, value.options, value.key]
+    return value.kind, [value.function, value.options, value.key]
 
 
-def remake(inside: list[Any], current: object) -> object | None:
-    """Return a function compiled from another with these options: `current` if it is that."""
-    function, options, key = inside
-    if function is None:
+def remake(kind: str, inside: list[Any], current: object) -> object | None:
+    """Return a function compiled from another with these options: `current` if it is that; None for other kinds."""
+    if kind not in _COMPILERS or inside[0] is None:
         return None
-    if type(current) is Jitted and current.compiled._fun is function and current.options == options:
+    function, options, _key = inside
+    if type(current) is Jitted and current.kind == kind and current.function is function and current.options == options:
         return current
-    return Jitted(_original(function, **options), options, key)
+    return _compiled_again(kind, *inside)
 
 
 def install(told: Callable[[Jitted, tuple[Any, ...]], None]) -> None:
-    """Have `jax.jit` return objects that tell of calls that may update weights."""
+    """Have `jax.jit` and `jax.pmap` return objects that tell of calls that may update weights."""
     Jitted.told = staticmethod(told)
-    jax.jit = jit
+    jax.jit, jax.pmap = jit, pmap

@@ -1,15 +1,17 @@
 """JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees.
 
 An array is its value, and what computations go by besides: whether its type is weak, whether it is committed to its
-device, and which device that is. What is read may be a view of its memory. JAX writes into no memory that NumPy still
-looks at, also where a computation is given it to write into (`donate_argnums`); but two that `jax.device_put` has been
-given may be one, so what is to stay as it is has to be copied.
+device, which device that is, and how its memory is laid out. One over several devices is made of such: `spread_arrays`.
+
+What is read may be a view of its memory. JAX writes into no memory that NumPy still looks at, also where a computation
+is given it to write into (`donate_argnums`); but two that `jax.device_put` has been given may be one, so what is to stay
+as it is has to be copied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
 
@@ -17,9 +19,10 @@ import jax
 import numpy as np
 from jax._src.array import ArrayImpl
 from jax._src.random.prng import PRNGKeyArray
+from jax.experimental.layout import Format, Layout
 from jax.sharding import SingleDeviceSharding
 
-from detrain.adapters.jax import functions, jitted, settings
+from detrain.adapters.jax import functions, jitted, settings, shardings, spread_arrays
 from detrain.adapters.jax.functions import FunctionNames
 from detrain.adapters.jax.updates import GRADIENT_KIND, JaxUpdates
 from detrain.base.digest import Array
@@ -33,11 +36,16 @@ _KEY: Final = "jax.key"
 _DELETED: Final = "jax.deleted"
 _TREE: Final = "jax.tree"
 _DEVICE: Final = "jax.device"
-_PLACE: Final = "jax.placed"
 _STRUCT: Final = "jax.shape"
+_PLACE: Final = 3
+"""Where in the form of an array its device stands."""
 _TRACE: Final = "flax.trace"
 _TRACES: Final = "flax.nnx.tracers:TraceState"
 """Which trace an object of nnx was made in: at a cut none goes on."""
+_OF_EARLIER: Final = 3
+"""How many parts a deleted array has in checkpoints of earlier versions."""
+_WIDE: Final = 8
+"""From so many bytes an element on, JAX narrows what it is given, unless that is switched off."""
 _TREES: Final = type(jax.tree.structure(0))
 
 
@@ -46,41 +54,42 @@ class JaxLeaves:
 
     constant_type = ArrayImpl
 
-    def __init__(self, updates: JaxUpdates, fail: Callable[[Exception], object]) -> None:
-        self._updates, self._fail, self._functions = updates, fail, FunctionNames()
+    def __init__(self, updates: JaxUpdates) -> None:
+        self._updates, self._functions = updates, FunctionNames()
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an array or of keys; else None."""
+        """Return the value of an array or of keys; else None. Of an array over several processes: that of the shards
+        that this one has.
+        """
         if isinstance(value, PRNGKeyArray):
-            value = jax.random.key_data(value)
-        return self.constant(value)
+            value = value._base_array
+        if not isinstance(value, ArrayImpl) or value.is_deleted():
+            return None
+        return spread_arrays.content(value) if spread_arrays.is_spread(value) else spread_arrays.read(value)
 
     def constant(self, value: object) -> Array | None:
-        """Return the value of an array, a view of its memory where that is the host's; None for anything else, and for
-        an array whose memory a computation has taken.
+        """Return the value of an array of one device, a view of its memory where that is the host's; None for anything
+        else, and for an array whose memory a computation has taken.
         """
-        if not isinstance(value, ArrayImpl) or value.is_deleted():
-            return None
-        if len(value.sharding.device_set) > 1:
-            self._refuse(value)
-        found: Any = value._npy_value
-        if found is None:  # `np.asarray` would leave a view with the array, which keeps its memory from being donated
-            found, _is_copy = value._single_device_array_to_np_array_did_copy()
-        return np.asarray(found)
+        is_one = isinstance(value, ArrayImpl) and not value.is_deleted() and not spread_arrays.is_spread(value)
+        return spread_arrays.read(value) if is_one else None
 
     def form(self, value: object) -> list[Item] | None:
-        """Return an array's type, whether it is weak, and the device that it is at, or committed to."""
-        if not isinstance(value, ArrayImpl) or value.is_deleted():
+        """Return an array's type, whether it is weak, whether the array is committed, the device that it is at, and its
+        layout where that is not the device's own; None for what `constant` has no value of.
+        """
+        if not isinstance(value, ArrayImpl) or value.is_deleted() or spread_arrays.is_spread(value):
             return None
-        sharding: Any = value.sharding
-        place = "" if sharding.memory_kind in (None, _default_memory(value)) else f" {sharding.memory_kind}"
-        return [NAME, bool(value.weak_type), bool(value._committed), settings.name_of(next(iter(sharding.device_set))) + place]
+        (device,) = value.sharding.device_set
+        memory = value.sharding.memory_kind
+        place = settings.name_of(device) + ("" if memory in (None, device.default_memory().kind) else f" {memory}")
+        return [NAME, bool(value.weak_type), bool(value._committed), place, *_layout(value, device)]
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> Any:
         """Return an array, in memory that nobody else has."""
         if form is None or form[0] != NAME:
             return None
-        _name, is_weak, is_committed, place = form
+        _name, is_weak, is_committed, place, *layout = form
         name, _, memory = place.partition(" ")
         device = settings.device_named(name)
         if device is None:
@@ -88,9 +97,17 @@ class JaxLeaves:
                 f"there is no device {name!r} here, where an array of the checkpoint was", "resume where it is"
             )
         sharding = SingleDeviceSharding(device, **({"memory_kind": memory} if memory else {}))
-        made: Any = jax.device_put(np.array(array, copy=True, order="C"), sharding)
+        to: Any = Format(Layout(*layout), sharding) if layout else sharding
+        with jax.enable_x64(True) if array.dtype.itemsize >= _WIDE else contextlib.nullcontext():  # else it would be narrowed
+            made: Any = jax.device_put(np.array(array, copy=True, order="C"), to)
         aval = made.aval.update(weak_type=is_weak)
         return ArrayImpl(aval, made.sharding, made._arrays, committed=is_committed, _skip_checks=True)
+
+    def _placed(self, shard: Any, device: Any) -> Any:
+        """Return a copy of an array of one device, at another one of its kind."""
+        form: Any = self.form(shard)
+        form[_PLACE] = " ".join([settings.name_of(device), *form[_PLACE].split(" ")[1:]])
+        return self.make_constant(spread_arrays.read(shard), form)
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind of what is made of arrays or compiled, and its parts; None for anything else."""
@@ -98,20 +115,20 @@ class JaxLeaves:
         if cls is FunctionType:
             return self._updates.parts(value) or self._functions.parts(value)
         if isinstance(value, PRNGKeyArray):
-            return _KEY, [str(jax.random.key_impl(value)), value._base_array]
-        if cls is ArrayImpl:  # its memory is a computation's now
-            return _DELETED, [np.dtype(value.dtype), list(value.shape), self._form_of_deleted(value)]
+            return _KEY, [str(jax.random.key_impl(value)), spread_arrays.of_keys(value)]
+        if cls is ArrayImpl:
+            if not value.is_deleted():
+                return spread_arrays.KIND, spread_arrays.parts(value)
+            return _DELETED, spread_arrays.form(value)  # its memory is a computation's now
         if cls is _TREES:
             return _TREE, [value.unflatten(range(value.num_leaves))]
-        if cls is jax.ShapeDtypeStruct and value.sharding is None:
-            return _STRUCT, [list(value.shape), np.dtype(value.dtype), bool(value.weak_type)]
-        if cls is SingleDeviceSharding:
-            return _PLACE, [settings.name_of(next(iter(value.device_set))), value.memory_kind]
+        if cls is jax.ShapeDtypeStruct and value.manual_axis_type is None and not value.is_ref:
+            return _STRUCT, [list(value.shape), np.dtype(value.dtype), bool(value.weak_type), value.sharding]
         if isinstance(value, jax.Device):
             return _DEVICE, [settings.name_of(value)]
         if class_name(cls) == _TRACES and value.is_valid():
             return _TRACE, []
-        return jitted.parts(value) or self._functions.parts(value)
+        return shardings.parts(value) or jitted.parts(value) or self._functions.parts(value)
 
     def parts_of_new(self, _value: object) -> None:
         """JAX has no iterators."""
@@ -120,17 +137,15 @@ class JaxLeaves:
         """Return what `parts` described."""
         if kind == _KEY:
             return jax.random.wrap_key_data(parts[1], impl=parts[0])
+        if kind == spread_arrays.KIND:
+            return spread_arrays.remade(parts, current, self._placed)
         if kind == _DELETED:
-            gone: Any = self.make_constant(np.zeros(parts[1], parts[0]), [NAME, *parts[2]])
-            gone.delete()
-            return gone
+            return _deleted(parts)
         if kind == _TREE:
             return jax.tree.structure(parts[0])
         if kind == _STRUCT:
-            return jax.ShapeDtypeStruct(tuple(parts[0]), parts[1], weak_type=parts[2])
-        if kind == _PLACE:
-            device = settings.device_named(parts[0])
-            return None if device is None else SingleDeviceSharding(device, memory_kind=parts[1])
+            shape, dtype, is_weak, *sharding = parts  # checkpoints of earlier versions have no sharding
+            return jax.ShapeDtypeStruct(tuple(shape), dtype, weak_type=is_weak, sharding=sharding[0] if sharding else None)
         if kind == _DEVICE:
             return settings.device_named(parts[0])
         if kind == _TRACE:
@@ -140,23 +155,28 @@ class JaxLeaves:
             return self._updates.remake(parts, current)
         if kind == functions.KIND:
             return functions.find(parts[0])
-        if kind == jitted.KIND:
-            return jitted.remake(parts, current)
+        made = jitted.remake(kind, parts, current)
+        return shardings.remake(kind, parts, current) if made is None else made
+
+
+def _layout(value: Any, device: Any) -> list[Item]:
+    now = value._pjrt_layout
+    if now == device.client.get_default_layout(value.dtype, value.shape, device):
+        return []
+    found = Layout.from_pjrt_layout(now)
+    tiling: Any = found.tiling
+    return [list(found.major_to_minor), [list(each) for each in tiling], found.sub_byte_element_size_in_bits]
+
+
+def _deleted(parts: list[Any]) -> Any:
+    """Return an array that is deleted: it needs no memory for that."""
+    if len(parts) == _OF_EARLIER:
+        dtype, shape, (is_weak, is_committed, name) = parts
+        sharding: Any = SingleDeviceSharding(shardings.devices_named([name], "an array")[0])
+        parts = [sharding, shape, dtype, is_weak, is_committed]
+    if parts[0] is None:
         return None
-
-    def _form_of_deleted(self, value: Any) -> list[Item]:
-        return [bool(value.weak_type), bool(value._committed), settings.name_of(next(iter(value.sharding.device_set)))]
-
-    def _refuse(self, value: Any) -> None:
-        self._fail(
-            FrameworkUnsupported(
-                f"an array of the program is spread over {len(value.sharding.device_set)} devices, which no checkpoint holds yet",
-                "train on one device, or run it with --bare: deterministic settings, no checkpoints",
-            )
-        )
-
-
-def _default_memory(value: Any) -> str | None:
-    device = next(iter(value.sharding.device_set))
-    found: str | None = device.default_memory().kind
-    return found
+    empty = [jax.device_put(np.zeros(0, np.uint8), device) for device in parts[0]._addressable_device_assignment]
+    gone = spread_arrays.made(parts, empty)
+    gone.delete()
+    return gone

@@ -7,6 +7,7 @@ convolutions, and nothing but the process's own affinity decides about it. On a 
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 from typing import Any, Final
@@ -30,6 +31,8 @@ _FLAGS: Final = (
     "jax_allow_f16_reductions",
     "jax_disable_most_optimizations",
     "jax_default_device",
+    "jax_use_shardy_partitioner",
+    "jax_remove_size_one_mesh_axis_from_type",
 )
 
 
@@ -63,18 +66,24 @@ def environment() -> dict[str, str]:
     """Return the devices, and how many processors the process may use."""
     devices = jax.devices()
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = {"jax processors": str(count), "jax devices": ", ".join(f"{each.platform} {each.device_kind}" for each in devices)}
+    kinds = collections.Counter(f"{each.platform} {each.device_kind}" for each in devices)
+    here = ", ".join(kind if number == 1 else f"{number} of {kind}" for kind, number in kinds.items())
+    found = {"jax processors": str(count), "jax devices": here}
     version = devices[0].client.platform_version.partition("\n")[0]
     return found if devices[0].platform == "cpu" else {**found, "jax platform": version}
 
 
 def device_named(name: str) -> Any:
     """Return the device with a name, `cpu:0`; None if there is none here."""
-    platform, _, number = name.partition(":")
+    return devices_by_name(name).get(name)
+
+
+def devices_by_name(name: str) -> dict[str, Any]:
+    """Return the devices of the platform of one with a name, by their names: those of all processes."""
     try:
-        return next((each for each in jax.devices(platform) if str(each.id) == number), None)
+        return {name_of(each): each for each in jax.devices(name.partition(":")[0])}
     except RuntimeError:  # there is no such platform
-        return None
+        return {}
 
 
 def name_of(device: Any) -> str:

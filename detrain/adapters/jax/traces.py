@@ -21,11 +21,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from detrain.adapters.jax.jitted import Jitted
 from detrain.adapters.jax.marks import calls
+from detrain.adapters.jax.spread_arrays import content, is_spread
 from detrain.base.digest import digest_array, digest_bytes
 from detrain.base.errors import Diverged, FrameworkUnsupported
 from detrain.python.inspect.names import find_static, static_name
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
+_OF_PMAP: Final = "_cached_shard_map.<locals>."
 _ARGUMENTS: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 Found = dict[str, dict[str, list[str]]]
 """By function, by arguments: the digests of what was traced."""
@@ -49,10 +51,11 @@ class Traces:
         def traced(fun: Any, ji: Any, ctx_mesh: Any, dbg: Any, avals: Any, args: Any, kwargs: Any) -> Any:
             found = trace(fun, ji, ctx_mesh, dbg, avals, args, kwargs)
             function = calls()[-1] if calls() else None
-            if isinstance(function, Jitted) and function.compiled._fun is fun:
+            if isinstance(function, Jitted) and (function.function is fun or _is_of_pmap(function, fun)):
                 statics = [args[number] for number in ji.static_argnums if number < len(args)]
                 statics += [(name, kwargs[name]) for name in ji.static_argnames if name in kwargs]
-                types = [*map(str, avals), str(found.in_tree), *map(_shown, statics)]
+                statics += function.statics
+                types = [*map(str, avals), str(found.in_tree), *map(_shown, statics), *([] if ctx_mesh.empty else [str(ctx_mesh)])]
                 self._note(function, digest_bytes(" ".join(types).encode()), found.params["jaxpr"])
             return found
 
@@ -104,6 +107,11 @@ class Traces:
             known.sort()
 
 
+def _is_of_pmap(function: Jitted, traced: Any) -> bool:
+    """Return whether a function that is traced is what JAX makes of one that `jax.pmap` was given."""
+    return function.kind == "jax.pmap" and str(getattr(traced, "__qualname__", "")).startswith(_OF_PMAP)
+
+
 def trace_digest(jaxpr: Any) -> str:
     """Return a digest of what a trace does."""
     return digest_bytes("\n".join(_content(jaxpr)).encode())
@@ -125,7 +133,7 @@ def _content(closed: Any) -> Iterator[str]:
 def _constants(value: Any) -> Iterator[str]:
     if isinstance(value, ClosedJaxpr):
         # A tracer belongs to what is being transformed around it: no later call can meet it.
-        yield from (digest_array(np.asarray(_plain(each))) for each in value.consts if not isinstance(each, jax.core.Tracer))
+        yield from (digest_array(_plain(each)) for each in value.consts if not isinstance(each, jax.core.Tracer))
         yield from _constants(value.jaxpr)
     elif isinstance(value, Jaxpr):
         for equation in value.eqns:
@@ -143,4 +151,5 @@ def _constants(value: Any) -> Iterator[str]:
 
 def _plain(value: Any) -> Any:
     is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(value) if is_key else value
+    value = jax.random.key_data(value) if is_key else value
+    return content(value) if is_spread(value) else np.asarray(value)

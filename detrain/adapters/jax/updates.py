@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import jax
+from jax._src.interpreters.partial_eval import DynamicJaxprTracer
 from jax.core import Tracer
 
 from detrain.adapters.jax import jitted
@@ -61,7 +62,8 @@ class JaxUpdates:
             owner.apply_updates = apply_updates
 
     def _applied(self, weights: object) -> None:
-        if not mark(APPLIED) and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(weights)):
+        """In `jax.vmap` or `jax.shard_map` outside of compiled functions, weights are computed as Python runs."""
+        if not mark(APPLIED) and not any(isinstance(leaf, DynamicJaxprTracer) for leaf in jax.tree.leaves(weights)):
             self._tell(_EAGER)
 
     def _called(self, function: Marked, arguments: tuple[Any, ...]) -> None:

@@ -25,7 +25,7 @@ from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.graph import Node
 from detrain.python.inspect.held import Steps
 from detrain.python.inspect.names import is_library_class, is_own_class, is_user_class, type_name
-from detrain.python.inspect.object_graph import ABSENT, LOADS_TRAINED, WITH_VARIABLES, shown
+from detrain.python.inspect.object_graph import ABSENT, LOADS_TRAINED, WITH_VARIABLES, Hooks, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in
@@ -188,7 +188,7 @@ def note_inside(encoding: Encoding, value: object, path: str) -> bool:
     address = None if encoding.finds_by_place else encoding.baseline.address(value)
     if encoding.is_loader or (address is None and not encoding.finds_by_place):
         return False
-    for steps, item in state_inside(value, functools.partial(_is_state_inside, encoding)):
+    for steps, item in state_inside(value, functools.partial(_is_state_inside, encoding, encoding.hooks.unread())):
         place = f"{path}{shown_steps(steps)}"
         is_training |= callable(getattr(type(item), "zero_grad", None))
         constant = encoding.hooks.tensor(item)
@@ -226,12 +226,12 @@ def _note_other(encoding: Encoding, owner: object, address: str | None, steps: S
     encoding.name_loss(place, item, f"{type_name(item)}: an object of a library holds it since")
 
 
-def _is_state_inside(encoding: Encoding, item: object) -> bool:
+def _is_state_inside(encoding: Encoding, unread: Hooks, item: object) -> bool:
     cls = type(item)
     if cls in CONTAINERS.values():
         return False
     is_of_program = is_user_class(cls) or is_own_class(cls) or holds_state(item)
-    is_tensor = encoding.hooks.is_shared(item) or encoding.hooks.tensor(item) is not None
+    is_tensor = encoding.hooks.is_shared(item) or unread.tensor(item) is not None
     return is_of_program or is_tensor or encoding.hooks.is_generator(item)
 
 

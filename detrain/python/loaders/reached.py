@@ -91,6 +91,8 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         cls, described = type(value), describe(value)
         is_own = is_own_class(cls)
         for name, each in (own_attributes(value) or {}).items():
+            if not is_own and isinstance(getattr(cls, name, None), functools.cached_property):
+                continue  # whoever asks for it first has it computed of the others
             yield (f"{cls.__qualname__}.{name}" if is_own else place), each
         yield from ((place, each) for each in (described[1] if described is not None else ()))
         for base in cls.__mro__ if is_own else ():

@@ -16,10 +16,19 @@ _DEGREES: Final = (0, 7, 15, 31, 63)
 """Words of a state of each kind, besides the first one."""
 
 
+_drawn_by_time: Final[set[str]] = set()
+"""Who draws from it at moments that no program decides."""
+
+
+def leave_out(by: str) -> None:
+    """Take the stream for no state from here on: `by` draws from it at moments that no program decides."""
+    _drawn_by_time.add(by)
+
+
 def state() -> bytes | None:
-    """Return the state, or None where the C library is another one."""
+    """Return the state, or None where the C library is another one, or it is no state."""
     library, spare = _library()
-    if library is None:
+    if library is None or _drawn_by_time:
         return None
     address = library.initstate(1, spare, len(spare))
     content = ctypes.string_at(address, _size(address))

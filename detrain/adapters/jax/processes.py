@@ -1,0 +1,96 @@
+"""Which programs of several processes (`jax.distributed`) are exact, and where these find each other.
+
+Each process keeps the shards that it has, as its rank's part of a checkpoint, and asks no other.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import jax
+from jax._src import distributed
+from jax._src.clusters import ClusterEnv
+from jax._src.xla_bridge import backends_are_initialized
+
+from detrain.adapters.api import Settings
+from detrain.base.config import Ranks
+from detrain.base.errors import FrameworkUnsupported
+from detrain.python.process import libc_random
+
+_PARTS: Final = "the program trains over processes of JAX, of which each has shards of its own"
+
+
+class Processes:
+    """The part of the adapter that knows of other processes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._ranks, self._on_unheld = settings.ranks, settings.on_unheld
+        if settings.ranks is not None and settings.ranks.port:  # else, without checkpoints, no rank has told the others
+            _tell_where(settings.ranks)
+
+    def check(self) -> None:
+        """Raise FrameworkUnsupported where the processes of the program are not those that were started together."""
+        ranks, (rank, world) = self._ranks, _number()
+        if world == 1:
+            return
+        if ranks is None:
+            raise FrameworkUnsupported(
+                f"the program trains in {world} processes (jax.distributed) that no launcher has told of, whose checkpoints do not "
+                "belong together",
+                f"start it by `detrain launch --nproc-per-node {world}` or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+                "MASTER_PORT in each; or run it with --bare",
+            )
+        if (rank, world) != (ranks.rank, ranks.world):
+            raise FrameworkUnsupported(
+                f"the process is number {rank} of {world} for JAX, and rank {ranks.rank} of {ranks.world} for the launcher",
+                "call `jax.distributed.initialize()` without numbers, or with RANK and WORLD_SIZE; or run it with --bare",
+            )
+        libc_random.leave_out("gloo, as processes connect")
+        if self._on_unheld is not None and self._on_unheld(_PARTS):
+            raise FrameworkUnsupported(
+                f"--jit: {_PARTS}, and no other rank has those of one that dies",
+                "run it without --jit: its checkpoints (--every) are exact, each rank's part is its own",
+            )
+
+    def environment(self) -> dict[str, str]:
+        """Return what decides about sums over processes."""
+        _rank, world = _number()
+        if world == 1:
+            return {}
+        collectives: Any = jax.config.values.get("jax_cpu_collectives_implementation")
+        return {"jax processes": f"{world}, over {collectives} on CPUs"}
+
+
+def _number() -> tuple[int, int]:
+    """Return the number of this process, and of how many: as the program said, or as a pod of TPUs does by itself."""
+    state = distributed.global_state
+    is_pod = backends_are_initialized() and jax.process_count() > 1
+    return (jax.process_index(), jax.process_count()) if is_pod else (state.process_id, state.num_processes or 1)
+
+
+def _tell_where(ranks: Ranks) -> None:
+    """Have `jax.distributed.initialize()` without arguments join the processes that the launcher has started."""
+
+    class Launched(ClusterEnv):  # type: ignore[misc]  # JAX does not say what it is
+        name = "detrain"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return True
+
+        @classmethod
+        def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+            del timeout_secs
+            return f"{os.environ['MASTER_ADDR']}:{override_coordinator_port or ranks.port}"
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return ranks.world
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return ranks.rank
+
+    kinds = ClusterEnv._cluster_types
+    kinds.insert(0, kinds.pop())  # before those that look at other launchers

@@ -1,0 +1,160 @@
+"""Arrays over several devices, or over a mesh of one: their shards are arrays of one device, and leaves as any other.
+
+Each shard that this process has is kept once. Those that lie at one place of the whole (replicas) are kept once where
+they are equal, and each where they are not, as the devices have them. Nothing is gathered, and no other process is
+asked.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from jax._src import core
+from jax._src.array import ArrayImpl
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from detrain.adapters.jax import settings
+from detrain.base.digest import Array, digest_array
+
+KIND: Final = "jax.spread"
+_OF_JAX: Final = "addressable_shards"
+"""What JAX notes on an array."""
+_others: Final[dict[int, tuple[Callable[[], Any], Any]]] = {}
+"""By the number of an array: what leads to it, and another object of its memory."""
+_shardings: Final[dict[Any, Any]] = {}
+"""One of each that are equal: how many there are is JAX's affair, and no state."""
+
+
+def is_spread(value: Any) -> bool:
+    """Return whether an object is an array that is not one of a single device; also one that is deleted."""
+    return type(value) is ArrayImpl and type(value.sharding) is not SingleDeviceSharding
+
+
+def of_keys(value: Any) -> Any:
+    """Return what keys are made of. Over several devices, that says of its last axis, which the keys have not, that it
+    is whole, or nothing: which of both, what JAX has compiled before decides, and no program sees.
+    """
+    base = value._base_array
+    if not is_spread(base) or type(base.sharding) is not NamedSharding or base.is_deleted():
+        return base
+    sharding = base.sharding.update(spec=value.sharding.spec)
+    return _another(base, lambda: made([sharding, *form(base)[1:]], base._arrays))
+
+
+def _another(value: Any, make: Callable[[], Any]) -> Any:
+    """Return another object of an array's memory, the same each time: who notes it finds it as long as the array."""
+    number = id(value)
+    known, other = _others.get(number, (lambda: None, None))
+    if known() is not value:
+        other = make()
+        _others[number] = weakref.ref(value, lambda _: _others.pop(number, None)), other
+    return other
+
+
+def _alone(shard: Any, device: Any) -> Any:
+    """Return a shard as an array of one device: what is computed over a mesh of one is its own shard."""
+    if not is_spread(shard):
+        return shard
+    sharding: Any = SingleDeviceSharding(device, memory_kind=shard.sharding.memory_kind)
+    return _another(shard, lambda: made([sharding, *form(shard)[1:]], [shard]))
+
+
+def content(value: Any) -> Array:
+    """Return the values of an array; of one over several processes, of which this has a part, and of one that is still
+    to be summed over devices, those of its shards [element], one behind the other.
+    """
+    sharding = value.sharding
+    is_here = sharding.is_fully_addressable or (sharding.is_fully_replicated and value._arrays)
+    if is_here and not _unreduced(sharding):
+        return np.asarray(value)
+    shards = [read(each).reshape(-1) for each in value._arrays]
+    return np.concatenate(shards) if shards else np.zeros(0, value.dtype)
+
+
+def read(value: Any) -> Array:
+    """Return the value of an array of one device, a view of its memory where that is the host's."""
+    found: Any = value._npy_value
+    if found is None:  # `np.asarray` would leave a view with the array, which keeps its memory from being donated
+        found, _is_copy = value._single_device_array_to_np_array_did_copy()
+    return np.asarray(found)
+
+
+def parts(value: Any) -> list[object]:
+    """Return what such an array is made of: how it lies, its shards, where in the whole each begins (nothing, if they
+    are still to be summed), and by the name of each device the number of its shard.
+    """
+    sharding = value.sharding
+    is_whole = not _unreduced(sharding)
+    lies = sharding if is_whole else sharding.update(spec=sharding.spec.update(unreduced=set()))  # JAX says it of such alone
+    places = {
+        device: [each.start or 0 for each in index] for device, index in lies.addressable_devices_indices_map(value.shape).items()
+    }
+    known: dict[tuple[Any, ...], int] = {}
+    shards: list[Any] = []
+    starts: list[int] = []
+    numbers: dict[str, int] = {}
+    are_replicas = len({tuple(each) for each in places.values()}) < len(places)
+    for each in value._arrays:
+        (device,) = each.sharding.device_set
+        start, shard = places[device], _alone(each, device)
+        key = (*start, digest_array(read(shard)) if are_replicas else "")
+        if key not in known:
+            known[key] = len(shards)
+            shards.append(shard)
+            starts += start
+        numbers[settings.name_of(device)] = known[key]
+    return [
+        *form(value),
+        shards,
+        starts if is_whole else None,
+        numbers,
+        {name: each for name, each in vars(value).items() if name != _OF_JAX},
+    ]
+
+
+def _unreduced(sharding: Any) -> bool:
+    return type(sharding) is NamedSharding and bool(sharding.spec.unreduced)
+
+
+def form(value: Any) -> list[object]:
+    """Return what is known of an array beside its shards, also of one that is deleted."""
+    sharding = _shardings.setdefault(value.sharding, value.sharding)
+    return [sharding, list(value.shape), np.dtype(value.dtype), bool(value.weak_type), bool(value._committed)]
+
+
+def made(known: list[Any], shards: list[Any]) -> Any:
+    """Return an array of its shards, in the order of its sharding's devices."""
+    sharding, shape, dtype, is_weak, is_committed = known
+    aval = core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype, weak_type=is_weak), sharding)
+    return ArrayImpl(aval, sharding, shards, committed=is_committed, _skip_checks=True)
+
+
+def remade(inside: list[Any], current: Any, placed: Any) -> Any:
+    """Return the array of such parts: `current` if it is that. `placed(shard, device)` returns a copy of a shard at a
+    device.
+    """
+    *known, shards, _starts, numbers, attributes = inside
+    sharding = known[0]
+    if sharding is None or None in shards:
+        return None
+    devices = sharding._addressable_device_assignment
+    in_order = [shards[numbers[settings.name_of(device)]] for device in devices]
+    if _is_made_of(current, known, inside):
+        found = current
+    else:
+        found = made(known, [placed(shard, device) for shard, device in zip(in_order, devices, strict=True)])
+    own = vars(found)
+    for name in own.keys() - attributes.keys() - {_OF_JAX}:
+        del own[name]
+    own.update(attributes)
+    return found
+
+
+def _is_made_of(current: Any, known: list[Any], inside: list[Any]) -> bool:
+    if not is_spread(current) or current.is_deleted() or form(current) != known:
+        return False
+    now = parts(current)
+    return now[7] == inside[7] and all(one is other for one, other in zip(now[5], inside[5], strict=True))  # type: ignore[call-overload]

@@ -1,0 +1,78 @@
+"""The ranks of a job on this machine, where PyTorch, and so torchrun, is not installed: started, watched, ended and
+started again. Each is told by the variables that torchrun sets which rank it is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+from detrain.base import messages
+
+_PAUSE_S: Final = 0.1
+_GRACE_S: Final = 30.0
+"""So long ranks that are asked to end may take, as under torchrun."""
+
+
+def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
+    """Run a command in so many processes; when one fails, end the others, and start all again, so often.
+
+    Returns 0, or the exit status of the first that failed (128 + N for signal N).
+    """
+    while True:
+        status = _run_once(command, count)
+        if status == 0 or restarts == 0:
+            return status
+        restarts -= 1
+        messages.say(f"a rank has ended with {status}: all ranks start again ({restarts} more times at most)")
+
+
+def _run_once(command: Sequence[str], count: int) -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)
+    ]
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        for each in ranks:
+            each.send_signal(number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return _wait(ranks)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
+    """Wait until all have ended well, or one has failed and the others are ended."""
+    while True:
+        ended = [status for each in ranks if (status := each.poll()) is not None]
+        failed = next((status for status in ended if status), 0)
+        if failed:
+            _end(ranks)
+            return failed if failed > 0 else 128 - failed
+        if len(ended) == len(ranks):
+            return 0
+        time.sleep(_PAUSE_S)
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    until = time.monotonic() + _GRACE_S
+    for each in ranks:
+        each.terminate()
+    for each in ranks:
+        try:
+            each.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
