@@ -4,8 +4,8 @@ An array is its value, and what computations go by besides: whether its type is 
 device, which device that is, and how its memory is laid out. One over several devices is made of such: `spread_arrays`.
 
 What is read may be a view of its memory. JAX writes into no memory that NumPy still looks at, also where a computation
-is given it to write into (`donate_argnums`); but two that `jax.device_put` has been given may be one, so what is to stay
-as it is has to be copied.
+is given it to write into (`donate_argnums`); but two that `jax.device_put` has been given may be one, so what is to
+stay as it is has to be copied.
 """
 
 from __future__ import annotations
