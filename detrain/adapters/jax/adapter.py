@@ -18,7 +18,9 @@ from jax._src import distributed
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax.eager_control import EagerControl
+from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -43,6 +45,11 @@ class Jax(Adapter):
         self._traces, self._watched = Traces(self._fail), set[str]()
         self._control = EagerControl(self._fail, trace_digest)
         self.leaves = JaxLeaves(self._updates, self._fail)
+        self.names = NamedArrays()
+        if settings.experiment is not None:
+            instruments = JaxInstruments(settings.experiment)
+            self._updates.on_gradient = instruments.losses.note
+            settings.experiment.attach(instruments)
         if settings.probes is not None:
             jax.pmap = self._refusing(jax.pmap)
         for module in _OPTIMIZERS:

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import jax
 
-from detrain.adapters.jax.marks import NOTHING, Marked, calls, hand_on
+from detrain.adapters.jax.marks import NOTHING, Marked, calling, calls, hand_on
 
 KIND: Final = "jax.jit"
-_original: Final[Any] = jax.jit
+plain_jit: Final[Any] = jax.jit
+"""JAX's own."""
 
 
 class Jitted(Marked):
@@ -82,12 +83,8 @@ class Jitted(Marked):
         return self._traced(self.compiled.eval_shape, args, kwargs)
 
     def _traced(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        going_on = calls()
-        going_on.append(self)
-        try:
+        with calling(self):
             return method(*args, **kwargs)
-        finally:
-            going_on.pop()
 
 
 _marks: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
@@ -107,13 +104,13 @@ def _keep(function: Any, mark: int) -> None:
 
 
 def _jit_again(function: Any, options: dict[str, Any]) -> Jitted:
-    return Jitted(_original(function, **options), options)
+    return Jitted(plain_jit(function, **options), options)
 
 
-@functools.wraps(_original)
+@functools.wraps(plain_jit)
 def jit(*args: Any, **options: Any) -> Any:
     """Stand for `jax.jit`: also where it returns a decorator, as it is given no function."""
-    made = _original(*args, **options)
+    made = plain_jit(*args, **options)
     if not hasattr(made, "_jit_info"):
         return lambda function: jit(function, **options)
     return Jitted(made, options)
@@ -133,7 +130,7 @@ def remake(inside: list[Any], current: object) -> object | None:
         return None
     if type(current) is Jitted and current.compiled._fun is function and current.options == options:
         return current
-    return Jitted(_original(function, **options), options, key)
+    return Jitted(plain_jit(function, **options), options, key)
 
 
 def install(told: Callable[[Jitted, tuple[Any, ...]], None]) -> None:

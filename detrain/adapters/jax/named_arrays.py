@@ -1,0 +1,100 @@
+"""The arrays that the program's names lead to: `params.conv1.w`, `opt_state.1.0.mu.conv1.w`, the same in every run.
+
+Arrays are replaced and never changed, so each look finds others. Names of the outermost frame come first, in the order
+in which its code has them, functions last; the first name that leads to an array is its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+from jax._src.random.prng import PRNGKeyArray
+
+from detrain.adapters.jax.jitted import Jitted
+from detrain.base.digest import Array
+from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.held import walk
+from detrain.python.inspect.named import inside, namespaces
+
+_DEEPEST: Final = 16
+_BEHIND_PYTHON: Final = 4
+"""How far from a name arrays are looked for; of these steps, so many may lead through objects and functions, which are
+no trees of JAX's."""
+_WHOLE: Final = (bool, bytes, complex, float, int, str, type(None), np.ndarray, np.generic, np.dtype, type, ModuleType)
+"""What nothing further is looked for in."""
+_OPTIMIZERS: Final = ("optax", "flax.nnx.training.optimizer")
+"""Modules whose objects hold what an optimizer keeps."""
+
+
+class _Met(NamedTuple):
+    """What a name, or a step from one, leads to."""
+
+    name: str
+    value: Any
+    depth: int
+    behind: int
+    is_slot: bool
+
+
+class NamedArrays:
+    """See `detrain.adapters.api.NamedTensors`."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Any, bool]] = {}
+
+    def look(self) -> None:
+        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        frames = user_frames(sys._getframe())[::-1]
+        if not frames:
+            return
+        values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType | Jitted)) for each in namespaces(frames)]
+        first = [_Met(name, value, 0, 0, is_slot=False) for each in values for name, value in each]
+        self._found = {}
+        for met in walk(first, _below, lambda met: None if isinstance(met.value, _WHOLE) else id(met.value)):
+            if isinstance(met.value, jax.Array) and not isinstance(met.value, jax.core.Tracer):
+                self._found.setdefault(met.name, (met.value, met.is_slot))
+
+    def arrays(self) -> dict[str, tuple[Any, bool]]:
+        """Return the arrays that the last look has found, each with whether an optimizer keeps it."""
+        return {name: found for name, found in self._found.items() if not found[0].is_deleted()}
+
+    def tensors(self) -> dict[str, Array]:
+        """Return their values; of keys, the numbers that they are."""
+        return {name: value_of(array) for name, (array, _is_slot) in self.arrays().items()}
+
+
+def value_of(array: Any) -> Array:
+    """Return the value of an array; of keys, the numbers that they are."""
+    return np.asarray(jax.random.key_data(array) if isinstance(array, PRNGKeyArray) else array)
+
+
+def _below(met: _Met) -> list[_Met]:
+    value = met.value
+    if isinstance(value, (*_WHOLE, jax.Array)) or met.depth == _DEEPEST or met.behind == _BEHIND_PYTHON:
+        return []
+    steps, is_tree = _steps(value)
+    is_slot = met.is_slot or type(value).__module__.startswith(_OPTIMIZERS)
+    depth, behind = met.depth + 1, met.behind + (not is_tree)
+    return [_Met(f"{met.name}.{step}" if step else met.name, each, depth, behind, is_slot) for step, each in steps]
+
+
+def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
+    """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
+    if isinstance(value, Jitted):
+        return [("", value.compiled._fun)], False
+    try:
+        found, _tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
+    except Exception:  # an edge: code of the program
+        found = []
+    if found and found[0][0]:
+        return [(_step(path), each) for path, each in found], True
+    return list(inside(value)), False
+
+
+def _step(path: tuple[Any, ...]) -> str:
+    key = path[-1]
+    return str(next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key))

@@ -1,0 +1,70 @@
+"""Names of JAX that are not public, and that are used here: each is looked for when the adapter is made.
+
+A version that lacks one, or has it with other parameters, is refused; it would do something else than is relied on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import jax
+from jax._src import pjit
+from jax._src.core import Var as Var  # variables of a jaxpr, to make new ones
+from jax._src.interpreters import partial_eval
+from jax._src.sharding_impls import UNSPECIFIED as UNSPECIFIED  # a sharding that the compiler chooses
+from jax._src.source_info_util import current as current_source  # what transformations go on
+
+from detrain.base.errors import FrameworkUnsupported
+
+_WANTED: Final = "install jax==0.10.2"
+_OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
+_OF_CALL: Final = (
+    *("args", "jaxpr", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name"),
+    *("keep_unused", "inline", "compiler_options_kvs"),
+)
+
+
+def trace_of_jit() -> Any:
+    """Return what traces a function that is compiled. Raises FrameworkUnsupported."""
+    return _checked("_trace_for_jit", _OF_TRACE, "traces functions")
+
+
+def replace_trace_of_jit(traced: Any) -> None:
+    """Have another function do that."""
+    pjit._trace_for_jit = traced
+
+
+def call_of_jit() -> Any:
+    """Return what runs a compiled function that C has not run before. Raises FrameworkUnsupported."""
+    return _checked("_pjit_call_impl_python", _OF_CALL, "calls compiled functions")
+
+
+def replace_call_of_jit(called: Any) -> None:
+    """Have another function do that: what it returns first are the outputs, then what C calls from then on, or None."""
+    pjit._pjit_call_impl_python = called
+
+
+def trace_of_bodies() -> Any:
+    """Return what traces all functions, also bodies of loops. Raises FrameworkUnsupported."""
+    trace: Any = getattr(partial_eval, "trace_to_jaxpr", None)
+    if not hasattr(trace, "evict_weakref"):
+        raise _other_way("keeps the traces of functions")
+    return trace
+
+
+def replace_trace_of_bodies(traced: Any) -> None:
+    """Have another function do that; `jax.jit` asks for an attribute of it."""
+    traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref  # type: ignore[attr-defined]
+    partial_eval.trace_to_jaxpr = traced
+
+
+def _checked(name: str, parameters: tuple[str, ...], does: str) -> Any:
+    found: Any = getattr(pjit, name, None)
+    if found is None or tuple(inspect.signature(found).parameters) != parameters:
+        raise _other_way(does)
+    return found
+
+
+def _other_way(does: str) -> FrameworkUnsupported:
+    return FrameworkUnsupported(f"JAX {jax.__version__} {does} in another way than this detrain knows", _WANTED)
