@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,8 +28,8 @@ from detrain.python.process.random_streams import Streams
 class Trial:
     """The experiment of the process: takes the adapter's side."""
 
-    def __init__(self, *, is_profile: bool) -> None:
-        self.plans = [Experiment(log="", is_profile=is_profile)]
+    def __init__(self, plans: Sequence[Experiment]) -> None:
+        self.plans = plans
 
     def attach(self, instruments: Any) -> None:
         self.instruments = instruments
@@ -60,8 +61,9 @@ PLACES: dict[str, tuple[str, str, int]] = {
 TURNS = {"product in scan": 2, "sin in scan": 1, "mul in while": 1, "dY in scan": 2}  # the loop goes backward
 
 
-def begin(*, is_profile: bool) -> Any:
-    trial = Trial(is_profile=is_profile)
+def begin(plans: Sequence[Experiment]) -> Any:
+    """Return the instruments of the adapter, with which the process begins."""
+    trial = Trial(plans)
     Jax(Settings(seed=1, threads=1, experiment=trial), Streams())
     return trial.instruments
 
@@ -69,7 +71,7 @@ def begin(*, is_profile: bool) -> Any:
 def sites() -> list[Site]:
     from tests.faults import jax_programs
 
-    instruments = begin(is_profile=True)
+    instruments = begin([Experiment(log="", is_profile=True)])
     found: list[Site] = []
     jax_programs.run(instruments.begin_step, lambda: found.extend(instruments.sites()))
     return found
@@ -79,7 +81,7 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
     """Put faults in, and write the same into the function; return what differs, and how many were tried."""
     from tests.faults import jax_programs
 
-    instruments = begin(is_profile=False)
+    instruments = begin([Experiment(log="")])
     by_name = {site.name.partition("/")[2]: site for site in known}
     plain, wrong, tried, unarmed = jax_programs.run(), [], 0, 0
     for number, (place, (name, operand, occurrence)) in enumerate(PLACES.items()):

@@ -4,6 +4,7 @@ into the function itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,9 @@ class Taps:
         hand = self.hand
         if hand is None or hand.place != place:
             return value
-        return _faulty(lambda value, _when, _turn: value, lambda kept, gradient: _at(hand, kept[0], gradient, kept[1]), value, hand, turn)
+        return _faulty(
+            lambda value, _when, _turn: value, lambda kept, gradient: _at(hand, kept[0], gradient, kept[1]), value, hand, turn
+        )
 
     def product(self, place: str, rows: Any, weight: Any) -> Any:
         """A product; its operands at places `input of` and `weight of`, as it alone sees them."""
@@ -107,7 +110,10 @@ def init() -> Any:
     return params, OPTIMIZER.init(params)
 
 
-OPTIMIZER = optax.adamw(1e-2)
+OPTIMIZERS = {"adamw": optax.adamw(1e-2), "sgd": optax.sgd(1e-2, momentum=0.9)}
+OPTIMIZER = OPTIMIZERS[os.environ.get("OPTIMIZER", "adamw")]
+"""The moments of AdamW are divided by a number that is the same for all elements, which XLA does in another way where it
+sees that: so equation by equation only the other one gives equal bits."""
 
 
 def forward(params: Any, rows: Any, key: Any) -> Any:
@@ -178,3 +184,10 @@ def run(arm: Callable[[], None] = nothing, disarm: Callable[[], None] = nothing,
             disarm()
         losses.append(loss)
     return [np.asarray(each) for each in jax.tree.leaves((params, state, losses))]
+
+
+def given() -> tuple[Any, ...]:
+    """Return arguments of the step."""
+    rng = np.random.default_rng(FAULTY)
+    rows, labels = rng.normal(size=(8, 12)).astype(np.float32), rng.integers(0, 5, 8).astype(np.int32)
+    return *init(), jax.random.key(FAULTY), rows, labels, False

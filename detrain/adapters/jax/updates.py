@@ -103,7 +103,9 @@ class JaxUpdates:
             def gradient(*arguments: Any, **named: Any) -> Any:
                 result = made(*arguments, **named)
                 chosen = args[0] if args else options.get("argnums", 0)
-                by = [arguments[each] for each in (chosen if isinstance(chosen, tuple | list) else [chosen]) if each < len(arguments)]
+                by = [
+                    arguments[each] for each in (chosen if isinstance(chosen, tuple | list) else [chosen]) if each < len(arguments)
+                ]
                 self.on_gradient(by, _first(result[0]) if name == "value_and_grad" else None)
                 self._gradient(_source(fun), arguments)
                 return result

@@ -41,7 +41,9 @@ class InjectionPoint:
         self.op, self._output = op_and_output(first.site)
         self._width: Final = bits_of(first.dtype).unsigned
         if self._width.itemsize == 8 and not jax.config.jax_enable_x64:
-            raise FaultInvalid(f"{first.site!r} has values of 64 bits, and jax_enable_x64 is off", "the fault is of another program")
+            raise FaultInvalid(
+                f"{first.site!r} has values of 64 bits, and jax_enable_x64 is off", "the fault is of another program"
+            )
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in (*_POSITIONS, "keep")}
         self._idle: list[Any] = []
         self._cells: list[Any] = []
@@ -178,7 +180,9 @@ class InjectionPoint:
         return [equation.replace(outvars=outvars), _call(mixed, [golden, inputs, list(cells)], [value, *made])]
 
 
-def _hit(value: Any, counts: Any, positions: Any, sources: Any, limited: Any, keep: Any, flip: Any, *values: Any) -> tuple[Any, ...]:
+def _hit(
+    value: Any, counts: Any, positions: Any, sources: Any, limited: Any, keep: Any, flip: Any, *values: Any
+) -> tuple[Any, ...]:
     """Return a value under the fault, if it is now, and the cells."""
     counts = counts.at[_COUNTDOWN].add(-1)
     is_now = counts[_COUNTDOWN] == 0

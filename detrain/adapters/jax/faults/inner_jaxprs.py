@@ -110,4 +110,3 @@ def _opened(jaxpr: Any) -> Jaxpr:
 def _like(closed: Any, jaxpr: Jaxpr) -> Any:
     """Return a jaxpr with the constants of another one, if that is closed over some."""
     return ClosedJaxpr(jaxpr, closed.consts) if isinstance(closed, ClosedJaxpr) else jaxpr
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -56,6 +56,7 @@ def _site(function: Function, equation: Equation, number: int) -> Site:
         role="",
         operands={name: OperandShape(place, tuple(each.aval.shape), dtype_named(each)) for name, (place, each) in operands.items()},
         executions=function.runs(equation),
+        attributes=_ATTRIBUTES.get(value.primitive.name, lambda _value: {})(value),
         is_alive=number in equation.live,
         signature=equation.signature,
     )
@@ -71,3 +72,41 @@ def _operands(value: Any) -> dict[str, tuple[int, Any]]:
     else:
         return {}
     return {operand: (place, value.invars[place]) for operand, place in places.items() if _can_be_hit(value.invars[place])}
+
+
+Attributes = dict[str, list[int] | str | bool]
+_UNKNOWN: Final = "layout"
+"""Says of a product that its axes are in an order for which nobody knows which outputs read an element."""
+
+
+def _of_product(value: Any) -> Attributes:
+    """Return which factors of a product of matrices are transposed."""
+    ((left, right), (left_batch, right_batch)) = value.params["dimension_numbers"]
+    ranks, batch = [each.aval.ndim for each in value.invars], tuple(range(len(left_batch)))
+    is_batched = left_batch == right_batch == batch and ranks == [len(batch) + 2] * 2
+    is_for_all = not batch and ranks[1] == 2 and ranks[0] >= 2 and left == (ranks[0] - 1,)
+    if len(left) != 1 or not (is_batched or is_for_all):
+        return {_UNKNOWN: "other"}
+    return {"transpose_a": left[0] != ranks[0] - 1, "transpose_b": right[0] == ranks[1] - 1}
+
+
+def _of_convolution(value: Any) -> Attributes:
+    """Return what decides which outputs of a convolution read an element, its axes in the order of TensorFlow's."""
+    params = value.params
+    numbers, rank = params["dimension_numbers"], value.invars[0].aval.ndim
+    last, kernel = (0, rank - 1, *range(1, rank - 1)), (rank - 1, rank - 2, *range(rank - 2))
+    is_plain = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec) == (last, kernel, last)
+    is_plain &= set(params["lhs_dilation"]) <= {1} and params["feature_group_count"] == params["batch_group_count"] == 1
+    return {
+        "data_format": "NHWC" if is_plain else "other",
+        "strides": [1, *params["window_strides"], 1],
+        "dilations": [1, *params["rhs_dilation"], 1],
+        "padding": "EXPLICIT",
+        "explicit_paddings": [0, 0, *(each for pair in params["padding"] for each in pair), 0, 0],
+    }
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[Any], Attributes]]] = {
+    "dot_general": _of_product,
+    "conv_general_dilated": _of_convolution,
+}

@@ -61,7 +61,9 @@ class Losses:
         if found is None:
             jaxpr = function.closed.jaxpr
             losses = [place for place in range(len(jaxpr.outvars)) if any(id(each) in self._traced for each in _made(jaxpr, place))]
-            weights = [place for place in range(len(jaxpr.invars)) if any(id(each) in self._weights for each in _taken(jaxpr, place))]
+            weights = [
+                place for place in range(len(jaxpr.invars)) if any(id(each) in self._weights for each in _taken(jaxpr, place))
+            ]
             found = self._places[id(function)] = losses, weights
         return found
 

@@ -1,0 +1,51 @@
+"""Faults in JAX: what the injected step gives is what the step gives that has the fault in its own text, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("optax")
+
+
+def said(module: str, *arguments: str, given: str = "", **settings: str) -> Any:
+    """Run a module in a process of its own: an adapter changes JAX for good. XLA compiles fast there."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0", **settings}
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.faults.{module}", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        input=given,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("every", [pytest.param(11, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_a_fault_is_that_which_the_function_itself_has(every: int) -> None:
+    """Forward and backward, in a loop, a branch, a `while`, what is computed again, and in the update of AdamW."""
+    sites = json.dumps(said("jax_by_hand", "sites"))
+    found = said("jax_by_hand", "faults", str(every), given=sites)
+    assert found["wrong"] == []
+    assert found["tried"] > 110 / every
+    assert found["unarmed"] > found["tried"] * 0.85, "a site in place changes bits more often than where it parts a fusion"
+
+
+@pytest.mark.parametrize("most", [pytest.param(1, id="once"), pytest.param(20, id="all", marks=pytest.mark.slow)])
+def test_each_site_fires_where_it_says(most: int) -> None:
+    """All are in place, one is armed: the step is what its jaxpr gives, equation by equation, with the fault by NumPy."""
+    sites = json.dumps(said("jax_by_hand", "sites", OPTIMIZER="sgd"))
+    found = said("jax_each_site", str(most), given=sites, OPTIMIZER="sgd")
+    assert found["wrong"] == []
+    assert found["sites"] > 100
+    assert found["tried"] > (400 if most > 1 else 100)
