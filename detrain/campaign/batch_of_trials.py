@@ -25,7 +25,7 @@ from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.trial_log import TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
-from detrain.runtime.observers.trials_in_process import EQUAL
+from detrain.runtime.observers.trials_in_process import ALONE, EQUAL
 
 MOST_TRIALS: Final = 1024
 _LEAST_PLACES: Final = 32
@@ -250,7 +250,9 @@ class _TrialProcess:
             elif not self._pending or not is_last:
                 self.together.obstacle = "a process ended before its last step without a fault"
             return
-        if number is not None:
+        if done.end == ALONE and number is not None:
+            self.alone.add(number)
+        elif number is not None:
             self._pending[number] = done
         if done.end == _ENDED:
             self._has_ended = True

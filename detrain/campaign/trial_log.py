@@ -56,6 +56,9 @@ class TrialResult:
     """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
     early_after: int = -1
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
+    is_unarmed_equal: bool | None = None
+    """Whether the steps that were hit would have had the bits of the program itself with the site in place and no fault;
+    None: nobody has looked."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
 
@@ -79,6 +82,7 @@ def read_log(path: Path) -> TrialResult:
     steps: dict[Address, StepLine] = {}
     end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
     missed: list[Address] = []
+    is_unarmed_equal: bool | None = None
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     said: dict[tuple[int, int, int, bool], Said] = {}
@@ -98,6 +102,8 @@ def read_log(path: Path) -> TrialResult:
                 missed.append(entry.missed)
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
             crash = entry.crash or crash
+            if entry.is_unarmed_equal is not None:
+                is_unarmed_equal = entry.is_unarmed_equal and is_unarmed_equal is not False
             is_armed = is_armed or entry.is_armed
             if entry.said is not None:
                 said[entry.said.place] = entry.said
@@ -120,6 +126,7 @@ def read_log(path: Path) -> TrialResult:
         left,
         crash,
         said=tuple(said.values()),
+        is_unarmed_equal=is_unarmed_equal,
         files=files,
     )
 

@@ -23,6 +23,8 @@ from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
+UNARMED: Final = -1
+"""Stands for the execution that is hit where none is, and the site is to be in place."""
 
 BITS: Final[dict[str, type[np.signedinteger]]] = {
     "float64": np.int64,
@@ -186,7 +188,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_hit(self, address: Address) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""
-        return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at
+        return self.injection is not None and address[0] == self.at[0] and address >= self.at
 
 
 def parse_cursor(text: str) -> Address:

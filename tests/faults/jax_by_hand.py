@@ -17,7 +17,7 @@ from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
-from detrain.faults.experiment import Experiment
+from detrain.faults.experiment import UNARMED, Experiment
 from detrain.base.errors import FaultInvalid
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
@@ -73,7 +73,7 @@ def sites() -> list[Site]:
 
     instruments = begin([Experiment(log="", is_profile=True)])
     found: list[Site] = []
-    jax_programs.run(instruments.begin_step, lambda: found.extend(instruments.sites()))
+    jax_programs.run(jax_programs.compiled(0, 1), instruments.begin_step, lambda: found.extend(instruments.sites()))
     return found
 
 
@@ -83,7 +83,8 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
 
     instruments = begin([Experiment(log="")])
     by_name = {site.name.partition("/")[2]: site for site in known}
-    plain, wrong, tried, unarmed = jax_programs.run(), [], 0, 0
+    step = jax_programs.compiled(0, 1)
+    plain, wrong, tried, unarmed = jax_programs.run(step), [], 0, 0
     for number, (place, (name, operand, occurrence)) in enumerate(PLACES.items()):
         site = by_name[name]
         models = [each for each in PUBLISHED if PUBLISHED[each].operand.value == operand and not PUBLISHED[each].is_limited]
@@ -95,15 +96,16 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
             tried += 1
             instruments._points[:] = [InjectionPoint([injection])]
             instruments.select(injection)
-            step = jax_programs.compiled()
-            found = jax_programs.run(lambda occurrence=occurrence: instruments.arm(occurrence), instruments.disarm, step=step)  # type: ignore[misc]
-            firing = instruments.firing()
-            unarmed += same(jax_programs.run(step=step), plain)
+            found = jax_programs.run(step, lambda occurrence=occurrence: instruments.arm(occurrence), instruments.disarm)  # type: ignore[misc]
+            firing, is_equal = instruments.firing(), instruments.is_unarmed_equal()
+            unarmed += is_equal
+            if same(jax_programs.run(step, lambda: instruments.arm(UNARMED), instruments.disarm), plain) != is_equal:
+                wrong.append(f"{place} {model}: unarmed, the step is not said to be what it is")
             instruments._points.clear()
             arrays = {name: injection.array(name) for name in ("positions", "sources", "keep", "flip")}
             patterns = {name: jax.numpy.asarray(arrays[name].view(np.uint32)) for name in ("keep", "flip")}
             hand = jax_programs.Hand(place, arrays["positions"], arrays["sources"], turn=TURNS.get(place, 0), **patterns)
-            if not same(found, jax_programs.run(hand=hand)):
+            if not same(found, jax_programs.run(step, hand=hand)):
                 wrong.append(f"{place} {model}: another state than by hand")
             if same(found, plain) and firing is not None and firing.golden != firing.injected and "ZERO" not in model:
                 wrong.append(f"{place} {model}: the fault has changed nothing")

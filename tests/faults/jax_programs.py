@@ -159,27 +159,28 @@ def train_step(params: Any, state: Any, key: Any, rows: Any, labels: Any, when: 
 STEPS, FAULTY = 6, 3
 
 
-def compiled() -> Any:
-    """Return the step, to be traced anew."""
-    return jax.jit(lambda *arguments: train_step(*arguments))
+def compiled(*given_away: int) -> Any:
+    """Return the step, to be traced anew, which takes the memory of these arguments."""
+    return jax.jit(lambda *arguments: train_step(*arguments), donate_argnums=given_away)
 
 
 def nothing() -> None:
     """Arm nothing."""
 
 
-def run(arm: Callable[[], None] = nothing, disarm: Callable[[], None] = nothing, hand: Hand | None = None, step: Any = None) -> Any:
-    """Train, with a fault in one step; return what is left."""
-    taps.hand = hand
-    function = step or compiled()
+def run(step: Any, arm: Callable[[], None] = nothing, disarm: Callable[[], None] = nothing, hand: Hand | None = None) -> Any:
+    """Train, with a fault in one step; return what is left. That step alone is another function, if it has the fault
+    itself.
+    """
     params, state = init()
     rng, losses = np.random.default_rng(0), []
     for number in range(STEPS):
         rows, labels = rng.normal(size=(8, 12)).astype(np.float32), rng.integers(0, 5, 8)
         if number == FAULTY:
             arm()
-        is_now = number == FAULTY and hand is not None
-        params, state, loss = function(params, state, jax.random.key(number), rows, labels, is_now)
+        taps.hand = hand if number == FAULTY else None
+        function = step if taps.hand is None else compiled(0, 1)
+        params, state, loss = function(params, state, jax.random.key(number), rows, labels, taps.hand is not None)
         if number == FAULTY:
             disarm()
         losses.append(loss)

@@ -67,6 +67,9 @@ class Instruments:
     def disarm(self) -> None:
         """Nothing to do."""
 
+    def is_unarmed_equal(self) -> None:
+        """Nobody has looked."""
+
     def is_placed(self) -> bool:
         return True
 

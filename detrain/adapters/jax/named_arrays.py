@@ -44,7 +44,8 @@ class NamedArrays:
     """See `detrain.adapters.api.NamedTensors`."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Any, bool]] = {}
+        self.found: dict[str, tuple[Any, bool]] = {}
+        """What the last look has found, each with whether an optimizer keeps it; arrays that were donated since, too."""
 
     def look(self) -> None:
         """Look from the program's frames that call this; where there are none any more, what was found stays."""
@@ -53,14 +54,14 @@ class NamedArrays:
             return
         values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType | Jitted)) for each in namespaces(frames)]
         first = [_Met(name, value, 0, 0, is_slot=False) for each in values for name, value in each]
-        self._found = {}
+        self.found = {}
         for met in walk(first, _below, lambda met: None if isinstance(met.value, _WHOLE) else id(met.value)):
             if isinstance(met.value, jax.Array) and not isinstance(met.value, jax.core.Tracer):
-                self._found.setdefault(met.name, (met.value, met.is_slot))
+                self.found.setdefault(met.name, (met.value, met.is_slot))
 
     def arrays(self) -> dict[str, tuple[Any, bool]]:
-        """Return the arrays that the last look has found, each with whether an optimizer keeps it."""
-        return {name: found for name, found in self._found.items() if not found[0].is_deleted()}
+        """Return the arrays of the last look that are there still."""
+        return {name: found for name, found in self.found.items() if not found[0].is_deleted()}
 
     def tensors(self) -> dict[str, Array]:
         """Return their values; of keys, the numbers that they are."""

@@ -63,6 +63,10 @@ class InstrumentsTogether:
             return self._struck
         return next((found for each in self._sides if (found := each.firing()) is not None), None)
 
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether the site alone changes nothing, as far as it was looked at."""
+        return next((found for each in self._sides if (found := each.is_unarmed_equal()) is not None), None)
+
     def memory(self) -> list[Site]:
         """Return the sites in memory of all."""
         return [site for each in self._sides for site in each.memory()]

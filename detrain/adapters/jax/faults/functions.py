@@ -13,6 +13,7 @@ from pathlib import Path as File
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.core.primitives import jit_p
@@ -23,6 +24,7 @@ from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint
 from detrain.adapters.jax.faults.rewriting import Edit, rewritten
 from detrain.adapters.jax.jitted import plain_jit
+from detrain.adapters.jax.named_arrays import value_of
 
 _OWN_CODE: Final = str(File(jax.__file__).parent)
 Heard = Callable[["Function", Sequence[Any], Sequence[Any]], None]
@@ -31,12 +33,13 @@ Heard = Callable[["Function", Sequence[Any], Sequence[Any]], None]
 
 @dataclass(eq=False)
 class _Put:
-    """A function with equations put in."""
+    """A function with equations put in, whose last inputs and outputs are their cells."""
 
-    closed: ClosedJaxpr
-    points: list[InjectionPoint]
-    misfits: list[InjectionPoint]
-    """Points whose site it has, in another shape."""
+    closed: ClosedJaxpr | None
+    """None: nothing is put in."""
+    points: list[InjectionPoint] = field(default_factory=list)
+    misfits: list[InjectionPoint] = field(default_factory=list)
+    """Points whose site it has, in other shapes."""
     entries: list[Path] = field(default_factory=list)
     """What its only cell counts the runs of."""
 
@@ -52,7 +55,8 @@ class Function:
     """How often it was called in the step that is watched."""
     entries: dict[Path, int] = field(default_factory=dict)
     """In these calls: how often each branch, and each body of a `while`, was run."""
-    put: _Put | None = None
+    puts: dict[tuple[InjectionPoint, ...], _Put] = field(default_factory=dict)
+    """What it is with the points in place that are for it."""
 
     def name_of(self, equation: Equation) -> str:
         """Return the name of an equation, which is that of the site of its first output."""
@@ -65,16 +69,18 @@ class Function:
 
 
 class Functions:
-    """Follows the calls of the program's functions."""
+    """Follows the calls of the program's functions, and puts points of faults into them."""
 
-    def __init__(self, points: Sequence[InjectionPoint], heard: Heard, *, counts: bool) -> None:
-        self._points, self._heard, self._counts = points, heard, counts
+    def __init__(self, heard: Heard, *, counts: bool) -> None:
+        self._heard, self._counts = heard, counts
         self._known: dict[int, Function] = {}
         """By the identity of the jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
         self._called: dict[int, Function] = {}
-        self.others: dict[str, JaxprEqn] = {}
-        """Equations that are called as a site is, and are others than its."""
+        self.in_place: tuple[InjectionPoint, ...] = ()
+        """The points that are in the functions which are called: in all other steps they are the program's own."""
+        self.is_unarmed_equal = True
+        """Whether the calls with points in place would have given the same bits without them, as none were armed."""
         self._original = private_names.call_of_jit()
         private_names.replace_call_of_jit(self._call)
 
@@ -94,33 +100,33 @@ class Functions:
             return self._original(*args, jaxpr=jaxpr, **params)
         function.calls += 1
         self._called[id(function)] = function
-        put = function.put
-        if put is None:
+        put = self._put_into(function) if self.in_place or self._counts else _Put(None)
+        if put.closed is None:
             outputs = self._original(*args, jaxpr=jaxpr, **params)[0]
+        elif put.entries:
+            (counts,), outputs = _bind(put, args, [np.zeros(len(put.entries), np.int32)], params)
+            for path, runs in zip(put.entries, np.asarray(counts), strict=True):
+                function.entries[path] = function.entries.get(path, 0) + int(runs)
         else:
-            outputs = self._call_put(function, put, args, params)
+            outputs = self._call_with_points(put, jaxpr, args, params)
         self._heard(function, args, outputs)
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
-    def _call_put(self, function: Function, put: _Put, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-        for misfit in put.misfits:
-            misfit.note_misfit()
-        if put.entries:
-            cells: list[Any] = [np.zeros(len(put.entries), np.int32)]
-        else:
-            cells = [cell for point in put.points for cell in point.cells()]
-        if not cells:
-            return self._original(*args, jaxpr=function.closed, **params)[0]  # type: ignore[no-any-return]
-        more = params | wider_call(params, len(cells))
-        outputs = jit_p.bind(*args, *cells, jaxpr=put.closed, **more)
-        count = len(outputs) - len(cells)
-        if put.entries:
-            for path, runs in zip(put.entries, np.asarray(outputs[count]), strict=True):
-                function.entries[path] = function.entries.get(path, 0) + int(runs)
+    def _call_with_points(self, put: _Put, jaxpr: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+        """Call a function with points in place; and, if it does nothing else than to return its outputs, twice more with
+        none armed, to see whether they alone change bits.
+        """
+        if jaxpr.effects:
+            self.is_unarmed_equal = False  # nobody can tell
+        elif self.is_unarmed_equal:
+            idle = [cell for point in put.points for cell in point.idle]
+            _cells, unarmed = _bind(put, _copies(args, params), idle, params)
+            plain = self._original(*_copies(args, params), jaxpr=jaxpr, **params)[0]
+            self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
+        cells, outputs = _bind(put, args, [cell for point in put.points for cell in point.cells()], params)
         for number, point in enumerate(put.points):
-            first = count + number * len(CELLS)
-            point.take(outputs[first : first + len(CELLS)])
-        return outputs[:count]  # type: ignore[no-any-return]
+            point.take(cells[number * len(CELLS) : (number + 1) * len(CELLS)])
+        return outputs
 
     def _function(self, closed: ClosedJaxpr, name: str) -> Function | None:
         known = self._known.get(id(closed))
@@ -130,29 +136,30 @@ class Functions:
                 return None
             around = str(private_names.current_source().name_stack)
             known = self._known[id(closed)] = Function(closed, name, equations(closed.jaxpr, around))
-            known.put = self._counting(known) if self._counts else self._with_points(known)
-            if known.put is not None and known.put.closed is not closed:
-                self._own.add(known.put.closed)
         return known
 
-    def _with_points(self, function: Function) -> _Put | None:
-        """Return a function with the points put in that are for it; None if there are none."""
-        chosen: list[tuple[InjectionPoint, Equation]] = []
-        misfits: list[InjectionPoint] = []
-        for point in self._points:
-            for equation in function.equations:
-                if not point.is_of(function.name_of(equation)):
-                    continue
-                if not point.is_for(equation.signature):
-                    self.others[point.op] = equation.value
-                elif point.fits(equation.value):
-                    chosen.append((point, equation))
-                    point.is_placed = True
-                else:
-                    misfits.append(point)
-                    point.is_placed = True
+    def _put_into(self, function: Function) -> _Put:
+        put = function.puts.get(self.in_place)
+        if put is None:
+            put = function.puts[self.in_place] = self._counting(function) if self._counts else self._with_points(function)
+            if put.closed is not None:
+                self._own.add(put.closed)
+        for point in put.misfits:
+            point.note_misfit()
+        return put
+
+    def _with_points(self, function: Function) -> _Put:
+        """Return a function with the points put in that are for it."""
+        met = [
+            (point, equation, fits)
+            for point in self.in_place
+            for equation in function.equations
+            if (fits := point.fits(function.name_of(equation), equation)) is not None
+        ]
+        chosen = [(point, equation) for point, equation, fits in met if fits]
+        misfits = [point for point, _equation, fits in met if not fits]
         if not chosen:
-            return _Put(function.closed, [], misfits) if misfits else None
+            return _Put(None, misfits=misfits)
         edits: dict[Path, Edit] = {}
         for number, (point, equation) in enumerate(chosen):
             edit = point.edit(number * len(CELLS))
@@ -161,11 +168,12 @@ class Functions:
         cells = [each for point, _equation in chosen for each in point.types]
         return _Put(rewritten(function.closed, cells, edits), [point for point, _equation in chosen], misfits)
 
-    def _counting(self, function: Function) -> _Put | None:
-        """Return a function that counts the runs of its branches and bodies; None if it has none."""
+    @staticmethod
+    def _counting(function: Function) -> _Put:
+        """Return a function that counts the runs of its branches and bodies."""
         paths = is_branching(function.closed.jaxpr)
         if not paths:
-            return None
+            return _Put(None)
 
         def counting(number: int) -> Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]:
             def enter(cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
@@ -177,7 +185,24 @@ class Functions:
 
         cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
         entries = {path: counting(number) for number, path in enumerate(paths)}
-        return _Put(rewritten(function.closed, cells, {}, entries), [], [], paths)
+        return _Put(rewritten(function.closed, cells, {}, entries), entries=paths)
+
+
+def _bind(put: _Put, args: Sequence[Any], cells: list[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Call a function with equations put in; return its cells, and its outputs."""
+    found = jit_p.bind(*args, *cells, jaxpr=put.closed, **(params | wider_call(params, len(cells))))
+    return found[len(found) - len(cells) :], found[: len(found) - len(cells)]
+
+
+def _copies(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Return arguments of a call, those copied whose memory it would take."""
+    return [jnp.copy(each) if is_given else each for each, is_given in zip(args, params["donated_invars"], strict=True)]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two arrays are the same to the bit, on each device that this process has."""
+    parts = zip(one.addressable_shards, other.addressable_shards, strict=True)
+    return all(value_of(mine.data).tobytes() == value_of(its.data).tobytes() for mine, its in parts)
 
 
 def _type_of(variable: Any) -> jax.ShapeDtypeStruct:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
-from detrain.adapters.jax.faults.equations import dtype_named
+from detrain.adapters.jax.faults.equations import Equation, dtype_named
 from detrain.adapters.jax.faults.rewriting import Edit
 from detrain.adapters.jax.jitted import plain_jit
 from detrain.adapters.jax.marks import Own, calling
@@ -45,25 +45,32 @@ class InjectionPoint:
                 f"{first.site!r} has values of 64 bits, and jax_enable_x64 is off", "the fault is of another program"
             )
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in (*_POSITIONS, "keep")}
-        self._idle: list[Any] = []
+        self.idle: list[Any] = []
+        """The cells with which nothing is hit."""
         self._cells: list[Any] = []
         """The cells of this injection, while it is armed and as it has left them."""
         self._is_armed = False
         self._misfits = 0
         self.is_placed = False
+        self.other: Equation | None = None
+        """An equation that is called as the site is, and is another one."""
         self.select(first)
 
     def takes(self, injection: Injection) -> bool:
         """Return whether an injection is of this place."""
         return self.place == injection.place
 
-    def is_of(self, name: str) -> bool:
-        """Return whether an equation is called as the one that is to be hit."""
-        return name == self.op
-
-    def is_for(self, signature: str) -> bool:
-        """Return whether an equation of that name is the one: another trace may have another one there."""
-        return self._injection.signature in ("", signature)
+    def fits(self, name: str, equation: Equation) -> bool | None:
+        """Return whether an equation has the shapes that the injection is for; None if it is not the one that is to be
+        hit.
+        """
+        if name != self.op:
+            return None
+        if self._injection.signature not in ("", equation.signature):
+            self.other = equation
+            return None
+        self.is_placed = True
+        return self._has_shapes(equation.value)
 
     def select(self, injection: Injection) -> None:
         """Put this injection in from now on; nothing has been done of it."""
@@ -73,7 +80,7 @@ class InjectionPoint:
         patterns = {name: self._filled(injection.array(name), self._sizes["keep"]).view(self._width) for name in ("keep", "flip")}
         found = {"counts": np.zeros(2, np.int32), **arrays, **patterns, **dict.fromkeys(_VALUES, values)}
         self._cells = [np.array(found[name]) for name in CELLS]
-        self._idle = [jax.device_put(each) for each in self._cells]
+        self.idle = [jax.device_put(each) for each in self._cells]
 
     @staticmethod
     def _filled(array: Any, size: int) -> Any:
@@ -107,20 +114,20 @@ class InjectionPoint:
 
     def cells(self) -> list[Any]:
         """Return the cells for a call of the function."""
-        return list(self._cells) if self._is_armed else self._idle
+        return list(self._cells) if self._is_armed else self.idle
+
+    def note_misfit(self) -> None:
+        """A function has been called in which its site has other shapes."""
+        self._misfits += self._is_armed
 
     def take(self, cells: Sequence[Any]) -> None:
         """A call has given its cells."""
         if self._is_armed:
             self._cells = [np.array(each) for each in cells]
 
-    def note_misfit(self) -> None:
-        """The function has been called for other shapes."""
-        self._misfits += self._is_armed
-
     # The equations.
 
-    def fits(self, equation: JaxprEqn) -> bool:
+    def _has_shapes(self, equation: JaxprEqn) -> bool:
         """Return whether an equation has the shapes that the injection is for."""
         injection = self._injection
         outputs = equation.outvars[self._output : self._output + 1]

@@ -35,7 +35,7 @@ class JaxInstruments:
                 groups.setdefault(plan.injection.place, []).append(plan.injection)
         self._points = [InjectionPoint(group) for group in groups.values()]
         self._point: InjectionPoint | None = None
-        self._functions = Functions(self._points, self.losses.hear, counts=plans[0].is_profile)
+        self._functions = Functions(self.losses.hear, counts=plans[0].is_profile)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
 
@@ -52,9 +52,10 @@ class JaxInstruments:
         self._functions.begin()
 
     def arm(self, occurrence: int) -> None:
-        """Have the site hit."""
+        """Have the site in place in this step, and hit."""
         if self._point is not None:
             self._point.arm(occurrence)
+            self._functions.in_place, self._functions.is_unarmed_equal = (self._point,), True
 
     def disarm(self) -> None:
         """Have it hit no more. Raises FaultInvalid where its name is that of another equation here."""
@@ -62,10 +63,10 @@ class JaxInstruments:
         if point is None:
             return
         point.disarm()
-        other = self._functions.others.get(point.op)
-        if not point.is_placed and other is not None:
+        self._functions.in_place = ()
+        if not point.is_placed and point.other is not None:
             raise FaultInvalid(
-                f"{point.op!r} is another equation here than the one that the fault is of: {_shown(other)}",
+                f"{point.op!r} is another equation here than the one that the fault is of: {_shown(point.other.value)}",
                 "the function is traced to another jaxpr than in the run whose sites were listed; list them again",
             )
 
@@ -76,6 +77,10 @@ class JaxInstruments:
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
         return None if self._point is None else self._point.firing()
+
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether the site alone changes nothing in the step that was hit."""
+        return None if self._point is None else self._functions.is_unarmed_equal
 
     def memory(self) -> list[Site]:
         """Return the arrays that names lead to."""

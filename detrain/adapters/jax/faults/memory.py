@@ -32,7 +32,7 @@ class Memory:
 
     def note_weights(self, weights: dict[int, Any]) -> None:
         """The step has taken gradients of these arrays; they had their names when it began."""
-        self._weights |= {name for name, (array, _is_slot) in self._names.arrays().items() if id(array) in weights}
+        self._weights |= {name for name, (array, _is_slot) in self._names.found.items() if id(array) in weights}
 
     def sites(self) -> list[Site]:
         """Return them as sites."""
