@@ -21,6 +21,7 @@ from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
 from detrain.adapters.jax.named_arrays import NamedArrays
+from detrain.adapters.jax.rollback import JaxRollback
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -46,6 +47,7 @@ class Jax(Adapter):
         self._control = EagerControl(self._fail, trace_digest)
         self.leaves = JaxLeaves(self._updates, self._fail)
         self.names = NamedArrays()
+        self.rollback = JaxRollback()
         if settings.experiment is not None:
             instruments = JaxInstruments(settings.experiment)
             self._updates.on_gradient = instruments.losses.note
