@@ -19,11 +19,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
+from detrain.adapters.jax.faults.digests import digest_of_input, with_digests
 from detrain.adapters.jax.faults.equations import Equation, Path, equations, is_branching
 from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint
-from detrain.adapters.jax.faults.rewriting import Edit, rewritten
-from detrain.adapters.jax.jitted import plain_jit
+from detrain.adapters.jax.faults.rewriting import Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
 
 _OWN_CODE: Final = str(File(jax.__file__).parent)
@@ -81,6 +81,8 @@ class Functions:
         """The points that are in the functions which are called: in all other steps they are the program's own."""
         self.is_unarmed_equal = True
         """Whether the calls with points in place would have given the same bits without them, as none were armed."""
+        self.digests: list[tuple[str, int, int]] | None = None
+        """Of each input and each output of an equation, in their order; None: they are not wanted."""
         self._original = private_names.call_of_jit()
         private_names.replace_call_of_jit(self._call)
 
@@ -100,6 +102,7 @@ class Functions:
             return self._original(*args, jaxpr=jaxpr, **params)
         function.calls += 1
         self._called[id(function)] = function
+        found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
         put = self._put_into(function) if self.in_place or self._counts else _Put(None)
         if put.closed is None:
             outputs = self._original(*args, jaxpr=jaxpr, **params)[0]
@@ -109,6 +112,8 @@ class Functions:
                 function.entries[path] = function.entries.get(path, 0) + int(runs)
         else:
             outputs = self._call_with_points(put, jaxpr, args, params)
+        if self.digests is not None:
+            self.digests += found
         self._heard(function, args, outputs)
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
@@ -168,6 +173,16 @@ class Functions:
         cells = [each for point, _equation in chosen for each in point.types]
         return _Put(rewritten(function.closed, cells, edits), [point for point, _equation in chosen], misfits)
 
+    def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
+        """Return the digests of a call's inputs and of what each equation gives; it is made once more for that."""
+        inputs = [(f"{function.name}/input {place}", 0, digest_of_input(each)) for place, each in enumerate(args)]
+        names, closed = with_digests(function.closed, [(function.name_of(each), each) for each in function.equations])
+        if not names or function.closed.effects:
+            return inputs
+        self._own.add(closed)
+        cells, _outputs = _bind(_Put(closed), _copies(args, params), [np.zeros(len(names), np.uint32)], params)
+        return [*inputs, *((name, 0, int(digest)) for name, digest in zip(names, np.asarray(cells[0]), strict=True))]
+
     @staticmethod
     def _counting(function: Function) -> _Put:
         """Return a function that counts the runs of its branches and bodies."""
@@ -177,9 +192,8 @@ class Functions:
 
         def counting(number: int) -> Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]:
             def enter(cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-                (counted,) = jax.make_jaxpr(plain_jit(lambda counts: counts.at[number].add(1)))(_type_of(cells[0])).eqns
                 made = [private_names.Var(cells[0].aval)]
-                return [counted.replace(invars=list(cells), outvars=list(made))], made
+                return [call_of(lambda counts: counts.at[number].add(1), cells, made)], made
 
             return enter
 
@@ -203,10 +217,6 @@ def _is_same(one: Any, other: Any) -> bool:
     """Return whether two arrays are the same to the bit, on each device that this process has."""
     parts = zip(one.addressable_shards, other.addressable_shards, strict=True)
     return all(value_of(mine.data).tobytes() == value_of(its.data).tobytes() for mine, its in parts)
-
-
-def _type_of(variable: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
 
 
 def _both(first: Edit, other: Edit) -> Edit:

@@ -15,9 +15,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
 from detrain.adapters.jax.faults.equations import Equation, dtype_named
-from detrain.adapters.jax.faults.rewriting import Edit
-from detrain.adapters.jax.jitted import plain_jit
-from detrain.adapters.jax.marks import Own, calling
+from detrain.adapters.jax.faults.rewriting import Edit, call_of
 from detrain.adapters.jax.private_names import Var
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named as bits_of
@@ -151,12 +149,12 @@ class InjectionPoint:
                 golden = Var(value.aval)
                 outvars: list[Any] = [*equation.outvars]
                 outvars[self._output] = golden
-                added = _call(_hit, [golden, *cells[place]], [value, *made])
+                added = call_of(_hit, [golden, *cells[place]], [value, *made])
                 return [equation.replace(outvars=outvars), added], behind
             invars: list[Any] = [*equation.invars]
             faulty = Var(invars[index].aval)
             invars[index] = faulty
-            before = _call(_hit, [equation.invars[index], *cells[place]], [faulty, *made])
+            before = call_of(_hit, [equation.invars[index], *cells[place]], [faulty, *made])
             if not self._injection.limited:
                 return [before, equation.replace(invars=invars)], behind
             return self._limited(equation, index, cells[place], made), behind
@@ -184,7 +182,7 @@ class InjectionPoint:
             return result, behind
 
         inputs = list(equation.invars)
-        return [equation.replace(outvars=outvars), _call(mixed, [golden, inputs, list(cells)], [value, *made])]
+        return [equation.replace(outvars=outvars), call_of(mixed, [golden, inputs, list(cells)], [value, *made])]
 
 
 def _hit(
@@ -213,19 +211,6 @@ def _bits(value: Any) -> Any:
 
 def _value(bits: Any, dtype: Any) -> Any:
     return bits != 0 if dtype == bool else lax.bitcast_convert_type(bits, dtype)
-
-
-def _call(function: Callable[..., Any], inputs: Sequence[Any], outvars: Sequence[Any]) -> JaxprEqn:
-    """Return an equation that runs a function of detrain's own on variables."""
-    leaves, tree = jax.tree.flatten(list(inputs))
-
-    def flat(*values: Any) -> Any:
-        return jax.tree.leaves(function(*jax.tree.unflatten(tree, values)))
-
-    types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype, weak_type=each.aval.weak_type) for each in leaves]
-    with calling(Own()):
-        (equation,) = jax.make_jaxpr(plain_jit(flat))(*types).eqns
-    return equation.replace(invars=leaves, outvars=list(outvars))
 
 
 def _as_function(equation: JaxprEqn, output: int) -> Callable[..., Any]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from detrain.adapters.jax.faults.equations import Path, paths_inside
 from detrain.adapters.jax.faults.inner_jaxprs import widened, without_names
+from detrain.adapters.jax.jitted import plain_jit
+from detrain.adapters.jax.marks import Own, calling
 from detrain.adapters.jax.private_names import Var
 
 Edit = Callable[[JaxprEqn, list[Any]], tuple[list[JaxprEqn], list[Any]]]
@@ -48,3 +51,16 @@ def _edited(jaxpr: Jaxpr, path: Path, cells: Sequence[Any], edits: Mapping[Path,
         else:
             found.append(equation)
     return without_names(jaxpr.replace(invars=[*jaxpr.invars, *given], outvars=[*jaxpr.outvars, *now], eqns=found))
+
+
+def call_of(function: Callable[..., Any], inputs: Sequence[Any], outvars: Sequence[Any]) -> JaxprEqn:
+    """Return an equation that runs a function of detrain's own on variables."""
+    leaves, tree = jax.tree.flatten(list(inputs))
+
+    def flat(*values: Any) -> Any:
+        return jax.tree.leaves(function(*jax.tree.unflatten(tree, values)))
+
+    types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype, weak_type=each.aval.weak_type) for each in leaves]
+    with calling(Own()):
+        (equation,) = jax.make_jaxpr(plain_jit(flat))(*types).eqns
+    return equation.replace(invars=leaves, outvars=list(outvars))
