@@ -21,7 +21,8 @@ from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
 from detrain.adapters.jax.named_arrays import NamedArrays
-from detrain.adapters.jax.rollback import JaxRollback
+from detrain.adapters.jax.guard.norms import JaxNorms
+from detrain.adapters.jax.guard.rollback import JaxRollback
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -48,6 +49,7 @@ class Jax(Adapter):
         self.leaves = JaxLeaves(self._updates, self._fail)
         self.names = NamedArrays()
         self.rollback = JaxRollback()
+        self.norms = JaxNorms()
         if settings.experiment is not None:
             instruments = JaxInstruments(settings.experiment)
             self._updates.on_gradient = instruments.losses.note
@@ -62,6 +64,8 @@ class Jax(Adapter):
         """A library has been imported: hear of its updates."""
         if module in _OPTIMIZERS and module not in self._watched:
             self._watched.add(module)
+            if module == "optax":
+                self.norms.decays.watch(sys.modules[module])
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:

@@ -26,8 +26,8 @@ _BEHIND_PYTHON: Final = 4
 no trees of JAX's."""
 _WHOLE: Final = (bool, bytes, complex, float, int, str, type(None), np.ndarray, np.generic, np.dtype, type, ModuleType)
 """What nothing further is looked for in."""
-_OPTIMIZERS: Final = ("optax", "flax.nnx.training.optimizer")
-"""Modules whose objects hold what an optimizer keeps."""
+_OPTIMIZERS: Final = ("optax",)
+"""Modules whose named tuples hold what an optimizer keeps."""
 
 
 class _Met(NamedTuple):
@@ -37,15 +37,17 @@ class _Met(NamedTuple):
     value: Any
     depth: int
     behind: int
-    is_slot: bool
+    of: str
+    """The class of the optimizer's state that it is in; empty: it is in none."""
 
 
 class NamedArrays:
     """See `detrain.adapters.api.NamedTensors`."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[Any, bool]] = {}
-        """What the last look has found, each with whether an optimizer keeps it; arrays that were donated since, too."""
+        self.found: dict[str, tuple[Any, str]] = {}
+        """What the last look has found, each with the class of the optimizer's state that it is in (empty: of none);
+        arrays that were donated since, too."""
 
     def look(self) -> None:
         """Look from the program's frames that call this; where there are none any more, what was found stays."""
@@ -53,19 +55,19 @@ class NamedArrays:
         if not frames:
             return
         values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType | Jitted)) for each in namespaces(frames)]
-        first = [_Met(name, value, 0, 0, is_slot=False) for each in values for name, value in each]
+        first = [_Met(name, value, 0, 0, "") for each in values for name, value in each]
         self.found = {}
         for met in walk(first, _below, lambda met: None if isinstance(met.value, _WHOLE) else id(met.value)):
             if isinstance(met.value, jax.Array) and not isinstance(met.value, jax.core.Tracer):
-                self.found.setdefault(met.name, (met.value, met.is_slot))
+                self.found.setdefault(met.name, (met.value, met.of))
 
-    def arrays(self) -> dict[str, tuple[Any, bool]]:
+    def arrays(self) -> dict[str, tuple[Any, str]]:
         """Return the arrays of the last look that are there still."""
         return {name: found for name, found in self.found.items() if not found[0].is_deleted()}
 
     def tensors(self) -> dict[str, Array]:
         """Return their values; of keys, the numbers that they are."""
-        return {name: value_of(array) for name, (array, _is_slot) in self.arrays().items()}
+        return {name: value_of(array) for name, (array, _of) in self.arrays().items()}
 
 
 def value_of(array: Any) -> Array:
@@ -78,9 +80,10 @@ def _below(met: _Met) -> list[_Met]:
     if isinstance(value, (*_WHOLE, jax.Array)) or met.depth == _DEEPEST or met.behind == _BEHIND_PYTHON:
         return []
     steps, is_tree = _steps(value)
-    is_slot = met.is_slot or type(value).__module__.startswith(_OPTIMIZERS)
+    is_state = is_tree and type(value).__module__.startswith(_OPTIMIZERS) and hasattr(value, "_fields")
+    of = type(value).__name__ if is_state else met.of
     depth, behind = met.depth + 1, met.behind + (not is_tree)
-    return [_Met(f"{met.name}.{step}" if step else met.name, each, depth, behind, is_slot) for step, each in steps]
+    return [_Met(f"{met.name}.{step}" if step else met.name, each, depth, behind, of) for step, each in steps]
 
 
 def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:

@@ -25,8 +25,10 @@ from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint
 from detrain.adapters.jax.faults.rewriting import Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
+from detrain.base import PACKAGE
 
-_OWN_CODE: Final = str(File(jax.__file__).parent)
+_NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
+"""Where functions are written that are called by programs and have no sites: in JAX, and here."""
 Heard = Callable[["Function", Sequence[Any], Sequence[Any]], None]
 """Told of each call of one of the program's functions: it, its inputs, its outputs."""
 
@@ -137,7 +139,7 @@ class Functions:
         known = self._known.get(id(closed))
         if known is None:
             source = str(closed.jaxpr.debug_info.func_src_info).rpartition(" at ")[2]
-            if source.startswith(_OWN_CODE):
+            if source.startswith(_NOT_OF_PROGRAMS):
                 return None
             around = str(private_names.current_source().name_stack)
             known = self._known[id(closed)] = Function(closed, name, equations(closed.jaxpr, around))

@@ -40,6 +40,7 @@ class JaxInstruments:
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""
+        self._memory.undo()
         self._point = next((point for point in self._points if point.takes(injection)), None)
         if self._point is not None:
             self._point.select(injection)

@@ -25,6 +25,8 @@ class Memory:
     def __init__(self) -> None:
         self._names = NamedArrays()
         self._weights: set[str] = set()
+        self._struck: list[tuple[Any, Any, Any]] = []
+        """Arrays whose bits were changed: each, the positions, and what was there."""
 
     def look(self) -> None:
         """Look which there are."""
@@ -32,20 +34,27 @@ class Memory:
 
     def note_weights(self, weights: dict[int, Any]) -> None:
         """The step has taken gradients of these arrays; they had their names when it began."""
-        self._weights |= {name for name, (array, _is_slot) in self._names.found.items() if id(array) in weights}
+        self._weights |= {name for name, (array, _of) in self._names.found.items() if id(array) in weights}
 
     def sites(self) -> list[Site]:
         """Return them as sites."""
         return [
-            memory_site(name, self._kind(name, array, is_slot=is_slot), tuple(array.shape), str(array.dtype))
-            for name, (array, is_slot) in self._names.arrays().items()
+            memory_site(name, self._kind(name, of), tuple(array.shape), str(array.dtype))
+            for name, (array, of) in self._names.arrays().items()
             if str(array.dtype) in BITS and len(array.sharding.device_set) == 1
         ]
 
-    def _kind(self, name: str, array: Any, *, is_slot: bool) -> MemoryKind:
+    def _kind(self, name: str, of: str) -> MemoryKind:
         if name in self._weights:
             return "weight"
-        return "slot" if is_slot else "statistic"
+        return "slot" if of else "statistic"
+
+    def undo(self) -> None:
+        """The run has gone back to before such faults: arrays, which it holds as they are, get their bits again."""
+        for array, at, golden in reversed(self._struck):
+            if not array.is_deleted():
+                _bits(array)[at] = golden
+        self._struck = []
 
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of one of them; None if there is none of that name, shape and dtype."""
@@ -60,14 +69,20 @@ class Memory:
                 "hit what an equation gives: `detrain sites` lists them",
             )
         jax.block_until_ready(array)
-        unsigned = dtype_named(injection.dtype).unsigned
-        size = array.size * unsigned.itemsize
-        bits = np.frombuffer((ctypes.c_char * size).from_address(array.unsafe_buffer_pointer()), unsigned)
+        bits = _bits(array)
         at, sources = (injection.array(name) for name in ("positions", "sources"))
-        keep, flip = (injection.array(name).view(unsigned) for name in ("keep", "flip"))
+        keep, flip = (injection.array(name).view(bits.dtype) for name in ("keep", "flip"))
         golden, values = bits[at].copy(), (bits[sources] & keep) ^ flip
         bits[at] = values
+        self._struck.append((array, at, golden))
         return Firing(1, _bytes(golden), _bytes(bits[at]))
+
+
+def _bits(array: Any) -> Any:
+    """Return the memory of an array on a CPU, as its elements' bit patterns, to be written to."""
+    unsigned = dtype_named(str(array.dtype)).unsigned
+    size = array.size * unsigned.itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(array.unsafe_buffer_pointer()), unsigned)
 
 
 def _bytes(bits: Any) -> bytes:
