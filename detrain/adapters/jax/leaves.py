@@ -119,6 +119,8 @@ class JaxLeaves:
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
         if kind == _KEY:
+            if isinstance(current, PRNGKeyArray) and current._base_array is parts[1]:
+                return current  # in this process, where keys never change
             return jax.random.wrap_key_data(parts[1], impl=parts[0])
         if kind == _DELETED:
             gone: Any = self.make_constant(np.zeros(parts[1], parts[0]), [NAME, *parts[2]])

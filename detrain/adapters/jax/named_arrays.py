@@ -90,6 +90,8 @@ def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
     """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
     if isinstance(value, Jitted):
         return [("", value.compiled._fun)], False
+    if type(value).__module__.startswith("detrain."):
+        return [], False
     try:
         found, _tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
     except Exception:  # an edge: code of the program
