@@ -6,7 +6,7 @@ where an equation has several jaxprs (branches), one number more says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,10 +14,17 @@ import jax
 import xxhash
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from detrain.adapters.jax.faults.inner_jaxprs import inner_jaxprs, is_call, runs_of_scan
-from detrain.faults.sites import Stage
+from detrain.adapters.jax.faults.inner_jaxprs import carried, inner_jaxprs, is_call, runs_of_scan
+from detrain.faults.sites import Stage, Use
 
 Path = tuple[int, ...]
+_MOVES: Final = frozenset(
+    {
+        *("transpose", "rev", "reshape", "convert_element_type", "broadcast_in_dim", "copy", "squeeze", "expand_dims"),
+        *("name", "stop_gradient", "pvary", "sharding_constraint", "optimization_barrier"),
+    }
+)
+"""Equations that hand their input on, in another order or form."""
 _STEPS_BACK: Final = 4
 _MOST_REACHED: Final = 16
 _BACKWARD: Final = "transpose("
@@ -43,6 +50,10 @@ class Equation:
     """The path of the branch, or of the loop's body, around it whose runs are not known beforehand; None: none is."""
     runs: int
     """How often it runs when the function, or that branch or body, runs once."""
+    uses: Mapping[int, Use]
+    """What becomes of outputs, where that decides: a branch is chosen by it, or the function returns it."""
+    factors: tuple[int, ...]
+    """By which values its inputs are, or were moved from: numbers that say whether two are of one value."""
 
     @property
     def address(self) -> str:
@@ -116,24 +127,33 @@ class _Around:
 @dataclass
 class _EquationWalk:
     found: list[Equation] = field(default_factory=list)
+    origins: dict[int, int] = field(default_factory=dict)
+    """Of a variable that only another one was moved to, by identities: which that is. Jaxprs that several equations run
+    have these of the last one."""
     has_backward: bool = False
     """Whether an equation of the backward pass has been met: what follows outside of both passes is the update."""
 
     def jaxpr(self, jaxpr: Jaxpr, used: Sequence[int], around: _Around) -> None:
         makers = {id(variable): (equation, place) for equation in jaxpr.eqns for place, variable in enumerate(equation.outvars)}
         live = _live(jaxpr, used)
+        uses: dict[int, Use] = {} if around.path else {id(each): "store" for each in jaxpr.outvars}
+        uses |= {id(each.invars[0]): "predicate" for each in jaxpr.eqns if each.primitive.name == "cond"}
         for number, equation in enumerate(jaxpr.eqns):
             path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
             inside = paths_inside(equation, path)
             alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
             for each, inner in inside:
+                self._hand_in(equation, inner)
                 runs = runs_of_scan(equation)
                 beyond = (each, 1) if runs is None else (around.entry, around.runs * runs)
                 is_mapped = is_call(equation) or equation.primitive.name == "cond"
                 results = alive if is_mapped else range(len(inner.outvars)) if alive or equation.effects else []
                 self.jaxpr(inner, results, _Around(each, scope, *beyond))
+                self._hand_out(equation, inner)
             if inside:
                 continue
+            if equation.primitive.name in _MOVES:
+                self.origins[id(equation.outvars[0])] = self._origin(equation.invars[0])
             self.has_backward |= scope.is_backward
             self.found.append(
                 Equation(
@@ -145,8 +165,26 @@ class _EquationWalk:
                     frozenset(alive),
                     around.entry,
                     around.runs,
+                    {place: use for place, each in enumerate(equation.outvars) if (use := uses.get(id(each)))},
+                    tuple(map(self._origin, equation.invars)),
                 )
             )
+
+    def _origin(self, variable: Any) -> int:
+        return self.origins.get(id(variable), id(variable))
+
+    def _hand_in(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        """Values go into a jaxpr; what a loop goes over counts as the whole of it, what it carries is another value."""
+        first, last = carried(equation)
+        skipped = len(equation.invars) - len(inner.invars)  # what chooses the branch
+        for place, (outer, variable) in enumerate(zip(equation.invars[skipped:], inner.invars, strict=False)):
+            if not first <= place < last:
+                self.origins[id(variable)] = self._origin(outer)
+
+    def _hand_out(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        first, last = carried(equation)
+        for outer, variable in list(zip(equation.outvars, inner.outvars, strict=False))[last - first :]:
+            self.origins[id(outer)] = self._origin(variable)
 
     def _stage(self, scope: _Scope) -> Stage:
         if scope.is_backward or scope.is_forward:

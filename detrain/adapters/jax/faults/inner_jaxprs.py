@@ -53,6 +53,18 @@ def runs_of_scan(equation: JaxprEqn) -> int | None:
     return 1 if is_call(equation) else None
 
 
+def carried(equation: JaxprEqn) -> tuple[int, int]:
+    """Return which of the inputs of an equation's jaxpr it carries from turn to turn: from the first to behind the last;
+    so many of its outputs, from the first on, are what it has carried.
+    """
+    params = equation.params
+    if equation.primitive.name == "scan":
+        return params["num_consts"], params["num_consts"] + params["num_carry"]
+    if equation.primitive.name == "while":
+        return params["body_nconsts"], len(_opened(params[_WHILE]).invars)
+    return 0, 0
+
+
 def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], made: Sequence[Any]) -> JaxprEqn:
     """Return an equation that hands on more values: `given` are the variables that it takes in, `made` those that it
     gives. In each of the `inner` jaxprs, which stand for its own, they are the last inputs and the last outputs.

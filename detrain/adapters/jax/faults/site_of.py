@@ -10,7 +10,7 @@ import msgspec
 from detrain.adapters.jax.faults.equations import Equation, dtype_named
 from detrain.adapters.jax.faults.functions import Function
 from detrain.faults.experiment import BITS
-from detrain.faults.sites import CONTRACTIONS, OperandShape, Site, output_name, places_of
+from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, output_name, places_of
 
 _GATHER: Final = "gather"
 _HANDS_ON: Final = frozenset(
@@ -28,11 +28,13 @@ def sites_of(functions: Iterable[Function]) -> list[Site]:
     """Return the sites of the functions that have run: equations that several have are one site."""
     found: dict[tuple[str, str], Site] = {}
     for function in functions:
+        inputs, weights = _factors(function)
         for equation in function.equations:
+            of_input, of_weight = ([each in known for each in equation.factors] for known in (inputs, weights))
             for number, variable in enumerate(equation.value.outvars):
                 if not _can_be_hit(variable) or equation.value.primitive.name in _HANDS_ON:
                     continue
-                site = _site(function, equation, number)
+                site = _site(function, equation, number, of_input, of_weight)
                 known = found.get((site.name, site.signature))
                 if known is not None:
                     runs, is_alive = known.executions + site.executions, known.is_alive or site.is_alive
@@ -45,30 +47,52 @@ def _can_be_hit(variable: Any) -> bool:
     return dtype_named(variable) in BITS and 0 < variable.aval.size < _LARGEST
 
 
-def _site(function: Function, equation: Equation, number: int) -> Site:
+def _factors(function: Function) -> tuple[set[int], set[int]]:
+    """Return which values are inputs, and which weights, of the products of the forward pass."""
+    products = [each for each in function.equations if each.value.primitive.name in CONTRACTIONS and each.stage == "forward"]
+    return {each.factors[0] for each in products}, {each.factors[1] for each in products}
+
+
+def _site(function: Function, equation: Equation, number: int, of_input: list[bool], of_weight: list[bool]) -> Site:
     value = equation.value
-    operands = {"output": (number, value.outvars[number]), **(_operands(value) if not number else {})}
+    role, is_turned = _role(equation, of_input, of_weight)
+    operands = {"output": (number, value.outvars[number]), **(_operands(value, is_turned=is_turned) if not number else {})}
     return Site(
         name=output_name(function.name_of(equation), number),
         layer=equation.layer,
         op=value.primitive.name,
         stage=equation.stage,
-        role="",
+        role=role,
         operands={name: OperandShape(place, tuple(each.aval.shape), dtype_named(each)) for name, (place, each) in operands.items()},
         executions=function.runs(equation),
         attributes=_ATTRIBUTES.get(value.primitive.name, lambda _value: {})(value),
         is_alive=number in equation.live,
         signature=equation.signature,
+        use=equation.uses.get(number, ""),
     )
 
 
-def _operands(value: Any) -> dict[str, tuple[int, Any]]:
-    """Return the operands that can be told apart, with their places."""
+def _role(equation: Equation, of_input: list[bool], of_weight: list[bool]) -> tuple[Role, bool]:
+    """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
+
+    The gradient of the input has the weight for a factor, that of the weight the input.
+    """
+    if equation.stage != "backward" or equation.value.primitive.name not in CONTRACTIONS:
+        return "", False
+    if any(of_weight) and not any(of_input):
+        return "grad_in", of_weight == [True, False]
+    if any(of_input) and not any(of_weight):
+        return "grad_wt", of_input == [False, True]
+    return "", False
+
+
+def _operands(value: Any, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
+    """Return the operands that can be told apart, with their places. `is_turned`: the weight comes before the input."""
     name = value.primitive.name
     if name == _GATHER:
         places = {"index": 1}
     elif name in CONTRACTIONS:
-        places = dict(zip(("input", "weight"), places_of(name), strict=True))
+        places = dict(zip(("input", "weight"), places_of(name)[:: -1 if is_turned else 1], strict=True))
     else:
         return {}
     return {operand: (place, value.invars[place]) for operand, place in places.items() if _can_be_hit(value.invars[place])}
