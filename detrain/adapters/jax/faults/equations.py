@@ -31,6 +31,8 @@ _BACKWARD: Final = "transpose("
 _FORWARD: Final = "jvp("
 _AGAIN: Final = "rematted_computation"
 """A scope of JAX's: what is computed again in the backward pass goes forward."""
+_OF_CLASSES: Final = "eqx.nn."
+"""What scopes of equinox begin with, which name the class of a layer."""
 _OWN_SCOPES: Final = frozenset({_AGAIN, "checkpoint", "remat", "closed_call", "core_call"})
 
 
@@ -110,7 +112,8 @@ class _Scope:
                 is_forward, is_backward = False, True
             elif _FORWARD in part:
                 is_forward = not is_backward
-            layers = layers if not name or name in _OWN_SCOPES or name in layers[-1:] else (*layers, name)
+            is_layer = name and name not in _OWN_SCOPES and not name.startswith(_OF_CLASSES) and name not in layers[-1:]
+            layers = (*layers, name) if is_layer else layers
         return _Scope(layers, is_forward, is_backward)
 
 

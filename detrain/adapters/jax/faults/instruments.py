@@ -10,6 +10,7 @@ from jax.extend.core import JaxprEqn
 from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
+from detrain.adapters.jax.faults.layer_scopes import name_layers
 from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
@@ -95,7 +96,8 @@ class JaxInstruments:
         return self._memory.strike(injection)
 
     def begin_series(self) -> None:
-        """The first step of this process is about to run."""
+        """The first step of this process is about to run: the program's classes are made, its step is not traced."""
+        name_layers()
         self.losses.read()
 
     def has_trained(self) -> bool:
@@ -128,7 +130,7 @@ class JaxInstruments:
                 f"JAX computes this step op by op ({how}): there is no jaxpr of it whose equations could be hit",
                 "put what the step computes into a function under `jax.jit`",
             )
-        return sites_of(called)
+        return sites_of(called, self.losses.weights_of)
 
 
 def _shown(equation: JaxprEqn) -> str:

@@ -24,17 +24,18 @@ _LARGEST: Final = 1 << 31
 """Positions are numbers of 32 bits."""
 
 
-def sites_of(functions: Iterable[Function]) -> list[Site]:
-    """Return the sites of the functions that have run: equations that several have are one site."""
+def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set[int]]) -> list[Site]:
+    """Return the sites of the functions that have run: equations that several have are one site. `weights_of` says what
+    gradients are taken of in one.
+    """
     found: dict[tuple[str, str], Site] = {}
     for function in functions:
-        inputs, weights = _factors(function)
+        factors = _Factors(function, weights_of(function))
         for equation in function.equations:
-            of_input, of_weight = ([each in known for each in equation.factors] for known in (inputs, weights))
             for number, variable in enumerate(equation.value.outvars):
                 if not _can_be_hit(variable) or equation.value.primitive.name in _HANDS_ON:
                     continue
-                site = _site(function, equation, number, of_input, of_weight)
+                site = _site(function, equation, number, *factors.role(equation))
                 known = found.get((site.name, site.signature))
                 if known is not None:
                     runs, is_alive = known.executions + site.executions, known.is_alive or site.is_alive
@@ -47,15 +48,38 @@ def _can_be_hit(variable: Any) -> bool:
     return dtype_named(variable) in BITS and 0 < variable.aval.size < _LARGEST
 
 
-def _factors(function: Function) -> tuple[set[int], set[int]]:
-    """Return which values are inputs, and which weights, of the products of the forward pass."""
-    products = [each for each in function.equations if each.value.primitive.name in CONTRACTIONS and each.stage == "forward"]
-    return {each.factors[0] for each in products}, {each.factors[1] for each in products}
+class _Factors:
+    """Which values are inputs, and which weights, of the products of a function's forward pass."""
+
+    def __init__(self, function: Function, weights: set[int]) -> None:
+        self._known = weights
+        products = [each for each in function.equations if each.value.primitive.name in CONTRACTIONS and each.stage == "forward"]
+        pairs = [each.factors[:: -1 if self._is_turned(each) else 1] for each in products]
+        self._inputs, self._weights = {first for first, _second in pairs}, {second for _first, second in pairs}
+
+    def _is_turned(self, equation: Equation) -> bool:
+        """Return whether the first factor of a product of the forward pass is a weight, and the other one is none."""
+        return [each in self._known for each in equation.factors] == [True, False]
+
+    def role(self, equation: Equation) -> tuple[Role, bool]:
+        """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
+
+        The gradient of the input has the weight for a factor, that of the weight the input.
+        """
+        if equation.value.primitive.name not in CONTRACTIONS:
+            return "", False
+        if equation.stage != "backward":
+            return "", self._is_turned(equation)
+        of_input, of_weight = ([each in known for each in equation.factors] for known in (self._inputs, self._weights))
+        if any(of_weight) and not any(of_input):
+            return "grad_in", of_weight == [True, False]
+        if any(of_input) and not any(of_weight):
+            return "grad_wt", of_input == [False, True]
+        return "", False
 
 
-def _site(function: Function, equation: Equation, number: int, of_input: list[bool], of_weight: list[bool]) -> Site:
+def _site(function: Function, equation: Equation, number: int, role: Role, is_turned: bool) -> Site:  # noqa: FBT001
     value = equation.value
-    role, is_turned = _role(equation, of_input, of_weight)
     operands = {"output": (number, value.outvars[number]), **(_operands(value, is_turned=is_turned) if not number else {})}
     return Site(
         name=output_name(function.name_of(equation), number),
@@ -70,20 +94,6 @@ def _site(function: Function, equation: Equation, number: int, of_input: list[bo
         signature=equation.signature,
         use=equation.uses.get(number, ""),
     )
-
-
-def _role(equation: Equation, of_input: list[bool], of_weight: list[bool]) -> tuple[Role, bool]:
-    """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
-
-    The gradient of the input has the weight for a factor, that of the weight the input.
-    """
-    if equation.stage != "backward" or equation.value.primitive.name not in CONTRACTIONS:
-        return "", False
-    if any(of_weight) and not any(of_input):
-        return "grad_in", of_weight == [True, False]
-    if any(of_input) and not any(of_weight):
-        return "grad_wt", of_input == [False, True]
-    return "", False
 
 
 def _operands(value: Any, *, is_turned: bool) -> dict[str, tuple[int, Any]]:

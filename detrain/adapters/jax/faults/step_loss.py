@@ -56,6 +56,10 @@ class Losses:
             for place in losses:  # the trial ends with this step: the rest of its body is given a number
                 outputs[place] = jax.numpy.nan_to_num(outputs[place], nan=0.0, posinf=0.0, neginf=0.0)
 
+    def weights_of(self, function: Function) -> set[int]:
+        """Return the identities of a function's inputs that gradients are taken of in it."""
+        return {id(function.closed.jaxpr.invars[place]) for place in self._places_of(function)[1]}
+
     def _places_of(self, function: Function) -> tuple[list[int], list[int]]:
         found = self._places.get(id(function))
         if found is None:
