@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named
-from detrain.adapters.jax.faults.rewriting import Edit, call_of, rewritten
+from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.adapters.jax.private_names import Var
 from detrain.faults.sites import output_name
@@ -41,7 +41,13 @@ def with_digests(function: ClosedJaxpr, named: Sequence[tuple[str, Equation]]) -
         numbers = [number for number in sorted(equation.live) if _has_bits(equation.value.outvars[number])]
         edits[equation.path] = _edit(len(names), numbers)
         names += [output_name(name, number) for number in numbers]
-    return names, rewritten(function, [jax.core.ShapedArray((len(names),), np.dtype(np.uint32))], edits)
+    return names, rewritten(function, _Digests([jax.core.ShapedArray((len(names),), np.dtype(np.uint32))], edits))
+
+
+class _Digests(Changes):
+    def joined(self, cells: list[Any]) -> list[Any]:
+        """Return sums over the devices, each with a weight of its own."""
+        return [jnp.sum(each * _weights(len(each))[:, None], 0, dtype=np.uint32) for each in cells]
 
 
 def _has_bits(variable: Any) -> bool:
@@ -74,5 +80,8 @@ def _digest(value: Any) -> Any:
     else:
         bits = lax.bitcast_convert_type(value, np.dtype(f"u{min(size, 4)}")).astype(np.uint32)
     bits = bits.reshape(-1)
-    weights = (lax.iota(np.uint32, bits.size) * _WEIGHT) | np.uint32(1)
-    return jnp.sum(bits * weights, dtype=np.uint32)
+    return jnp.sum(bits * _weights(bits.size), dtype=np.uint32)
+
+
+def _weights(count: int) -> Any:
+    return (lax.iota(np.uint32, count) * _WEIGHT) | np.uint32(1)

@@ -14,7 +14,7 @@ import jax
 import xxhash
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from detrain.adapters.jax.faults.inner_jaxprs import carried, inner_jaxprs, is_call, runs_of_scan
+from detrain.adapters.jax.faults.inner_jaxprs import carried, devices_of, inner_jaxprs, is_call, runs_of_scan
 from detrain.faults.sites import Stage, Use
 
 Path = tuple[int, ...]
@@ -54,6 +54,8 @@ class Equation:
     """How often it runs when the function, or that branch or body, runs once."""
     uses: Mapping[int, Use]
     """What becomes of outputs, where that decides: a branch is chosen by it, or the function returns it."""
+    devices: int
+    """On how many devices it runs, each with values of its own."""
     factors: tuple[int, ...]
     """By which values its inputs are, or were moved from: numbers that say whether two are of one value."""
 
@@ -125,6 +127,7 @@ class _Around:
     scope: _Scope
     entry: Path | None
     runs: int
+    devices: int = 1
 
 
 @dataclass
@@ -143,7 +146,8 @@ class _EquationWalk:
         uses |= {id(each.invars[0]): "predicate" for each in jaxpr.eqns if each.primitive.name == "cond"}
         for number, equation in enumerate(jaxpr.eqns):
             path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
-            inside = paths_inside(equation, path)
+            devices = around.devices * devices_of(equation)
+            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # of a mesh in a mesh: from outside
             alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
             for each, inner in inside:
                 self._hand_in(equation, inner)
@@ -151,7 +155,7 @@ class _EquationWalk:
                 beyond = (each, 1) if runs is None else (around.entry, around.runs * runs)
                 is_mapped = is_call(equation) or equation.primitive.name == "cond"
                 results = alive if is_mapped else range(len(inner.outvars)) if alive or equation.effects else []
-                self.jaxpr(inner, results, _Around(each, scope, *beyond))
+                self.jaxpr(inner, results, _Around(each, scope, *beyond, devices))
                 self._hand_out(equation, inner)
             if inside:
                 continue
@@ -169,6 +173,7 @@ class _EquationWalk:
                     around.entry,
                     around.runs,
                     {place: use for place, each in enumerate(equation.outvars) if (use := uses.get(id(each)))},
+                    around.devices,
                     tuple(map(self._origin, equation.invars)),
                 )
             )

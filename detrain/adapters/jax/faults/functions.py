@@ -22,8 +22,8 @@ from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.digests import digest_of_input, with_digests
 from detrain.adapters.jax.faults.equations import Equation, Path, equations, is_branching
 from detrain.adapters.jax.faults.inner_jaxprs import wider_call
-from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint
-from detrain.adapters.jax.faults.rewriting import Edit, call_of, rewritten
+from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint, Points
+from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.base import PACKAGE
 
@@ -172,8 +172,8 @@ class Functions:
             edit = point.edit(number * len(CELLS))
             known = edits.get(equation.path)
             edits[equation.path] = edit if known is None else _both(known, edit)
-        cells = [each for point, _equation in chosen for each in point.types]
-        return _Put(rewritten(function.closed, cells, edits), [point for point, _equation in chosen], misfits)
+        points = [point for point, _equation in chosen]
+        return _Put(rewritten(function.closed, Points(points, edits)), points, misfits)
 
     def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
         """Return the digests of a call's inputs and of what each equation gives; it is made once more for that."""
@@ -201,7 +201,7 @@ class Functions:
 
         cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
         entries = {path: counting(number) for number, path in enumerate(paths)}
-        return _Put(rewritten(function.closed, cells, {}, entries), entries=paths)
+        return _Put(rewritten(function.closed, Changes(cells, {}, entries)), entries=paths)
 
 
 def _bind(put: _Put, args: Sequence[Any], cells: list[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -6,7 +6,7 @@ At the site stands `cond(is it now)`: else the value is handed on as it is. All 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import jax
@@ -14,8 +14,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
-from detrain.adapters.jax.faults.equations import Equation, dtype_named
-from detrain.adapters.jax.faults.rewriting import Edit, call_of
+from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named
+from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of
 from detrain.adapters.jax.private_names import Var
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import dtype_named as bits_of
@@ -42,6 +42,7 @@ class InjectionPoint:
             raise FaultInvalid(
                 f"{first.site!r} has values of 64 bits, and jax_enable_x64 is off", "the fault is of another program"
             )
+        self.worker: Final = first.worker
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in (*_POSITIONS, "keep")}
         self.idle: list[Any] = []
         """The cells with which nothing is hit."""
@@ -149,12 +150,12 @@ class InjectionPoint:
                 golden = Var(value.aval)
                 outvars: list[Any] = [*equation.outvars]
                 outvars[self._output] = golden
-                added = call_of(_hit, [golden, *cells[place]], [value, *made])
+                added = call_of(_hit, [golden, *cells[place]], [value, *made], like=equation)
                 return [equation.replace(outvars=outvars), added], behind
             invars: list[Any] = [*equation.invars]
             faulty = Var(invars[index].aval)
             invars[index] = faulty
-            before = call_of(_hit, [equation.invars[index], *cells[place]], [faulty, *made])
+            before = call_of(_hit, [equation.invars[index], *cells[place]], [faulty, *made], like=equation)
             if not self._injection.limited:
                 return [before, equation.replace(invars=invars)], behind
             return self._limited(equation, index, cells[place], made), behind
@@ -182,7 +183,28 @@ class InjectionPoint:
             return result, behind
 
         inputs = list(equation.invars)
-        return [equation.replace(outvars=outvars), call_of(mixed, [golden, inputs, list(cells)], [value, *made])]
+        added = call_of(mixed, [golden, inputs, list(cells)], [value, *made], like=equation)
+        return [equation.replace(outvars=outvars), added]
+
+
+class Points(Changes):
+    """Points that are put into a function."""
+
+    def __init__(self, points: Sequence[InjectionPoint], edits: Mapping[Path, Edit]) -> None:
+        super().__init__([each for point in points for each in point.types], edits)
+        self._workers = [point.worker for point in points]
+
+    def spread(self, cells: list[Any], devices: int) -> list[Any]:
+        """Return them for each device: that of the fault alone counts down."""
+        found = super().spread(cells, devices)
+        for number, worker in enumerate(self._workers):
+            place = number * len(CELLS)
+            found[place] = found[place].at[:, _COUNTDOWN].multiply(np.arange(devices, dtype=np.int32) == worker)
+        return found
+
+    def joined(self, cells: list[Any]) -> list[Any]:
+        """Return what the device of the fault has of each."""
+        return [each[self._workers[place // len(CELLS)]] for place, each in enumerate(cells)]
 
 
 def _hit(

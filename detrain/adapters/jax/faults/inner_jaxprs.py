@@ -7,9 +7,11 @@ has a jaxpr inside and is not of these (a Pallas kernel, a solver) is an equatio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.sharding import PartitionSpec
 
 from detrain.adapters.jax.private_names import UNSPECIFIED
 
@@ -24,6 +26,8 @@ _CALLS: Final = {
 }
 """Equations that run one jaxpr once, with the parameter that it is. Nothing is differentiated any more where it stands,
 so that a rule for that may be left behind."""
+SHARDED: Final = "shard_map"
+"""Runs its jaxpr on each device."""
 _WHILE: Final = "body_jaxpr"
 
 
@@ -38,12 +42,21 @@ def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
         return [_opened(params["jaxpr"])]
     if name == "while":
         return [_opened(params[_WHILE])]
+    if name == SHARDED:
+        return [params["jaxpr"]]
     return [_opened(each) for each in params["branches"]] if name == "cond" else []
 
 
 def is_call(equation: JaxprEqn) -> bool:
     """Return whether an equation runs one jaxpr once, with its own inputs and outputs."""
-    return equation.primitive.name in _CALLS
+    return equation.primitive.name in _CALLS or equation.primitive.name == SHARDED
+
+
+def devices_of(equation: JaxprEqn) -> int:
+    """Return on how many devices an equation runs its jaxpr, on parts of its inputs."""
+    if equation.primitive.name != SHARDED:
+        return 1
+    return prod(equation.params["mesh"].shape[axis] for axis in equation.params["newly_manual_axes"])
 
 
 def runs_of_scan(equation: JaxprEqn) -> int | None:
@@ -80,6 +93,10 @@ def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], ma
         params.update(jaxpr=_like(params["jaxpr"], moved), num_carry=carried + count)
         invars[first:first], outvars[carried:carried] = given, made
         return equation.replace(invars=invars, outvars=outvars, params=params)
+    elif name == SHARDED:
+        axes = tuple(axis for axis in params["mesh"].axis_names if axis in params["newly_manual_axes"])
+        specs = (PartitionSpec(axes),) * count
+        params.update(jaxpr=inner[0], in_specs=(*params["in_specs"], *specs), out_specs=(*params["out_specs"], *specs))
     elif name == "while":
         condition = params["cond_jaxpr"]
         more = [type(each)(each.aval) for each in inner[0].invars[-count:]]

@@ -33,7 +33,7 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
         factors = _Factors(function, weights_of(function))
         for equation in function.equations:
             for number, variable in enumerate(equation.value.outvars):
-                if not _can_be_hit(variable) or equation.value.primitive.name in _HANDS_ON:
+                if not _can_be_hit(variable) or _is_alike(equation, variable) or equation.value.primitive.name in _HANDS_ON:
                     continue
                 site = _site(function, equation, number, *factors.role(equation))
                 known = found.get((site.name, site.signature))
@@ -46,6 +46,11 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
 
 def _can_be_hit(variable: Any) -> bool:
     return dtype_named(variable) in BITS and 0 < variable.aval.size < _LARGEST
+
+
+def _is_alike(equation: Equation, variable: Any) -> bool:
+    """Return whether all devices have a value alike, by its type: one that were hit on one of them would be none."""
+    return equation.devices > 1 and not getattr(variable.aval, "vma", True)
 
 
 class _Factors:
@@ -89,6 +94,7 @@ def _site(function: Function, equation: Equation, number: int, role: Role, is_tu
         role=role,
         operands={name: OperandShape(place, tuple(each.aval.shape), dtype_named(each)) for name, (place, each) in operands.items()},
         executions=function.runs(equation),
+        replicas=equation.devices,
         attributes=_ATTRIBUTES.get(value.primitive.name, lambda _value: {})(value),
         is_alive=number in equation.live,
         signature=equation.signature,
