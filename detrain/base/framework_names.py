@@ -188,7 +188,10 @@ JAX: Final = FrameworkNames(
     ),
     open_again=("jax.example_libraries",),
     packages=("jax", "jaxlib", "flax", "optax", "equinox"),
-    settings=("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "NVIDIA_TF32_OVERRIDE"),
+    settings=(
+        *("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_DISABLE_JIT"),
+        "NVIDIA_TF32_OVERRIDE",
+    ),
     options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
 )
 

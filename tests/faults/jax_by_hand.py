@@ -88,7 +88,8 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
     for number, (place, (name, operand, occurrence)) in enumerate(PLACES.items()):
         site = by_name[name]
         models = [each for each in PUBLISHED if PUBLISHED[each].operand.value == operand and not PUBLISHED[each].is_limited]
-        for model in models[number % every :: every]:
+        some = [models[number % len(models)]] if number % every == 0 else []
+        for model in models if every == 1 else some:
             try:
                 injection = draw_injection(site, PUBLISHED[model], 0, trial_rng(number, 3))
             except FaultInvalid:

@@ -18,7 +18,7 @@ from detrain.adapters.jax.faults.inner_jaxprs import carried, devices_of, inner_
 from detrain.faults.sites import Stage, Use
 
 Path = tuple[int, ...]
-_MOVES: Final = frozenset(
+MOVES: Final = frozenset(
     {
         *("transpose", "rev", "reshape", "convert_element_type", "broadcast_in_dim", "copy", "squeeze", "expand_dims"),
         *("name", "stop_gradient", "pvary", "sharding_constraint", "optimization_barrier"),
@@ -159,7 +159,7 @@ class _EquationWalk:
                 self._hand_out(equation, inner)
             if inside:
                 continue
-            if equation.primitive.name in _MOVES:
+            if equation.primitive.name in MOVES:
                 self.origins[id(equation.outvars[0])] = self._origin(equation.invars[0])
             self.has_backward |= scope.is_backward
             self.found.append(

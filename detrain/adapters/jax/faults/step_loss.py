@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Jaxpr
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from detrain.adapters.jax.faults.equations import MOVES
 from detrain.adapters.jax.faults.functions import Function
 from detrain.adapters.jax.faults.inner_jaxprs import inner_jaxprs, is_call
 
@@ -92,13 +93,27 @@ class Losses:
 
 def _made(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
     """Yield the variables that an output of a function is: its own, and those of the functions that it calls for it."""
+    makers = {id(variable): (equation, number) for equation in jaxpr.eqns for number, variable in enumerate(equation.outvars)}
     variable = jaxpr.outvars[place]
-    yield variable
-    for equation in jaxpr.eqns:
-        for number, each in enumerate(equation.outvars if is_call(equation) else ()):
-            if each is variable:
-                for inner in inner_jaxprs(equation):
-                    yield from _made(inner, number)
+    while True:
+        yield variable
+        equation, number = makers.get(id(variable), (None, 0))
+        if equation is None:
+            return
+        if is_call(equation):
+            for inner in inner_jaxprs(equation):
+                yield from _made(inner, number)
+            return
+        name = equation.primitive.name
+        is_mean = name == "div" and isinstance(equation.invars[1], Literal) and _is_sum(makers.get(id(equation.invars[0])))
+        if not (name in MOVES or is_mean or _is_sum((equation, 0))):
+            return
+        variable = equation.invars[0]
+
+
+def _is_sum(made_by: tuple[JaxprEqn, int] | None) -> bool:
+    """Return whether a value is a sum over devices: a mean over them is that, divided by their number."""
+    return made_by is not None and made_by[0].primitive.name.startswith("psum")
 
 
 def _taken(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
