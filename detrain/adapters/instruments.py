@@ -40,8 +40,8 @@ class Instruments(Protocol):
         """Return what the fault has done so far."""
 
     def is_unarmed_equal(self) -> bool | None:
-        """Return whether what was hit last would have given the bits of the program itself with its site in place and no
-        fault; None: nobody has looked.
+        """Return whether what was hit last would have given the program's own bits with its site in place and no fault;
+        None: nobody has looked.
         """
 
     def memory(self) -> list[Site]:

@@ -57,8 +57,8 @@ class TrialResult:
     early_after: int = -1
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
     is_unarmed_equal: bool | None = None
-    """Whether the steps that were hit would have had the bits of the program itself with the site in place and no fault;
-    None: nobody has looked."""
+    """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
+    nobody has looked."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
 

@@ -50,7 +50,8 @@ def train_step(params, state, key, rows, labels, by):
     return params, state, loss
 
 train_step = jax.jit(train_step, donate_argnums=(0, 1))
-params = {"first": {"w": jnp.asarray(rng.normal(size=(6, 8)).astype("f4")), "b": jnp.zeros(8)}, "last": jnp.asarray(rng.normal(size=(8, 3)).astype("f4"))}
+first, last = (jnp.asarray(rng.normal(size=shape).astype("f4")) for shape in ((6, 8), (8, 3)))
+params = {"first": {"w": first, "b": jnp.zeros(8)}, "last": last}
 state, key = optimizer.init(params), jax.random.key(1)
 best, losses = None, []
 for epoch in range(2):
@@ -65,7 +66,8 @@ for epoch in range(2):
         if losses[-1] <= min(losses):
             best = jax.tree.map(jnp.copy, params)
     print(epoch, sum(losses).hex(), len(losses))
-print("weights", hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in jax.tree.leaves((params, state, best)))).hexdigest())
+found = b"".join(np.asarray(each).tobytes() for each in jax.tree.leaves((params, state, best)))
+print("weights", hashlib.sha256(found).hexdigest())
 """
 EVERYWHERE = "2:weight,9:nan,12:weight,17:slot,23:weight"
 """In the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""

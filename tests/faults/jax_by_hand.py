@@ -16,9 +16,9 @@ import numpy as np
 from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.adapters.jax.faults.injector import InjectionPoint
+from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import UNARMED, Experiment
-from detrain.base.errors import FaultInvalid
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site

@@ -49,7 +49,9 @@ def train_step(params: Any, rows: Any, hand: Any = None) -> Any:
             hidden, _ = lax.scan(body, hidden, None, length=3)
             return (hidden**2).mean()
 
-        loss, grads = jax.value_and_grad(loss_of)(jax.tree.map(lambda each: lax.pcast(each, ("rows", "more"), to="varying"), params))
+        loss, grads = jax.value_and_grad(loss_of)(
+            jax.tree.map(lambda each: lax.pcast(each, ("rows", "more"), to="varying"), params)
+        )
         grads["w"] = at("gradient", grads["w"])
         return lax.pmean(loss, ("rows", "more")), lax.pmean(grads, ("rows", "more"))
 
@@ -82,7 +84,9 @@ def main(what: str) -> None:
     sites = msgspec.json.decode(sys.stdin.read(), type=list[Site])
     instruments, wrong = begin([Experiment(log="")]), []
     golden = bits(jax.jit(train_step)(*given()))
-    gradient = next(site for site in sites if site.stage == "backward" and site.op == "transpose" and site.operands["output"].shape == (6, 16))
+    gradient = next(
+        site for site in sites if site.stage == "backward" and site.op == "transpose" and site.operands["output"].shape == (6, 16)
+    )
     for site in [gradient, *(site for site in sites if site.op in ("sin", "dot_general"))]:
         if site.replicas != DEVICES:
             wrong.append(f"{site.name} is on {site.replicas} devices")

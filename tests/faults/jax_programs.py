@@ -112,8 +112,8 @@ def init() -> Any:
 
 OPTIMIZERS = {"adamw": optax.adamw(1e-2), "sgd": optax.sgd(1e-2, momentum=0.9)}
 OPTIMIZER = OPTIMIZERS[os.environ.get("OPTIMIZER", "adamw")]
-"""The moments of AdamW are divided by a number that is the same for all elements, which XLA does in another way where it
-sees that: so equation by equation only the other one gives equal bits."""
+"""The moments of AdamW are divided by a number that is the same for all elements, which XLA does in another way where
+it sees that: so equation by equation only the other one gives equal bits."""
 
 
 def forward(params: Any, rows: Any, key: Any) -> Any:
@@ -161,7 +161,7 @@ STEPS, FAULTY = 6, 3
 
 def compiled(*given_away: int) -> Any:
     """Return the step, to be traced anew, which takes the memory of these arguments."""
-    return jax.jit(lambda *arguments: train_step(*arguments), donate_argnums=given_away)
+    return jax.jit(lambda *arguments: train_step(*arguments), donate_argnums=given_away)  # noqa: PLW0108  another function
 
 
 def nothing() -> None:

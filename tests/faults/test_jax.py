@@ -1,4 +1,4 @@
-"""Faults in JAX: what the injected step gives is what the step gives that has the fault in its own text, bit for bit."""
+"""Faults in JAX: what the injected step gives is what a step gives that has the fault in its own text, bit for bit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_fault_is_that_which_the_function_itself_has(every: int) -> None:
 
 @pytest.mark.parametrize("most", [pytest.param(1, id="once"), pytest.param(20, id="all", marks=pytest.mark.slow)])
 def test_each_site_fires_where_it_says(most: int) -> None:
-    """All are in place, one is armed: the step is what its jaxpr gives, equation by equation, with the fault by NumPy."""
+    """All are in place, one is armed: the step is what its jaxpr gives, by equations, with the fault by NumPy."""
     sites = json.dumps(said("jax_by_hand", "sites", OPTIMIZER="sgd"))
     found = said("jax_each_site", str(most), given=sites, OPTIMIZER="sgd")
     assert found["wrong"] == []

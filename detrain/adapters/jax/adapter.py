@@ -19,10 +19,11 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.faults.instruments import JaxInstruments
-from detrain.adapters.jax.leaves import NAME, JaxLeaves
-from detrain.adapters.jax.named_arrays import NamedArrays
+from detrain.adapters.jax.guard.adam import AdamDecays
 from detrain.adapters.jax.guard.norms import JaxNorms
 from detrain.adapters.jax.guard.rollback import JaxRollback
+from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
@@ -49,7 +50,8 @@ class Jax(Adapter):
         self.leaves = JaxLeaves(self._updates, self._fail)
         self.names = NamedArrays()
         self.rollback = JaxRollback()
-        self.norms = JaxNorms()
+        self._decays = AdamDecays()
+        self.norms = JaxNorms(self._decays)
         if settings.experiment is not None:
             instruments = JaxInstruments(settings.experiment)
             self._updates.on_gradient = instruments.losses.note
@@ -65,7 +67,7 @@ class Jax(Adapter):
         if module in _OPTIMIZERS and module not in self._watched:
             self._watched.add(module)
             if module == "optax":
-                self.norms.decays.watch(sys.modules[module])
+                self._decays.watch(sys.modules[module])
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:

@@ -9,14 +9,15 @@ import inspect
 from typing import Any, Final
 
 import jax
-from jax._src import pjit
-from jax._src.core import Var as Var  # variables of a jaxpr, to make new ones
+from jax._src import core, pjit, sharding_impls, source_info_util
 from jax._src.interpreters import partial_eval
-from jax._src.sharding_impls import UNSPECIFIED as UNSPECIFIED  # a sharding that the compiler chooses
-from jax._src.source_info_util import current as current_source  # what transformations go on
 
 from detrain.base.errors import FrameworkUnsupported
 
+Var: Final = core.Var
+"""The variables of a jaxpr, to make new ones."""
+UNSPECIFIED: Final = sharding_impls.UNSPECIFIED
+"""A sharding that the compiler chooses."""
 _WANTED: Final = "install jax==0.10.2"
 _OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 _OF_CALL: Final = (
@@ -55,8 +56,13 @@ def trace_of_bodies() -> Any:
 
 def replace_trace_of_bodies(traced: Any) -> None:
     """Have another function do that; `jax.jit` asks for an attribute of it."""
-    traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref  # type: ignore[attr-defined]
+    traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref
     partial_eval.trace_to_jaxpr = traced
+
+
+def transformations() -> str:
+    """Return what goes on around a call that JAX runs, as the name stack has it: `transpose(jvp())`."""
+    return str(source_info_util.current().name_stack)
 
 
 def _checked(name: str, parameters: tuple[str, ...], does: str) -> Any:

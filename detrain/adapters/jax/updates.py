@@ -34,8 +34,8 @@ class JaxUpdates:
     """Tells of each update, with a number of what makes it."""
 
     on_gradient: Callable[[Any, Any], None] = staticmethod(lambda _arguments, _value: None)
-    """Hears of each gradient that is taken, outside of compiled functions and in traces of such: by which arguments, and
-    of what value, if that is given."""
+    """Hears of each gradient that is taken, outside of compiled functions and in traces of such: by which arguments,
+    and of what value, if that is given."""
 
     def __init__(self, on_update: Callable[[int], None]) -> None:
         self._on_update = on_update

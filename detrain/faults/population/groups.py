@@ -95,7 +95,7 @@ _MOVES: Final = (
     *("index_select", "gather", "cat", "stack", "clone", "contiguous", "expand_copy", "permute_copy", "index", "take", "flip"),
     *("roll", "repeat", "repeat_interleave", "*pad*d", "constant_pad_nd", "slice_backward", "select_backward", "unfold_backward"),
     *("im2col", "col2im", "tril", "triu", "one_hot", "masked_select", "slice_scatter", "select_scatter", "_to_copy_layout"),
-    *("transpose", "concatenate", "dynamic_slice", "dynamic_update_slice", "slice", "rev", "select_n", "pad", "all_gather"),  # JAX's
+    *("transpose", "concatenate", "dynamic_slice", "dynamic_update_slice", "slice", "rev", "select_n", "pad"),  # JAX's
     *("split_with_sizes_copy", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "diag_embed", "diagonal_backward"),
 )
 _LOADS: Final = (

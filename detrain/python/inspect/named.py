@@ -1,4 +1,4 @@
-"""What names of the program lead to, a step at a time: from its frames and modules into collections, objects, functions."""
+"""What names of the program lead to, a step at a time: from frames and modules into collections, objects, functions."""
 
 from __future__ import annotations
 

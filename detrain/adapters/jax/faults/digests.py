@@ -1,5 +1,5 @@
-"""Digests of what each equation of a function gives, taken where it is computed: sums of bit patterns, each with a weight
-of its own. In a loop those of all turns are one.
+"""Digests of what each equation of a function gives, taken where it is computed: sums of bit patterns, each with a
+weight of its own. In a loop those of all turns are one.
 """
 
 from __future__ import annotations

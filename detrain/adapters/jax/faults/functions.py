@@ -21,16 +21,16 @@ from jax.extend.core.primitives import jit_p
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.digests import digest_of_input, with_digests
 from detrain.adapters.jax.faults.equations import Equation, Path, equations, is_branching
-from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint, Points
+from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.base import PACKAGE
 
 _NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
 """Where functions are written that are called by programs and have no sites: in JAX, and here."""
-Heard = Callable[["Function", Sequence[Any], Sequence[Any]], None]
-"""Told of each call of one of the program's functions: it, its inputs, its outputs."""
+Heard = Callable[["Function", Sequence[Any], list[Any]], None]
+"""Told of each call of one of the program's functions: it, its inputs, its outputs, which may be exchanged."""
 
 
 @dataclass(eq=False)
@@ -120,8 +120,8 @@ class Functions:
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
     def _call_with_points(self, put: _Put, jaxpr: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-        """Call a function with points in place; and, if it does nothing else than to return its outputs, twice more with
-        none armed, to see whether they alone change bits.
+        """Call a function with points in place; and, if it does nothing but return its outputs, twice more with none
+        armed, to see whether they alone change bits.
         """
         if jaxpr.effects:
             self.is_unarmed_equal = False  # nobody can tell
@@ -141,8 +141,8 @@ class Functions:
             source = str(closed.jaxpr.debug_info.func_src_info).rpartition(" at ")[2]
             if source.startswith(_NOT_OF_PROGRAMS):
                 return None
-            around = str(private_names.current_source().name_stack)
-            known = self._known[id(closed)] = Function(closed, name, equations(closed.jaxpr, around))
+            found = equations(closed.jaxpr, private_names.transformations())
+            known = self._known[id(closed)] = Function(closed, name, found)
         return known
 
     def _put_into(self, function: Function) -> _Put:

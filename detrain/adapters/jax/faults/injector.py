@@ -220,7 +220,7 @@ def _hit(
         changed = bits.at[positions].set((bits[sources] & keep) ^ flip)
         return _value(changed.reshape(value.shape), value.dtype), met, changed[positions]
 
-    value, *values = lax.cond(is_now, hit, lambda *unchanged: unchanged, value, *values)  # type: ignore[assignment]
+    value, *values = lax.cond(is_now, hit, lambda *unchanged: unchanged, value, *values)
     counts = counts.at[_FIRED].add(is_now.astype(np.int32))
     return value, counts, positions, sources, limited, keep, flip, *values
 
@@ -228,11 +228,11 @@ def _hit(
 def _bits(value: Any) -> Any:
     """Return the bit patterns of a value, as unsigned integers."""
     unsigned = bits_of(str(value.dtype)).unsigned
-    return value.astype(unsigned) if value.dtype == bool else lax.bitcast_convert_type(value, unsigned)
+    return value.astype(unsigned) if value.dtype == np.dtype(bool) else lax.bitcast_convert_type(value, unsigned)
 
 
 def _value(bits: Any, dtype: Any) -> Any:
-    return bits != 0 if dtype == bool else lax.bitcast_convert_type(bits, dtype)
+    return bits != 0 if dtype == np.dtype(bool) else lax.bitcast_convert_type(bits, dtype)
 
 
 def _as_function(equation: JaxprEqn, output: int) -> Callable[..., Any]:

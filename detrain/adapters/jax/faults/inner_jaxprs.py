@@ -67,8 +67,9 @@ def runs_of_scan(equation: JaxprEqn) -> int | None:
 
 
 def carried(equation: JaxprEqn) -> tuple[int, int]:
-    """Return which of the inputs of an equation's jaxpr it carries from turn to turn: from the first to behind the last;
-    so many of its outputs, from the first on, are what it has carried.
+    """Return which inputs of an equation's jaxpr it carries from turn to turn, from the first to behind the last.
+
+    So many of its outputs, from the first on, are what it has carried.
     """
     params = equation.params
     if equation.primitive.name == "scan":
@@ -108,7 +109,7 @@ def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], ma
 
 
 def wider_call(params: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return those of the parameters of a compiled call that say something of each input or output, for more of them."""
+    """Return the parameters of a compiled call that say something of each input or output, for more of them."""
     return {
         "in_shardings": (*params["in_shardings"], *(UNSPECIFIED,) * count),
         "out_shardings": (*params["out_shardings"], *(UNSPECIFIED,) * count),
@@ -119,7 +120,7 @@ def wider_call(params: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def without_names(jaxpr: Jaxpr) -> Jaxpr:
-    """Return a jaxpr that does not say what its inputs and outputs are called: there are others than it was made with."""
+    """Return a jaxpr that does not say what its inputs and outputs are called: it was made with others."""
     return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
 
 

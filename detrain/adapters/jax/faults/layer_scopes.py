@@ -23,7 +23,7 @@ _MOST: Final = 10_000
 def name_layers() -> None:
     """Have the libraries' own layers that are there now run in scopes with their names."""
     for module, base, own in _LIBRARIES:
-        root = getattr(sys.modules.get(module), base, None)
+        root: Any = getattr(sys.modules.get(module), base, None)
         for cls in walk(root.__subclasses__(), lambda each: each.__subclasses__()) if root is not None else ():
             call = vars(cls).get("__call__")
             if cls.__module__.startswith(own) and call is not None and not hasattr(call, "_detrain_scope"):

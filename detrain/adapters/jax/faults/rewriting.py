@@ -27,8 +27,8 @@ Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
 
 
 class Changes:
-    """What is to be changed of a function. `cells` are the types of the cells, `entries` equations that run when a jaxpr
-    is entered.
+    """What is to be changed of a function. `cells` are the types of the cells, `entries` equations that run when a
+    jaxpr is entered.
     """
 
     def __init__(self, cells: Sequence[Any], edits: Mapping[Path, Edit], entries: Mapping[Path, Entry] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Sites of equations: operands by name, the gradient that a product of the backward pass is, what becomes of outputs."""
+"""Sites of equations: operands by name, which gradient a product of the backward pass is, what becomes of outputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Factors:
         return "", False
 
 
-def _site(function: Function, equation: Equation, number: int, role: Role, is_turned: bool) -> Site:  # noqa: FBT001
+def _site(function: Function, equation: Equation, number: int, role: Role, is_turned: bool) -> Site:
     value = equation.value
     operands = {"output": (number, value.outvars[number]), **(_operands(value, is_turned=is_turned) if not number else {})}
     return Site(

@@ -35,9 +35,8 @@ class AdamDecays:
         def made(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            first, second = given.arguments.get("b1"), given.arguments.get("b2")
-            is_known = all(isinstance(each, int | float) for each in (first, second))
-            self._factors.append(_constant(float(first), float(second)) if is_known else math.inf)
+            decays = [each for name in ("b1", "b2") if isinstance(each := given.arguments.get(name), int | float)]
+            self._factors.append(_constant(*decays) if len(decays) == 2 else math.inf)  # noqa: PLR2004  or others, by step
             return original(*args, **kwargs)
 
         for owner in (optax, *(functools.reduce(getattr, name.split("."), optax) for name in _PLACES)):

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,8 +32,8 @@ _SQUARES: Final = ("nu", "sq", "var", "sum", "second")
 class JaxNorms:
     """See `detrain.adapters.api.Norms`."""
 
-    def __init__(self) -> None:
-        self.decays = AdamDecays()
+    def __init__(self, decays: AdamDecays) -> None:
+        self._decays = decays
         self._names = NamedArrays()
         self._found: dict[str, Any] = {}
         self._forms: dict[str, Any] = {}
@@ -70,7 +69,7 @@ class JaxNorms:
             return Watched(name, "weights", 1)
         before, moment, after = _split(name)
         group, power = f"{of} {moment}", 2 if any(part in moment for part in _SQUARES) else 1
-        factor = self.decays.factor() if of == STATE and moment == "mu" and array.dtype.name in _EXACT else None
+        factor = self._decays.factor() if of == STATE and moment == "mu" and array.dtype.name in _EXACT else None
         partner = self._names.found.get(f"{before}nu{after}")
         if factor is None or partner is None or partner[0].dtype.name not in _EXACT:
             return Watched(name, group, power)
