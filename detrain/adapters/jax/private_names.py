@@ -14,16 +14,29 @@ from jax._src.interpreters import partial_eval
 
 from detrain.base.errors import FrameworkUnsupported
 
-Var: Final = core.Var
-"""The variables of a jaxpr, to make new ones."""
-UNSPECIFIED: Final = sharding_impls.UNSPECIFIED
-"""A sharding that the compiler chooses."""
 _WANTED: Final = "install jax==0.10.2"
 _OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 _OF_CALL: Final = (
     *("args", "jaxpr", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name"),
     *("keep_unused", "inline", "compiler_options_kvs"),
 )
+
+
+def _other_way(does: str) -> FrameworkUnsupported:
+    return FrameworkUnsupported(f"JAX {jax.__version__} {does} in another way than this detrain knows", _WANTED)
+
+
+def _found(module: Any, name: str, does: str) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        raise _other_way(does)
+    return found
+
+
+Var: Final = _found(core, "Var", "names the values of functions")
+"""The variables of a jaxpr, to make new ones."""
+UNSPECIFIED: Final = _found(sharding_impls, "UNSPECIFIED", "says what is on which device")
+"""A sharding that the compiler chooses."""
 
 
 def trace_of_jit() -> Any:
@@ -66,11 +79,7 @@ def transformations() -> str:
 
 
 def _checked(name: str, parameters: tuple[str, ...], does: str) -> Any:
-    found: Any = getattr(pjit, name, None)
-    if found is None or tuple(inspect.signature(found).parameters) != parameters:
+    found = _found(pjit, name, does)
+    if tuple(inspect.signature(found).parameters) != parameters:
         raise _other_way(does)
     return found
-
-
-def _other_way(does: str) -> FrameworkUnsupported:
-    return FrameworkUnsupported(f"JAX {jax.__version__} {does} in another way than this detrain knows", _WANTED)

@@ -36,7 +36,7 @@ class AdamDecays:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             decays = [each for name in ("b1", "b2") if isinstance(each := given.arguments.get(name), int | float)]
-            self._factors.append(_constant(*decays) if len(decays) == 2 else math.inf)  # noqa: PLR2004  or others, by step
+            self._factors.append(_constant(*decays) if len(decays) == 2 else math.inf)
             return original(*args, **kwargs)
 
         for owner in (optax, *(functools.reduce(getattr, name.split("."), optax) for name in _PLACES)):
