@@ -78,6 +78,8 @@ class Functions:
         self._known: dict[int, Function] = {}
         """By the identity of the jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
+        self._own_call: ClosedJaxpr | None = None
+        """What is called from here, as the program has called it."""
         self._called: dict[int, Function] = {}
         self.in_place: tuple[InjectionPoint, ...] = ()
         """The points that are in the functions which are called: in all other steps they are the program's own."""
@@ -99,7 +101,7 @@ class Functions:
         return list(self._called.values())
 
     def _call(self, *args: Any, jaxpr: ClosedJaxpr, **params: Any) -> Any:
-        function = None if jaxpr in self._own else self._function(jaxpr, params["name"])
+        function = None if jaxpr is self._own_call or jaxpr in self._own else self._function(jaxpr, params["name"])
         if function is None:
             return self._original(*args, jaxpr=jaxpr, **params)
         function.calls += 1
@@ -107,7 +109,7 @@ class Functions:
         found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
         put = self._put_into(function) if self.in_place or self._counts else _Put(None)
         if put.closed is None:
-            outputs = self._original(*args, jaxpr=jaxpr, **params)[0]
+            outputs = self._plain(args, jaxpr, params)
         elif put.entries:
             (counts,), outputs = _bind(put, args, [np.zeros(len(put.entries), np.int32)], params)
             for path, runs in zip(put.entries, np.asarray(counts), strict=True):
@@ -119,6 +121,14 @@ class Functions:
         self._heard(function, args, outputs)
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
+    def _plain(self, args: Sequence[Any], jaxpr: ClosedJaxpr, params: dict[str, Any]) -> list[Any]:
+        """Call a function as it is: from the second time on in C."""
+        before, self._own_call = self._own_call, jaxpr
+        try:
+            return jit_p.bind(*args, jaxpr=jaxpr, **params)  # type: ignore[no-any-return]
+        finally:
+            self._own_call = before
+
     def _call_with_points(self, put: _Put, jaxpr: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         """Call a function with points in place; and, if it does nothing but return its outputs, twice more with none
         armed, to see whether they alone change bits.
@@ -128,7 +138,7 @@ class Functions:
         elif self.is_unarmed_equal:
             idle = [cell for point in put.points for cell in point.idle]
             _cells, unarmed = _bind(put, _copies(args, params), idle, params)
-            plain = self._original(*_copies(args, params), jaxpr=jaxpr, **params)[0]
+            plain = self._plain(_copies(args, params), jaxpr, params)
             self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
         cells, outputs = _bind(put, args, [cell for point in put.points for cell in point.cells()], params)
         for number, point in enumerate(put.points):
