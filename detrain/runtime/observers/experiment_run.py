@@ -190,7 +190,7 @@ class ExperimentRun:
         body, self._body = self._body, None
         if self._instruments is None:
             raise FaultInvalid(
-                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch"
+                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow, PyTorch or JAX"
             )
         if self._is_profiling:
             sites = self._instruments.sites()
