@@ -53,6 +53,8 @@ class Function:
     closed: ClosedJaxpr
     name: str
     equations: list[Equation]
+    plain: ClosedJaxpr
+    """The same, to be called from here: in C from the second time on, and not by way of here again."""
     calls: int = 0
     """How often it was called in the step that is watched."""
     entries: dict[Path, int] = field(default_factory=dict)
@@ -78,8 +80,6 @@ class Functions:
         self._known: dict[int, Function] = {}
         """By the identity of the jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
-        self._own_call: ClosedJaxpr | None = None
-        """What is called from here, as the program has called it."""
         self._called: dict[int, Function] = {}
         self.in_place: tuple[InjectionPoint, ...] = ()
         """The points that are in the functions which are called: in all other steps they are the program's own."""
@@ -101,7 +101,7 @@ class Functions:
         return list(self._called.values())
 
     def _call(self, *args: Any, jaxpr: ClosedJaxpr, **params: Any) -> Any:
-        function = None if jaxpr is self._own_call or jaxpr in self._own else self._function(jaxpr, params["name"])
+        function = None if jaxpr in self._own else self._function(jaxpr, params["name"])
         if function is None:
             return self._original(*args, jaxpr=jaxpr, **params)
         function.calls += 1
@@ -109,36 +109,28 @@ class Functions:
         found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
         put = self._put_into(function) if self.in_place or self._counts else _Put(None)
         if put.closed is None:
-            outputs = self._plain(args, jaxpr, params)
+            outputs = jit_p.bind(*args, jaxpr=function.plain, **params)
         elif put.entries:
             (counts,), outputs = _bind(put, args, [np.zeros(len(put.entries), np.int32)], params)
             for path, runs in zip(put.entries, np.asarray(counts), strict=True):
                 function.entries[path] = function.entries.get(path, 0) + int(runs)
         else:
-            outputs = self._call_with_points(put, jaxpr, args, params)
+            outputs = self._call_with_points(put, function, args, params)
         if self.digests is not None:
             self.digests += found
         self._heard(function, args, outputs)
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
-    def _plain(self, args: Sequence[Any], jaxpr: ClosedJaxpr, params: dict[str, Any]) -> list[Any]:
-        """Call a function as it is: from the second time on in C."""
-        before, self._own_call = self._own_call, jaxpr
-        try:
-            return jit_p.bind(*args, jaxpr=jaxpr, **params)  # type: ignore[no-any-return]
-        finally:
-            self._own_call = before
-
-    def _call_with_points(self, put: _Put, jaxpr: ClosedJaxpr, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    def _call_with_points(self, put: _Put, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         """Call a function with points in place; and, if it does nothing but return its outputs, twice more with none
         armed, to see whether they alone change bits.
         """
-        if jaxpr.effects:
+        if function.closed.effects:
             self.is_unarmed_equal = False  # nobody can tell
         elif self.is_unarmed_equal:
             idle = [cell for point in put.points for cell in point.idle]
             _cells, unarmed = _bind(put, _copies(args, params), idle, params)
-            plain = self._plain(_copies(args, params), jaxpr, params)
+            plain = jit_p.bind(*_copies(args, params), jaxpr=function.plain, **params)
             self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
         cells, outputs = _bind(put, args, [cell for point in put.points for cell in point.cells()], params)
         for number, point in enumerate(put.points):
@@ -152,7 +144,9 @@ class Functions:
             if source.startswith(_NOT_OF_PROGRAMS):
                 return None
             found = equations(closed.jaxpr, private_names.transformations())
-            known = self._known[id(closed)] = Function(closed, name, found)
+            plain = ClosedJaxpr(closed.jaxpr, closed.consts)
+            self._own.add(plain)
+            known = self._known[id(closed)] = Function(closed, name, found, plain)
         return known
 
     def _put_into(self, function: Function) -> _Put:
