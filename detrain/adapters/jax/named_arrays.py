@@ -71,8 +71,13 @@ class NamedArrays:
 
 
 def value_of(array: Any) -> Array:
-    """Return the value of an array; of keys, the numbers that they are."""
-    return np.asarray(jax.random.key_data(array) if isinstance(array, PRNGKeyArray) else array)
+    """Return the value of an array; of keys, the numbers that they are. It may share memory: `np.asarray` would leave a
+    view with the array, too, which keeps its memory from being donated.
+    """
+    plain: Any = jax.random.key_data(array) if isinstance(array, PRNGKeyArray) else array
+    if len(plain.sharding.device_set) > 1 or plain._npy_value is not None:
+        return np.asarray(plain)
+    return np.asarray(plain._single_device_array_to_np_array_did_copy()[0])
 
 
 def _below(met: _Met) -> list[_Met]:

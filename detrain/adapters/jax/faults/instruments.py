@@ -49,7 +49,7 @@ class JaxInstruments:
     def begin_step(self) -> None:
         """Count calls from here on."""
         self._memory.look()
-        self.losses.weights = {}
+        self.losses.begin()
         self._functions.begin()
         self._functions.digests = [] if self._has_digests else None
 
@@ -86,7 +86,7 @@ class JaxInstruments:
 
     def memory(self) -> list[Site]:
         """Return the arrays that names lead to."""
-        self._memory.note_weights(self.losses.weights)
+        self._memory.note_weights(self.losses.weights())
         self._memory.look()
         return self._memory.sites()
 

@@ -32,8 +32,17 @@ class Losses:
         """And variables that gradients were taken of."""
         self._places: dict[int, tuple[list[int], list[int]]] = {}
         """By the identity of a function: which of its outputs are losses, and which of its inputs are weights."""
-        self.weights: dict[int, Any] = {}
-        """Arrays that gradients were taken of since the step has begun, by identity."""
+        self._taken: dict[int, Any] | None = None
+        """Arrays that gradients were taken of since `begin`, by identity; None: nobody asks."""
+
+    def begin(self) -> None:
+        """Note of which arrays gradients are taken from here on."""
+        self._taken = {}
+
+    def weights(self) -> dict[int, Any]:
+        """Return the arrays that gradients were taken of since `begin`, by identity, and note no more."""
+        found, self._taken = self._taken or {}, None
+        return found
 
     def note(self, arguments: Any, value: Any) -> None:
         """A gradient has been taken: of a value, if that is known, by arguments."""
@@ -42,15 +51,16 @@ class Losses:
                 if isinstance(each, Tracer):
                     variable = getattr(each, "val", None)
                     variables[id(variable)] = variable
-                elif isinstance(each, jax.Array) and variables is self._weights:
-                    self.weights[id(each)] = each
-                elif isinstance(each, jax.Array):
+                elif isinstance(each, jax.Array) and variables is self._traced:
                     self._add(each)
+                elif isinstance(each, jax.Array) and self._taken is not None:
+                    self._taken[id(each)] = each
 
     def hear(self, function: Function, inputs: Sequence[Any], outputs: list[Any]) -> None:
         """A compiled function has been called."""
         losses, weights = self._places_of(function)
-        self.weights |= {id(inputs[place]): inputs[place] for place in weights}
+        if self._taken is not None:
+            self._taken |= {id(inputs[place]): inputs[place] for place in weights}
         for place in losses:
             self._add(outputs[place])
         if losses and self._ends_with(self._total):
