@@ -287,3 +287,23 @@ def begun(folder: Path, at: Address, **options: Any) -> TrialsInProcess:
         if step[2] < 2:
             campaign.end_body()
     return campaign
+
+
+def test_a_fault_in_memory_is_not_done_where_its_run_is_not_armed(tmp_path: Path) -> None:
+    struck = []
+
+    class InSteps(Instruments):
+        is_part_of_steps = True
+
+        def strike(self, injection: Injection) -> Firing:
+            struck.append(injection)
+            return Firing(1, b"", b"")
+
+    in_memory = msgspec.structs.replace(INJECTION, site="memory/w")
+    plan = Experiment(log=str(tmp_path / "log"), injection=in_memory, is_armed=False)
+    experiment = ExperimentRun([plan], lambda: {"w": np.zeros(2)}, lambda: None)
+    experiment.attach(InSteps())
+    experiment.begin((0, 0, 0))
+    experiment.end_body()
+
+    assert struck == []

@@ -49,12 +49,13 @@ class Jax(Adapter):
         self._control = EagerControl(self._fail, trace_digest)
         self.leaves = JaxLeaves(self._updates, self._fail)
         self.names = NamedArrays()
-        self.rollback = JaxRollback()
+        self.rollback = rollback = JaxRollback()
         self._decays = AdamDecays()
         self.norms = JaxNorms(self._decays)
         if settings.experiment is not None:
             instruments = JaxInstruments(settings.experiment)
             self._updates.on_gradient = instruments.losses.note
+            rollback.undo = instruments.memory_of_arrays.undo
             settings.experiment.attach(instruments)
         if settings.probes is not None:
             jax.pmap = self._refusing(jax.pmap)

@@ -24,6 +24,9 @@ _DEEPEST: Final = 16
 _BEHIND_PYTHON: Final = 4
 """How far from a name arrays are looked for; of these steps, so many may lead through objects and functions, which are
 no trees of JAX's."""
+_MOST_INSIDE: Final = 1024
+"""In collections of how many values they are looked for: of more than a model has (losses, a buffer of what was seen)
+none is, as each look would take as long."""
 _WHOLE: Final = (bool, bytes, complex, float, int, str, type(None), np.ndarray, np.generic, np.dtype, type, ModuleType)
 """What nothing further is looked for in."""
 _OPTIMIZERS: Final = ("optax",)
@@ -95,14 +98,14 @@ def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
     """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
     if isinstance(value, Jitted):
         return [("", value.compiled._fun)], False
-    if type(value).__module__.startswith("detrain."):
+    if type(value).__module__.startswith("detrain.") or (isinstance(value, list | tuple | dict) and len(value) > _MOST_INSIDE):
         return [], False
     try:
         found, _tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
     except Exception:  # an edge: code of the program
         found = []
     if found and found[0][0]:
-        return [(_step(path), each) for path, each in found], True
+        return [(_step(path), each) for path, each in found if not isinstance(each, _WHOLE)], True
     return list(inside(value)), False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detrain.adapters.instruments import Instruments
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import UNARMED, Firing, Injection
 from detrain.faults.sites import Site
 
 
@@ -44,6 +44,8 @@ class InstrumentsTogether:
         if self._in_memory is None:
             for each in self._sides:
                 each.arm(occurrence)
+            return
+        if occurrence == UNARMED:
             return
         found = [firing for each in self._sides if (firing := each.strike(self._in_memory)) is not None]
         self._struck = found[0] if found else self._struck

@@ -75,8 +75,8 @@ class Function:
 class Functions:
     """Follows the calls of the program's functions, and puts points of faults into them."""
 
-    def __init__(self, heard: Heard, *, counts: bool) -> None:
-        self._heard, self._counts = heard, counts
+    def __init__(self, heard: Heard) -> None:
+        self._heard, self._counts = heard, False
         self._known: dict[int, Function] = {}
         """By the identity of the jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
@@ -90,9 +90,9 @@ class Functions:
         self._original = private_names.call_of_jit()
         private_names.replace_call_of_jit(self._call)
 
-    def begin(self) -> None:
-        """A step begins: note what is called from here on."""
-        self._called = {}
+    def begin(self, *, counts: bool) -> None:
+        """A step begins: note what is called from here on; with `counts` how often branches and bodies run, too."""
+        self._called, self._counts = {}, counts
         for each in self._known.values():
             each.calls, each.entries = 0, {}
 

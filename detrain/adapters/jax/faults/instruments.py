@@ -27,7 +27,7 @@ class JaxInstruments:
     def __init__(self, experiment: TakesInstruments) -> None:
         plans = experiment.plans
         self._has_digests = plans[0].digests_at is not None
-        self._memory = Memory()
+        self.memory_of_arrays = Memory()
         self.losses = Losses(experiment.ends_with)
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for plan in plans:
@@ -35,22 +35,21 @@ class JaxInstruments:
                 groups.setdefault(plan.injection.place, []).append(plan.injection)
         self._points = [InjectionPoint(group) for group in groups.values()]
         self._point: InjectionPoint | None = None
-        self._functions = Functions(self.losses.hear, counts=plans[0].is_profile)
+        self._functions = Functions(self.losses.hear)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""
-        self._memory.undo()
         self._point = next((point for point in self._points if point.takes(injection)), None)
         if self._point is not None:
             self._point.select(injection)
 
     def begin_step(self) -> None:
         """Count calls from here on."""
-        self._memory.look()
+        self.memory_of_arrays.look()
         self.losses.begin()
-        self._functions.begin()
+        self._functions.begin(counts=not self._has_digests)
         self._functions.digests = [] if self._has_digests else None
 
     def arm(self, occurrence: int) -> None:
@@ -86,14 +85,14 @@ class JaxInstruments:
 
     def memory(self) -> list[Site]:
         """Return the arrays that names lead to."""
-        self._memory.note_weights(self.losses.weights())
-        self._memory.look()
-        return self._memory.sites()
+        self.memory_of_arrays.note_weights(self.losses.weights())
+        self.memory_of_arrays.look()
+        return self.memory_of_arrays.sites()
 
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of one of them."""
-        self._memory.look()
-        return self._memory.strike(injection)
+        self.memory_of_arrays.look()
+        return self.memory_of_arrays.strike(injection)
 
     def begin_series(self) -> None:
         """The first step of this process is about to run: the program's classes are made, its step is not traced."""

@@ -50,7 +50,7 @@ class Memory:
         return "slot" if of else "statistic"
 
     def undo(self) -> None:
-        """The run has gone back to before such faults: arrays, which it holds as they are, get their bits again."""
+        """The run goes back to before such faults: arrays, which a moment holds as they are, get their bits again."""
         for array, at, golden in reversed(self._struck):
             if not array.is_deleted():
                 _bits(array)[at] = golden

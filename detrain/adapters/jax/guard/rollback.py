@@ -18,6 +18,9 @@ from detrain.adapters.jax import settings as flags
 class JaxRollback:
     """See `detrain.adapters.api.Rollback`."""
 
+    undo: Callable[[], None] = staticmethod(lambda: None)
+    """Gives arrays the bits again that a fault in memory has changed."""
+
     def hold(self, *, on_host: bool) -> PutBack:
         """Hold the flags, and the arrays that there are."""
         was, modules = flags.flags(), flags.count_of_modules()
@@ -27,6 +30,7 @@ class JaxRollback:
             gone = next((array for array, _held in held if array.is_deleted()), None)
             if gone is not None:
                 raise CannotGoBackError(f"the memory of an array was given away (donated): {gone.aval}")
+            self.undo()
             flags.set_flags(was)
             flags.set_count_of_modules(modules)
 
