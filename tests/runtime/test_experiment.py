@@ -11,6 +11,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
