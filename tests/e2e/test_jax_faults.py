@@ -294,7 +294,7 @@ def test_a_step_that_is_not_compiled_is_refused_and_one_whose_loss_is_has_both_p
     compiled = detrain("sites", "--json", "program.py", cwd=tmp_path)
 
     assert (eager.status, off.status) == (82, 82)
-    assert "JAX computes this step op by op (the program calls no `jax.jit` in it)" in eager.err
+    assert "JAX computes this step op by op (the program calls no function under `jax.jit` in it)" in eager.err
     assert "JAX computes this step op by op (jax_disable_jit is on)" in off.err
     assert {site["stage"] for site in json.loads(compiled.out)} == {"forward", "backward"}
 

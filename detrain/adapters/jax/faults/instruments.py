@@ -124,10 +124,10 @@ class JaxInstruments:
         """Return the sites of the step that has ended. Raises FaultInvalid where nothing of it was compiled."""
         called = self._functions.called()
         if not called:
-            how = "jax_disable_jit is on" if jax.config.jax_disable_jit else "the program calls no `jax.jit` in it"
+            how = "jax_disable_jit is on" if jax.config.jax_disable_jit else "the program calls no function under `jax.jit` in it"
             raise FaultInvalid(
                 f"JAX computes this step op by op ({how}): there is no jaxpr of it whose equations could be hit",
-                "put what the step computes into a function under `jax.jit`",
+                "put what the step computes into a function under `jax.jit`, and call that, not what `lower().compile()` gives",
             )
         return sites_of(called, self.losses.weights_of)
 
