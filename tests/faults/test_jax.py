@@ -31,14 +31,14 @@ def said(module: str, *arguments: str, given: str = "", **settings: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("every", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_fault_is_that_which_the_function_itself_has(every: int) -> None:
     """Forward and backward, in a loop, a branch, a `while`, what is computed again, and in the update of AdamW."""
     sites = json.dumps(said("jax_by_hand", "sites"))
     found = said("jax_by_hand", "faults", str(every), given=sites)
     assert found["wrong"] == []
-    assert found["tried"] >= (5 if every > 1 else 90)
-    assert found["unarmed"] >= found["tried"] * 0.8, "a site in place changes bits more often than where it parts a fusion"
+    assert found["tried"] >= (3 if every > 1 else 90)
+    assert found["unarmed"] >= found["tried"] * 0.6, "a site in place changes bits more often than where it parts a fusion"
 
 
 @pytest.mark.parametrize("most", [pytest.param(1, id="once"), pytest.param(20, id="all", marks=pytest.mark.slow)])
@@ -54,3 +54,7 @@ def test_each_site_fires_where_it_says(most: int) -> None:
 def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_there() -> None:
     sites = json.dumps(said("jax_on_devices", "sites"))
     assert said("jax_on_devices", "faults", given=sites) == {"wrong": []}
+
+
+def test_values_of_all_dtypes_can_be_hit() -> None:
+    assert said("jax_dtypes", JAX_ENABLE_X64="1") == []

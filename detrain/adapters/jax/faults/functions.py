@@ -97,7 +97,8 @@ class Functions:
             each.calls, each.entries = 0, {}
 
     def called(self) -> list[Function]:
-        """Return what has been called since, in that order."""
+        """Return what has been called since, in that order; runs are counted no more."""
+        self._counts = False
         return list(self._called.values())
 
     def _call(self, *args: Any, jaxpr: ClosedJaxpr, **params: Any) -> Any:
