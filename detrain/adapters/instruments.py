@@ -26,7 +26,9 @@ class Instruments(Protocol):
         """Take up one of the injections that the experiments of this process have."""
 
     def arm(self, occurrence: int) -> None:
-        """Have the fault's site hit when it runs next, or so many runs later."""
+        """Have the fault's site hit when it runs next, or so many runs later; by `UNARMED` not at all, but have it in
+        place as if it were to be.
+        """
 
     def disarm(self) -> None:
         """Have it hit no more."""
@@ -36,6 +38,11 @@ class Instruments(Protocol):
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
+
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether what was hit last would have given the program's own bits with its site in place and no fault;
+        None: nobody has looked.
+        """
 
     def memory(self) -> list[Site]:
         """Return the variables that are there now, as sites in memory."""

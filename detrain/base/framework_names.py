@@ -190,7 +190,7 @@ JAX: Final = FrameworkNames(
     packages=("jax", "jaxlib", "libtpu", "flax", "optax", "equinox"),
     settings=(
         *("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "JAX_ENABLE_X64", "NVIDIA_TF32_OVERRIDE"),
-        *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE"),
+        *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE", "JAX_DISABLE_JIT"),
     ),
     options=(("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),),  # else kernels are chosen by time, and sums are in any order
 )

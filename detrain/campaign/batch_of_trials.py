@@ -26,7 +26,7 @@ from detrain.campaign.time_limit import Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
-from detrain.runtime.observers.trials_in_process import EQUAL
+from detrain.runtime.observers.trials_in_process import ALONE, EQUAL
 
 MOST_TRIALS: Final = 1024
 _LEAST_PLACES: Final = 32
@@ -284,7 +284,9 @@ class _TrialProcess:
             elif not self._pending or not is_last:
                 self.together.obstacle = "a process ended before its last step without a fault"
             return
-        if number is not None:
+        if done.end == ALONE and number is not None:
+            self.alone.add(number)
+        elif number is not None:
             self._pending[number] = done
         if done.end == _ENDED:
             self._has_ended = True

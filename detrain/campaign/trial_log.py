@@ -61,6 +61,9 @@ class TrialResult:
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
     spent: Mapping[Address, float] = field(default_factory=dict)
     """Of a golden run: the seconds that each step took, by its cursor; under `END` what followed the last."""
+    is_unarmed_equal: bool | None = None
+    """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
+    nobody has looked."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
 
@@ -84,6 +87,7 @@ def read_log(path: Path) -> TrialResult:
     steps: dict[Address, StepLine] = {}
     end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
     missed: list[Address] = []
+    is_unarmed_equal: bool | None = None
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     said: dict[tuple[int, int, int, bool], Said] = {}
@@ -107,6 +111,8 @@ def read_log(path: Path) -> TrialResult:
                 missed.append(entry.missed)
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
             crash = entry.crash or crash
+            if entry.is_unarmed_equal is not None:
+                is_unarmed_equal = entry.is_unarmed_equal and is_unarmed_equal is not False
             is_armed = is_armed or entry.is_armed
             if entry.said is not None:
                 said[entry.said.place] = entry.said
@@ -129,6 +135,7 @@ def read_log(path: Path) -> TrialResult:
         left,
         crash,
         said=tuple(said.values()),
+        is_unarmed_equal=is_unarmed_equal,
         files=files,
         spent=spent,
     )

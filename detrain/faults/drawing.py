@@ -138,7 +138,9 @@ def linear_op(site: Site) -> LinearOp | ChannelsFirst:
         stage, place = _CONVOLUTIONS[site.op]
         layout = str(attributes.get("data_format", "NHWC"))
         if not layout.endswith("C"):
-            raise FaultInvalid(f"{site.name!r} has its channels first ({layout})", "only channels-last convolutions are known")
+            raise FaultInvalid(
+                f"{site.name!r} has its channels not last ({layout})", "of compiled ones only channels-last convolutions are known"
+            )
         x, kernel, y = (shapes[name] for name in place)
         padding = str(attributes["padding"])
         pads = _numbers(attributes.get("explicit_paddings", []))
@@ -153,7 +155,7 @@ def linear_op(site: Site) -> LinearOp | ChannelsFirst:
         )
     if site.op in ("convolution", "convolution_backward"):
         return _channels_first(site, shapes)
-    if site.op in ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "mm", "addmm", "bmm", "baddbmm"):
+    if site.op in _PRODUCTS and "layout" not in attributes:
         return MatMul(
             shapes["input"],
             shapes["weight"],
@@ -198,10 +200,12 @@ def _factor(site: Site, operand: Operand) -> Operand:
     return Operand.WEIGHT if operand is Operand.INPUT else Operand.INPUT
 
 
+_PRODUCTS: Final = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "mm", "addmm", "bmm", "baddbmm", "dot_general")
 _CONVOLUTIONS: Final = {
     "Conv2D": (ConvPass.FORWARD, ("input", "weight", "output")),
     "Conv2DBackpropInput": (ConvPass.GRAD_IN, ("output", "weight", "input")),
     "Conv2DBackpropFilter": (ConvPass.GRAD_WT, ("input", "output", "weight")),
+    "conv_general_dilated": (ConvPass.FORWARD, ("input", "weight", "output")),
     "Conv3D": (ConvPass.FORWARD, ("input", "weight", "output")),
     "Conv3DBackpropInputV2": (ConvPass.GRAD_IN, ("output", "weight", "input")),
     "Conv3DBackpropFilterV2": (ConvPass.GRAD_WT, ("input", "output", "weight")),

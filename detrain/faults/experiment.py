@@ -24,6 +24,8 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults.plan import trial_rng
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
+UNARMED: Final = -1
+"""Stands for the execution that is hit where none is, and the site is to be in place."""
 
 BITS: Final[dict[str, type[np.signedinteger]]] = {
     "float64": np.int64,
@@ -193,7 +195,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_hit(self, address: Address) -> bool:
         """Return whether a step is one of those from the fault on, and of its phase."""
-        return self.injection is not None and self.is_armed and address[0] == self.at[0] and address >= self.at
+        return self.injection is not None and address[0] == self.at[0] and address >= self.at
 
     def is_due(self, turn: int) -> bool:
         """Return whether a step is hit of those that may be, by its number: 0 is the first, which is."""

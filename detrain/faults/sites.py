@@ -38,6 +38,7 @@ CONTRACTIONS: Final = frozenset(
         "BatchMatMulV3",
         "Einsum",
         *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv"),  # PyTorch's
+        *("dot_general", "conv_general_dilated"),  # JAX's
     }
 )
 """Ops that multiply an input by a weight: what the arrays of an accelerator do, and the artifact's targets."""

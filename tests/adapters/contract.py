@@ -104,9 +104,8 @@ class Moment:
         adapters = Adapters()
         adapters.add(subject.adapter)
         assert subject.adapter.rollback is not None
-        assert subject.adapter.random is not None
         self._hooks = ProgramHooks(adapters, Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _old, _new: None, None))  # type: ignore[arg-type, return-value]
-        self._streams = subject.adapter.random.streams()
+        self._streams = subject.adapter.random.streams() if subject.adapter.random is not None else {}
         self._objects = encode_value(subject.objects(), self._hooks)
         self._put_back = subject.adapter.rollback.hold(on_host=on_host)
         self._packed = {name: stream.pack() for name, stream in self._streams.items()}
@@ -319,7 +318,7 @@ def norms_are_those_of_the_values(subject: Subject) -> None:
     watched, found = norms.norms()
     assert watched
     values = {key: array.copy() for key, array in subject.watched().items()}
-    assert {each.key for each in watched} <= values.keys()
+    assert {each.key for each in watched} <= values.keys(), sorted(values)
     held = Moment(subject)
     for each, norm in zip(watched, found, strict=True):
         expected = float(np.linalg.norm(values[each.key].astype(np.float64).reshape(-1)))

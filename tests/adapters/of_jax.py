@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from detrain.adapters.api import Settings
 from detrain.adapters.instruments import TakesInstruments
@@ -21,27 +22,40 @@ class Training:
 
     def __init__(self, trial: TakesInstruments) -> None:
         self.adapter = Jax(Settings(seed=3, threads=1, experiment=trial), Streams())
-        self.params, self._key = {"w": jnp.ones((6, 3)), "b": jnp.zeros(3)}, jax.random.key(0)
-        self._rows = iter(np.random.default_rng(0).normal(size=(1000, 8, 6)).astype(np.float32))
-        self._train = jax.jit(self._trained)
+        self.adapter.on_import("optax")
+        self.optimizer = optax.adam(0.1)
+        self.held: dict[str, Any] = {"params": {"w": jnp.ones((6, 3)), "b": jnp.zeros(3)}, "mean": jnp.zeros(3)}
+        self.held |= {"state": self.optimizer.init(self.held["params"]), "key": jax.random.key(0)}
+        self._rows, self.place = np.random.default_rng(0).normal(size=(1000, 8, 6)).astype(np.float32), {"row": 0}
+        self._train = jax.jit(self._trained, donate_argnums=0)
         self.adapter.begin_phase()
 
-    @staticmethod
-    def _trained(params: Any, key: Any, rows: Any) -> Any:
-        def loss(params: Any) -> Any:
-            return ((rows @ params["w"] + params["b"]) * jax.random.bernoulli(key, 0.7, (3,))).var()
+    def _trained(self, held: Any, rows: Any) -> Any:
+        key, sub = jax.random.split(held["key"])
 
-        return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, params, jax.grad(loss)(params))
+        def loss(params: Any) -> Any:
+            given = rows @ params["w"] + params["b"]
+            return (given * jax.random.bernoulli(sub, 0.7, (3,))).var(), given.mean(0)
+
+        (value, mean), grads = jax.value_and_grad(loss, has_aux=True)(held["params"])
+        updates, state = self.optimizer.update(grads, held["state"])
+        params = optax.apply_updates(held["params"], updates)
+        return {"params": params, "state": state, "key": key, "mean": 0.9 * held["mean"] + 0.1 * mean}, value
 
     def step(self) -> None:
-        self._step(next(self._rows))
+        self._step(self._rows[self.place["row"]])
+        self.place["row"] += 1
 
     def _step(self, rows: Any) -> None:
-        self._key, key = jax.random.split(self._key)
-        self.params = self._train(self.params, key, rows)
+        held, _loss = self._train(self.held, rows)
+        self.held.update(held)
 
     def state(self) -> Mapping[str, Array]:
-        return {name: np.array(value) for name, value in self.params.items()}
+        moments = self.held["state"][0]
+        found = {name: np.array(value) for name, value in self.held["params"].items()}
+        found |= {f"{name} of Adam": np.array(value) for name, value in moments.mu.items()}
+        found |= {f"{name} of nu of Adam": np.array(value) for name, value in moments.nu.items()}
+        return {**found, "count of Adam": np.array(moments.count), "running_mean": np.array(self.held["mean"])}
 
     def constants(self) -> list[Any]:
         odd = np.array([0x7FC00001, 0xFF800000, 0x80000000, 1], np.uint32).view(np.float32)
@@ -67,7 +81,14 @@ class Training:
         return None
 
     def loader(self) -> Iterator[Any]:
-        return self._rows
+        return iter(self._rows)
+
+    def objects(self) -> list[object]:
+        return [self.held, self.place]
+
+    def watched(self) -> Mapping[str, Array]:
+        self.adapter.names.look()
+        return self.adapter.names.tensors()
 
     def spoil(self) -> None:
         self._step(np.full((8, 6), np.nan, np.float32))

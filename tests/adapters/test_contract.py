@@ -15,7 +15,7 @@ from tests.adapters.contract import NEEDS, SUBJECTS
 LACKING = {
     "tensorflow": {"shared"},
     "torch": {"variables"},
-    "jax": {"shared", "random", "loaders", "variables", "rollback", "norms", "instruments"},
+    "jax": {"shared", "random", "loaders", "variables"},
 }
 """Parts that an adapter does not have: there is no such thing in its framework, or not yet."""
 

@@ -127,16 +127,6 @@ def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Serv
     assert same.last_line() == jax_server.bare("program.py", cwd=tmp_path, DEVICES="8", MESH="8").last_line()
 
 
-@pytest.mark.fast
-def test_guard_and_faults_do_not_know_jax_yet(jax_server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LOOP.replace("MADE", "").replace("BODY", ""))
-
-    guarded = jax_server.detrain("run", "--guard=recover", "program.py", cwd=tmp_path)
-
-    assert guarded.status == errors.FrameworkUnsupported.exit_code
-    assert "the guard does not know yet what to look at in jax" in guarded.err
-
-
 IMPURE = """
 import os, signal, sys
 import jax, jax.numpy as jnp, numpy as np

@@ -11,6 +11,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -67,6 +68,9 @@ class Instruments:
 
     def disarm(self) -> None:
         """Nothing to do."""
+
+    def is_unarmed_equal(self) -> None:
+        """Nobody has looked."""
 
     def is_placed(self) -> bool:
         return True
@@ -313,3 +317,23 @@ def begun(folder: Path, at: Address, **options: Any) -> TrialsInProcess:
         if step[2] < 2:
             campaign.end_body()
     return campaign
+
+
+def test_a_fault_in_memory_is_not_done_where_its_run_is_not_armed(tmp_path: Path) -> None:
+    struck = []
+
+    class InSteps(Instruments):
+        is_part_of_steps = True
+
+        def strike(self, injection: Injection) -> Firing:
+            struck.append(injection)
+            return Firing(1, b"", b"")
+
+    in_memory = msgspec.structs.replace(INJECTION, site="memory/w")
+    plan = Experiment(log=str(tmp_path / "log"), injection=in_memory, is_armed=False)
+    experiment = ExperimentRun([plan], lambda: {"w": np.zeros(2)}, lambda: None)
+    experiment.attach(InSteps())
+    experiment.begin((0, 0, 0))
+    experiment.end_body()
+
+    assert struck == []

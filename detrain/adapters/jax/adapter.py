@@ -17,7 +17,12 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax import shardings
 from detrain.adapters.jax.eager_control import EagerControl
+from detrain.adapters.jax.faults.instruments import JaxInstruments
+from detrain.adapters.jax.guard.adam import AdamDecays
+from detrain.adapters.jax.guard.norms import JaxNorms
+from detrain.adapters.jax.guard.rollback import JaxRollback
 from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.processes import Processes
 from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
@@ -45,6 +50,15 @@ class Jax(Adapter):
         self._traces, self._watched = Traces(self._fail), set[str]()
         self._control = EagerControl(self._fail, trace_digest)
         self.leaves = JaxLeaves(self._updates)
+        self.names = NamedArrays()
+        self.rollback = rollback = JaxRollback()
+        self._decays = AdamDecays()
+        self.norms = JaxNorms(self._decays)
+        if settings.experiment is not None:
+            instruments = JaxInstruments(settings.experiment)
+            self._updates.on_gradient = instruments.losses.note
+            rollback.undo = instruments.memory_of_arrays.undo
+            settings.experiment.attach(instruments)
         for module in _OPTIMIZERS:
             if hasattr(sys.modules.get(module), "apply_updates"):  # one that is importing JAX itself has none yet
                 self.on_import(module)
@@ -53,6 +67,8 @@ class Jax(Adapter):
         """A library has been imported: hear of its updates."""
         if module in _OPTIMIZERS and module not in self._watched:
             self._watched.add(module)
+            if module == "optax":
+                self._decays.watch(sys.modules[module])
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-import jax
-from jax._src.interpreters import partial_eval
-from jax._src.mesh import get_concrete_mesh
-
+from detrain.adapters.jax import private_names
 from detrain.adapters.jax.jitted import Jitted
-from detrain.adapters.jax.marks import calls
-from detrain.base.errors import Diverged, FrameworkUnsupported
+from detrain.adapters.jax.marks import Own, calls
+from detrain.base.errors import Diverged
 
 _OF_JIT: Final = "jit"
 _OWN: Final = ", JAX's "
@@ -36,21 +33,15 @@ class EagerControl:
         self._made: dict[str, int] = {}
         """How many functions there were of each key: one that is made anew for each call has no trace that lasts."""
         self._expected: Found = {}
-        trace: Any = getattr(partial_eval, "trace_to_jaxpr", None)
-        if not hasattr(trace, "evict_weakref"):
-            raise FrameworkUnsupported(
-                f"JAX {jax.__version__} keeps the traces of functions in another way than this detrain knows",
-                "install jax==0.10.2",
-            )
+        trace = private_names.trace_of_bodies()
 
         def traced(fun: Any, in_avals: Any, debug_info: Any, *context: Any, **options: Any) -> Any:
             found = trace(fun, in_avals, debug_info, *context, **options)
-            if debug_info.traced_for != _OF_JIT and not any(isinstance(call, Jitted) for call in calls()):
+            if debug_info.traced_for != _OF_JIT and not any(isinstance(call, Jitted | Own) for call in calls()):
                 self._note(fun, in_avals, debug_info, found[0])
             return found
 
-        traced.evict_weakref = trace.evict_weakref  # type: ignore[attr-defined]  # asked for by `jax.jit`
-        partial_eval.trace_to_jaxpr = traced
+        private_names.replace_trace_of_bodies(traced)
 
     def state(self) -> Found:
         """Return the traces that may be used again."""
@@ -70,7 +61,7 @@ class EagerControl:
             known = self._traced[fun] = key, {}
             self._made[key] = self._made.get(key, 0) + 1
         key, traces = known
-        place = avals, get_concrete_mesh()
+        place = avals, private_names.mesh_that_is_set()
         if place in traces:
             return
         digest = traces[place] = self._digest(jaxpr)

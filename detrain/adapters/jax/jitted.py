@@ -16,9 +16,11 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from detrain.adapters.jax.marks import NOTHING, Marked, calls, hand_on
+from detrain.adapters.jax.marks import NOTHING, Marked, calling, calls, hand_on
 
-_COMPILERS: Final[dict[str, Any]] = {"jax.jit": jax.jit, "jax.pmap": jax.pmap}
+plain_jit: Final[Any] = jax.jit
+"""JAX's own."""
+_COMPILERS: Final[dict[str, Any]] = {"jax.jit": plain_jit, "jax.pmap": jax.pmap}
 """What compiles, by the kind of the functions that it returns."""
 _STATIC_OF_PMAP: Final = "static_broadcasted_argnums"
 
@@ -90,12 +92,8 @@ class Jitted(Marked):
         return self._traced(self.compiled.eval_shape, args, kwargs)
 
     def _traced(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        going_on = calls()
-        going_on.append(self)
-        try:
+        with calling(self):
             return method(*args, **kwargs)
-        finally:
-            going_on.pop()
 
 
 _marks: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()

@@ -136,6 +136,8 @@ class JaxLeaves:
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
         if kind == _KEY:
+            if isinstance(current, PRNGKeyArray) and current._base_array is parts[1]:
+                return current  # in this process, where keys never change
             return jax.random.wrap_key_data(parts[1], impl=parts[0])
         if kind == spread_arrays.KIND:
             return spread_arrays.remade(parts, current, self._placed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 NOTHING: Final = 0
@@ -23,6 +25,10 @@ class Marked:
         return id(self)
 
 
+class Own(Marked):
+    """A call of detrain's own: what is traced in it is nothing of the program's."""
+
+
 class _MarkStack(threading.local):
     def __init__(self) -> None:
         self.calls: list[Marked] = []
@@ -34,6 +40,16 @@ _stack: Final = _MarkStack()
 def calls() -> list[Marked]:
     """Return the calls of this thread that go on, outermost first; to be changed by whoever makes one."""
     return _stack.calls
+
+
+@contextmanager
+def calling(call: Marked) -> Iterator[None]:
+    """Inside, a call goes on."""
+    _stack.calls.append(call)
+    try:
+        yield
+    finally:
+        _stack.calls.pop()
 
 
 def mark(what: int) -> bool:

@@ -8,7 +8,6 @@ types of the arguments and the static ones.
 
 from __future__ import annotations
 
-import inspect
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,19 +15,18 @@ from typing import Any, Final
 
 import jax
 import numpy as np
-from jax._src import pjit
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from detrain.adapters.jax import private_names
 from detrain.adapters.jax.jitted import Jitted
 from detrain.adapters.jax.marks import calls
 from detrain.adapters.jax.spread_arrays import content, is_spread
 from detrain.base.digest import digest_array, digest_bytes
-from detrain.base.errors import Diverged, FrameworkUnsupported
+from detrain.base.errors import Diverged
 from detrain.python.inspect.names import find_static, static_name
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 _OF_PMAP: Final = "_cached_shard_map.<locals>."
-_ARGUMENTS: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
 Found = dict[str, dict[str, list[str]]]
 """By function, by arguments: the digests of what was traced."""
 
@@ -42,11 +40,7 @@ class Traces:
         self._keys: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._found: Found = {}
         self._expected: Found = {}
-        trace: Any = getattr(pjit, "_trace_for_jit", None)
-        if trace is None or tuple(inspect.signature(trace).parameters) != _ARGUMENTS:
-            raise FrameworkUnsupported(
-                f"JAX {jax.__version__} traces functions in another way than this detrain knows", "install jax==0.10.2"
-            )
+        trace = private_names.trace_of_jit()
 
         def traced(fun: Any, ji: Any, ctx_mesh: Any, dbg: Any, avals: Any, args: Any, kwargs: Any) -> Any:
             found = trace(fun, ji, ctx_mesh, dbg, avals, args, kwargs)
@@ -59,7 +53,7 @@ class Traces:
                 self._note(function, digest_bytes(" ".join(types).encode()), found.params["jaxpr"])
             return found
 
-        pjit._trace_for_jit = traced
+        private_names.replace_trace_of_jit(traced)
         Jitted.numbered = staticmethod(self._numbered)
 
     def state(self) -> dict[str, Any]:

@@ -34,6 +34,10 @@ GRADIENT_KIND: Final = "jax.gradient"
 class JaxUpdates:
     """Tells of each update, with a number of what makes it."""
 
+    on_gradient: Callable[[Any, Any], None] = staticmethod(lambda _arguments, _value: None)
+    """Hears of each gradient that is taken, outside of compiled functions and in traces of such: by which arguments,
+    and of what value, if that is given."""
+
     def __init__(self, on_update: Callable[[int], None]) -> None:
         self._on_update = on_update
         self._has_optimizer = False
@@ -100,6 +104,11 @@ class JaxUpdates:
             @functools.wraps(made)
             def gradient(*arguments: Any, **named: Any) -> Any:
                 result = made(*arguments, **named)
+                chosen = args[0] if args else options.get("argnums", 0)
+                by = [
+                    arguments[each] for each in (chosen if isinstance(chosen, tuple | list) else [chosen]) if each < len(arguments)
+                ]
+                self.on_gradient(by, _first(result[0]) if name == "value_and_grad" else None)
                 self._gradient(_source(fun), arguments)
                 return result
 
@@ -114,6 +123,7 @@ class JaxUpdates:
         @functools.wraps(original)
         def taken(fun: Any, *arguments: Any, **options: Any) -> Any:
             result = original(fun, *arguments, **options)
+            self.on_gradient(arguments, _first(result[0]))
             self._gradient(_EAGER, arguments)
             return result
 
@@ -182,6 +192,11 @@ def _source(function: Any) -> int:
     while isinstance(function, functools.partial):
         function = function.func
     return id(getattr(inspect.unwrap(function), "__code__", type(function)))
+
+
+def _first(value: Any) -> Any:
+    """Return a value without what was given beside it (`has_aux`)."""
+    return value[0] if isinstance(value, tuple) and value else value
 
 
 def _arrays(value: object) -> list[Any]:

@@ -7,12 +7,10 @@ an object is its name.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
-from functools import partial
-from types import FrameType, FunctionType, MethodType, ModuleType
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -23,14 +21,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import MemoryKind
-from detrain.python.inspect.frames import is_module_frame, live_locals, names_of, user_frames
+from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.held import walk
+from detrain.python.inspect.named import inside, namespaces
 from detrain.python.inspect.names import own_attributes
-from detrain.python.inspect.user_modules import user_modules
 
 _DEEPEST: Final = 4
-_MOST_INSIDE: Final = 64
-"""How far from a name modules are looked for, and in collections of how many values."""
+"""How far from a name modules are looked for."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
 
 _WHOLE: Final = (torch.nn.Module, Optimizer, torch.amp.GradScaler, torch.Tensor, Dataset, DataLoader, Sampler, ModuleType, type)
@@ -52,7 +49,7 @@ class NamedObjects:
         if not frames:
             return
         self._names, self._taken, self._owners = {}, set(), {}
-        values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType)) for each in _namespaces(frames)]
+        values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType)) for each in namespaces(frames)]
         first = [(name, value, 0) for each in values for name, value in each]
         for name, value, _depth in walk(first, _below, lambda at: None if type(at[1]) in _PLAIN else id(at[1])):
             self._enter(name, value)
@@ -115,44 +112,11 @@ class NamedObjects:
         return free
 
 
-def _namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
-    """Yield what names are bound to: of the program's frames, the outermost first, then of its other modules."""
-    running = set()
-    for frame in frames:
-        if is_module_frame(frame):
-            running.add(id(frame.f_globals))
-        live, shared = live_locals(frame), frame.f_code.co_cellvars  # which functions may read that are called later
-        yield live if not shared else {name: each for name, each in names_of(frame).items() if name in live or name in shared}
-    for module in list(user_modules().values()):
-        if id(vars(module)) not in running:
-            yield dict(vars(module))
-
-
 def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
     name, value, depth = at
     if depth == _DEEPEST or type(value) in _PLAIN or isinstance(value, _WHOLE):
         return []
-    return [(f"{name}.{step}", each, depth + 1) for step, each in _inside(value)]
-
-
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a collection, an object or a function holds, with the step that leads there."""
-    if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # it is empty
-                continue
-    elif isinstance(value, MethodType):
-        yield "self", value.__self__
-    elif isinstance(value, partial):
-        yield from (("func", value.func), *_inside(value.args), *_inside(value.keywords))
-    elif isinstance(value, list | tuple | dict):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        first = itertools.islice(items, _MOST_INSIDE)
-        yield from [(str(key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
-    else:
-        yield from list((own_attributes(value) or {}).items())
+    return [(f"{name}.{step}", each, depth + 1) for step, each in inside(value)]
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:

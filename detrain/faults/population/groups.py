@@ -69,6 +69,7 @@ _ADDS: Final = (
     *("Cumprod", "Square", "SquaredDifference", "L2Loss", "AvgPool*", "Segment*", "UnsortedSegment*", "SparseSegment*"),
     *("EuclideanNorm",),
     *("add", "sub", "rsub", "mul", "neg", "sum", "mean", "prod", "cumsum", "cumprod", "square", "nansum", "*avg_pool*"),
+    *("add_any", "reduce_sum", "reduce_prod", "reduce_window_sum", "integer_pow", "cumlogsumexp", "psum*"),  # JAX's
     *("mse_loss*", "embedding_dense_backward", "dot", "var", "var_mean", "norm", "linalg_vector_norm", "segment_reduce"),
 )
 _INTEGER_ADDS: Final = (*("Range", "FloorDiv", "FloorMod", "Mod"), *("floor_divide", "remainder", "fmod", "arange"))
@@ -79,6 +80,7 @@ _MADS: Final = (
     *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "addbmm", "addr", "ger", "outer", "matmul", "linear", "_int_mm"),
     *("_addmm_activation", "*convolution*", "conv1d", "conv2d", "conv3d", "*batch_norm*", "*layer_norm*", "*group_norm*"),
     *("*instance_norm*", "*rms_norm*", "*attention*", "addcmul", "addcdiv", "lerp", "*lstm*", "*gru*", "*rnn*", "upsample*"),
+    *("dot_general", "conv_general_dilated", "ragged_dot*", "scaled_matmul", "scaled_dot"),  # JAX's
     *("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad", "einsum", "_upsample*"),
 )
 _COMPARES: Final = (
@@ -93,6 +95,7 @@ _MOVES: Final = (
     *("index_select", "gather", "cat", "stack", "clone", "contiguous", "expand_copy", "permute_copy", "index", "take", "flip"),
     *("roll", "repeat", "repeat_interleave", "*pad*d", "constant_pad_nd", "slice_backward", "select_backward", "unfold_backward"),
     *("im2col", "col2im", "tril", "triu", "one_hot", "masked_select", "slice_scatter", "select_scatter", "_to_copy_layout"),
+    *("transpose", "concatenate", "dynamic_slice", "dynamic_update_slice", "slice", "rev", "select_n", "pad"),  # JAX's
     *("split_with_sizes_copy", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "diag_embed", "diagonal_backward"),
 )
 _LOADS: Final = (

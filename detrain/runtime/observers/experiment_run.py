@@ -21,7 +21,7 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
-from detrain.faults.experiment import Alarm, Experiment, Firing, written
+from detrain.faults.experiment import UNARMED, Alarm, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
@@ -62,6 +62,9 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the fault has done in the first of its steps."""
     hits: int = 0
     """In how many steps it has been done so far, where there are more."""
+    is_unarmed_equal: bool | None = None
+    """Whether that step would have had the bits of the program itself with the site in place and no fault; None: nobody
+    has looked."""
     missed: Address | None = None
     """A later step of a permanent fault, in which it was not done."""
     alarm: Alarm | None = None
@@ -158,13 +161,17 @@ class ExperimentRun:
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
         if self._is_profiling or address == self.plan.digests_at:
             self._instruments.begin_step()
-        if self.plan.may_hit(address) and (self.plan.steps == 0 or self._turns < self.plan.steps):
-            self._turns += 1  # a step that is run again is not hit again: its fault was a transient
-            if not self.plan.is_due(self._turns - 1):
-                return
+        if not self.plan.may_hit(address) or 0 < self.plan.steps <= self._turns:
+            return
+        self._turns += 1  # a step that is run again is not hit again: its fault was a transient
+        if not self.plan.is_due(self._turns - 1):
+            return
+        if self.plan.is_armed:
             self._instruments.arm(self.plan.occurrence)
             self._write(Log(is_armed=True))
             self._is_armed = True
+        elif self._instruments.is_part_of_steps:
+            self._instruments.arm(UNARMED)
 
     def ends_with(self, loss: Callable[[], float]) -> bool:
         """Return whether the trial of a campaign ends with the step under way, because of its loss so far.
@@ -191,7 +198,7 @@ class ExperimentRun:
         body, self._body = self._body, None
         if self._instruments is None:
             raise FaultInvalid(
-                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow or PyTorch"
+                "no framework that faults can be put into has been imported", "faults need a program of TensorFlow, PyTorch or JAX"
             )
         if self._is_profiling:
             sites = self._instruments.sites()
@@ -210,6 +217,8 @@ class ExperimentRun:
             return
         if self._is_armed:
             self._disarm(body)
+        elif not self.plan.is_armed:
+            self._instruments.disarm()
         self._note_said(body, is_body=True)
         if is_last and not self._instruments.has_trained():
             # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
@@ -296,7 +305,9 @@ class ExperimentRun:
         before, firing = self._firing, self._instruments.firing() or self._firing
         self._firing = firing
         if firing.count > before.count:
-            self._write(Log(hits=firing.count) if self._has_fired else Log(fired=firing))
+            is_equal = self._instruments.is_unarmed_equal()
+            hits = firing.count if self._has_fired else 0
+            self._write(Log(fired=None if hits else firing, hits=hits, is_unarmed_equal=is_equal))
             self._has_fired = True
             return
         if self._has_fired and not self.plan.steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detrain.adapters.instruments import Instruments
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import UNARMED, Firing, Injection
 from detrain.faults.sites import Site
 
 
@@ -45,6 +45,8 @@ class InstrumentsTogether:
             for each in self._sides:
                 each.arm(occurrence)
             return
+        if occurrence == UNARMED:
+            return
         found = [firing for each in self._sides if (firing := each.strike(self._in_memory)) is not None]
         self._struck = found[0] if found else self._struck
 
@@ -62,6 +64,10 @@ class InstrumentsTogether:
         if self._in_memory is not None:
             return self._struck
         return next((found for each in self._sides if (found := each.firing()) is not None), None)
+
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether the site alone changes nothing, as far as it was looked at."""
+        return next((found for each in self._sides if (found := each.is_unarmed_equal()) is not None), None)
 
     def memory(self) -> list[Site]:
         """Return the sites in memory of all."""

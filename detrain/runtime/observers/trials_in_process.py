@@ -24,6 +24,9 @@ EQUAL: Final = "equal"
 UNFIRED: Final = "not fired"
 """How a trial ends whose fault was not done: its site did not run, or has another shape in this step."""
 
+ALONE: Final = "the site alone changes bits"
+"""How a trial ends that is to be compared with a run that has its site in place, and not with the program's own."""
+
 
 class TrialsInProcess(ExperimentRun):
     """The trials of this process. What `ExperimentRun` does for one, this does for each."""
@@ -81,6 +84,9 @@ class TrialsInProcess(ExperimentRun):
             super()._disarm(body)
         except (FaultInvalid, FaultNotFired) as error:
             self.stop(f"{UNFIRED}: {error.what}")
+            return
+        if self._instruments is not None and self._instruments.is_unarmed_equal() is False:
+            self.stop(ALONE)
 
     def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         """Steps before the fault are compared with the golden run's, each of them."""

@@ -1,0 +1,229 @@
+"""The equations of a compiled function, those inside of others too: where each is, what it is for, who depends on it.
+
+An equation is addressed by the path of numbers that leads to it: `13.0` is equation 0 of the loop that is equation 13;
+where an equation has several jaxprs (branches), one number more says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jax
+import xxhash
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
+
+from detrain.adapters.jax.faults.inner_jaxprs import carried, devices_of, inner_jaxprs, is_call, runs_of_scan
+from detrain.faults.sites import Stage, Use
+
+Path = tuple[int, ...]
+MOVES: Final = frozenset(
+    {
+        *("transpose", "rev", "reshape", "convert_element_type", "broadcast_in_dim", "copy", "squeeze", "expand_dims"),
+        *("name", "stop_gradient", "pvary", "sharding_constraint", "optimization_barrier"),
+    }
+)
+"""Equations that hand their input on, in another order or form."""
+_STEPS_BACK: Final = 4
+_MOST_REACHED: Final = 16
+_BACKWARD: Final = "transpose("
+_FORWARD: Final = "jvp("
+_AGAIN: Final = "rematted_computation"
+"""A scope of JAX's: what is computed again in the backward pass goes forward."""
+_OF_CLASSES: Final = "eqx.nn."
+"""What scopes of equinox begin with, which name the class of a layer."""
+_OWN_SCOPES: Final = frozenset({_AGAIN, "checkpoint", "remat", "closed_call", "core_call"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation:
+    """An equation that has no jaxpr inside which has sites of its own."""
+
+    path: Path
+    value: JaxprEqn
+    stage: Stage
+    layer: str
+    signature: str
+    """Digest of the equations from which its inputs come, some steps back."""
+    live: frozenset[int]
+    """Which of its outputs anything depends on that the function returns or does."""
+    entry: Path | None
+    """The path of the branch, or of the loop's body, around it whose runs are not known beforehand; None: none is."""
+    runs: int
+    """How often it runs when the function, or that branch or body, runs once."""
+    uses: Mapping[int, Use]
+    """What becomes of outputs, where that decides: a branch is chosen by it, or the function returns it."""
+    devices: int
+    """On how many devices it runs, each with values of its own."""
+    factors: tuple[int, ...]
+    """By which values its inputs are, or were moved from: numbers that say whether two are of one value."""
+
+    @property
+    def address(self) -> str:
+        """Its path as it stands in names of sites."""
+        return ".".join(map(str, self.path))
+
+
+def equations(function: Jaxpr, around: str = "") -> list[Equation]:
+    """Return the equations of a function in order. `around`: the transformations that it is run under."""
+    walk = _EquationWalk()
+    walk.jaxpr(function, range(len(function.outvars)), _Around((), _Scope.of(around), None, 1))
+    return walk.found
+
+
+def is_branching(function: Jaxpr) -> list[Path]:
+    """Return the paths of the branches and bodies in a function whose runs are not known beforehand."""
+    return list(_entries(function, ()))
+
+
+def _entries(jaxpr: Jaxpr, path: Path) -> Iterator[Path]:
+    for number, equation in enumerate(jaxpr.eqns):
+        for each, inner in paths_inside(equation, (*path, number)):
+            if runs_of_scan(equation) is None:
+                yield each
+            yield from _entries(inner, each)
+
+
+def paths_inside(equation: JaxprEqn, path: Path) -> list[tuple[Path, Jaxpr]]:
+    """Return the jaxprs of an equation, with the path of each."""
+    inner = inner_jaxprs(equation)
+    return [((*path, place) if len(inner) > 1 else path, each) for place, each in enumerate(inner)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Names of scopes around an equation: layers, and what transforms them."""
+
+    layers: tuple[str, ...] = ()
+    is_forward: bool = False
+    is_backward: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> _Scope:
+        return cls().inside(text)
+
+    def inside(self, text: str) -> _Scope:
+        """Return it with a name stack inside: `transpose(jvp(Net))/Dense_0`."""
+        layers, is_forward, is_backward = self.layers, self.is_forward, self.is_backward
+        for part in filter(None, text.split("/")):
+            name = part.rpartition("(")[2].rstrip(")")
+            if name == _AGAIN:
+                is_forward, is_backward = True, False
+            elif _BACKWARD in part:
+                is_forward, is_backward = False, True
+            elif _FORWARD in part:
+                is_forward = not is_backward
+            is_layer = name and name not in _OWN_SCOPES and not name.startswith(_OF_CLASSES) and name not in layers[-1:]
+            layers = (*layers, name) if is_layer else layers
+        return _Scope(layers, is_forward, is_backward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is around a jaxpr."""
+
+    path: Path
+    scope: _Scope
+    entry: Path | None
+    runs: int
+    devices: int = 1
+
+
+@dataclass
+class _EquationWalk:
+    found: list[Equation] = field(default_factory=list)
+    origins: dict[int, int] = field(default_factory=dict)
+    """Of a variable that only another one was moved to, by identities: which that is. Jaxprs that several equations run
+    have these of the last one."""
+    has_backward: bool = False
+    """Whether an equation of the backward pass has been met: what follows outside of both passes is the update."""
+
+    def jaxpr(self, jaxpr: Jaxpr, used: Sequence[int], around: _Around) -> None:
+        makers = {id(variable): (equation, place) for equation in jaxpr.eqns for place, variable in enumerate(equation.outvars)}
+        live = _live(jaxpr, used)
+        uses: dict[int, Use] = {} if around.path else {id(each): "store" for each in jaxpr.outvars}
+        uses |= {id(each.invars[0]): "predicate" for each in jaxpr.eqns if each.primitive.name == "cond"}
+        for number, equation in enumerate(jaxpr.eqns):
+            path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
+            devices = around.devices * devices_of(equation)
+            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # of a mesh in a mesh: from outside
+            alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
+            for each, inner in inside:
+                self._hand_in(equation, inner)
+                runs = runs_of_scan(equation)
+                beyond = (each, 1) if runs is None else (around.entry, around.runs * runs)
+                is_mapped = is_call(equation) or equation.primitive.name == "cond"
+                results = alive if is_mapped else range(len(inner.outvars)) if alive or equation.effects else []
+                self.jaxpr(inner, results, _Around(each, scope, *beyond, devices))
+                self._hand_out(equation, inner)
+            if inside:
+                continue
+            if equation.primitive.name in MOVES:
+                self.origins[id(equation.outvars[0])] = self._origin(equation.invars[0])
+            self.has_backward |= scope.is_backward
+            self.found.append(
+                Equation(
+                    path,
+                    equation,
+                    self._stage(scope),
+                    ".".join(scope.layers),
+                    _signature(equation, makers),
+                    frozenset(alive),
+                    around.entry,
+                    around.runs,
+                    {place: use for place, each in enumerate(equation.outvars) if (use := uses.get(id(each)))},
+                    around.devices,
+                    tuple(map(self._origin, equation.invars)),
+                )
+            )
+
+    def _origin(self, variable: Any) -> int:
+        return self.origins.get(id(variable), id(variable))
+
+    def _hand_in(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        """Values go into a jaxpr; what a loop goes over counts as the whole of it, what it carries is another value."""
+        first, last = carried(equation)
+        skipped = len(equation.invars) - len(inner.invars)  # what chooses the branch
+        for place, (outer, variable) in enumerate(zip(equation.invars[skipped:], inner.invars, strict=False)):
+            if not first <= place < last:
+                self.origins[id(variable)] = self._origin(outer)
+
+    def _hand_out(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        first, last = carried(equation)
+        for outer, variable in list(zip(equation.outvars, inner.outvars, strict=False))[last - first :]:
+            self.origins[id(outer)] = self._origin(variable)
+
+    def _stage(self, scope: _Scope) -> Stage:
+        if scope.is_backward or scope.is_forward:
+            return "backward" if scope.is_backward else "forward"
+        return "optimizer" if self.has_backward else "forward"
+
+
+def _live(jaxpr: Jaxpr, used: Sequence[int]) -> set[int]:
+    """Return the variables, by identity, that the used outputs depend on, or that something with an effect does."""
+    live = {id(jaxpr.outvars[place]) for place in used}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(variable) in live for variable in equation.outvars):
+            live |= {id(variable) for variable in equation.invars if not isinstance(variable, Literal)}
+    return live
+
+
+def _signature(equation: JaxprEqn, makers: dict[int, tuple[JaxprEqn, int]]) -> str:
+    state = xxhash.xxh3_64(equation.primitive.name.encode())
+    reached: list[Any] = list(equation.invars)
+    for _step in range(_STEPS_BACK):
+        following: list[Any] = []
+        for variable in reached:
+            known = None if isinstance(variable, Literal) else makers.get(id(variable))
+            state.update(f"{'' if known is None else known[0].primitive.name} {0 if known is None else known[1]}\n".encode())
+            following += [] if known is None else known[0].invars
+        reached = following[:_MOST_REACHED]
+        state.update(b"\n")
+    return state.hexdigest()
+
+
+def dtype_named(variable: Any) -> str:
+    """Return the name of a variable's dtype; empty for keys and tokens."""
+    dtype = getattr(variable.aval, "dtype", None)
+    return "" if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else str(dtype)

@@ -1,0 +1,238 @@
+"""The program's compiled functions as they are called: which run in a step, and those with a fault in them.
+
+A call is seen where JAX runs what it has compiled. So what is differentiated outside of `jax.jit` is seen too: its
+forward and its backward pass are functions of their own. Functions of JAX's own (`jnp.mean`, called op by op) are not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core.primitives import jit_p
+
+from detrain.adapters.jax import private_names
+from detrain.adapters.jax.faults.digests import digest_of_input, with_digests
+from detrain.adapters.jax.faults.equations import Equation, Path, equations, is_branching
+from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint, Points
+from detrain.adapters.jax.faults.inner_jaxprs import wider_call
+from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
+from detrain.adapters.jax.named_arrays import value_of
+from detrain.base import PACKAGE
+
+_NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
+"""Where functions are written that are called by programs and have no sites: in JAX, and here."""
+Heard = Callable[["Function", Sequence[Any], list[Any]], None]
+"""Told of each call of one of the program's functions: it, its inputs, its outputs, which may be exchanged."""
+
+
+@dataclass(eq=False)
+class _Put:
+    """A function with equations put in, whose last inputs and outputs are their cells."""
+
+    closed: ClosedJaxpr | None
+    """None: nothing is put in."""
+    points: list[InjectionPoint] = field(default_factory=list)
+    misfits: list[InjectionPoint] = field(default_factory=list)
+    """Points whose site it has, in other shapes."""
+    entries: list[Path] = field(default_factory=list)
+    """What its only cell counts the runs of."""
+
+
+@dataclass(eq=False)
+class Function:
+    """A compiled function for inputs of some types."""
+
+    closed: ClosedJaxpr
+    name: str
+    equations: list[Equation]
+    plain: ClosedJaxpr
+    """The same, to be called from here: in C from the second time on, and not by way of here again."""
+    calls: int = 0
+    """How often it was called in the step that is watched."""
+    entries: dict[Path, int] = field(default_factory=dict)
+    """In these calls: how often each branch, and each body of a `while`, was run."""
+    puts: dict[tuple[InjectionPoint, ...], _Put] = field(default_factory=dict)
+    """What it is with the points in place that are for it."""
+
+    def name_of(self, equation: Equation) -> str:
+        """Return the name of an equation, which is that of the site of its first output."""
+        parts = (self.name, equation.stage, equation.layer, f"{equation.value.primitive.name}@{equation.address}")
+        return "/".join(part for part in parts if part)
+
+    def runs(self, equation: Equation) -> int:
+        """Return how often an equation has run in the step that is watched."""
+        return equation.runs * (self.calls if equation.entry is None else self.entries.get(equation.entry, 0))
+
+
+class Functions:
+    """Follows the calls of the program's functions, and puts points of faults into them."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard, self._counts = heard, False
+        self._known: dict[int, Function] = {}
+        """By the identity of the jaxprs."""
+        self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
+        self._called: dict[int, Function] = {}
+        self.in_place: tuple[InjectionPoint, ...] = ()
+        """The points that are in the functions which are called: in all other steps they are the program's own."""
+        self.is_unarmed_equal = True
+        """Whether the calls with points in place would have given the same bits without them, as none were armed."""
+        self.digests: list[tuple[str, int, int]] | None = None
+        """Of each input and each output of an equation, in their order; None: they are not wanted."""
+        self._original = private_names.call_of_jit()
+        private_names.replace_call_of_jit(self._call)
+
+    def begin(self, *, counts: bool) -> None:
+        """A step begins: note what is called from here on; with `counts` how often branches and bodies run, too."""
+        self._called, self._counts = {}, counts
+        for each in self._known.values():
+            each.calls, each.entries = 0, {}
+
+    def called(self) -> list[Function]:
+        """Return what has been called since, in that order; runs are counted no more."""
+        self._counts = False
+        return list(self._called.values())
+
+    def _call(self, *args: Any, jaxpr: ClosedJaxpr, **params: Any) -> Any:
+        function = None if jaxpr in self._own else self._function(jaxpr, params["name"])
+        if function is None:
+            return self._original(*args, jaxpr=jaxpr, **params)
+        function.calls += 1
+        self._called[id(function)] = function
+        found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
+        put = self._put_into(function) if self.in_place or self._counts else _Put(None)
+        if put.closed is None:
+            outputs = jit_p.bind(*args, jaxpr=function.plain, **params)
+        elif put.entries:
+            (counts,), outputs = _bind(put, args, [np.zeros(len(put.entries), np.int32)], params)
+            for path, runs in zip(put.entries, np.asarray(counts), strict=True):
+                function.entries[path] = function.entries.get(path, 0) + int(runs)
+        else:
+            outputs = self._call_with_points(put, function, args, params)
+        if self.digests is not None:
+            self.digests += found
+        self._heard(function, args, outputs)
+        return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
+
+    def _call_with_points(self, put: _Put, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+        """Call a function with points in place; and, if it does nothing but return its outputs, twice more with none
+        armed, to see whether they alone change bits.
+        """
+        if function.closed.effects:
+            self.is_unarmed_equal = False  # nobody can tell
+        elif self.is_unarmed_equal:
+            idle = [cell for point in put.points for cell in point.idle]
+            _cells, unarmed = _bind(put, _copies(args, params), idle, params)
+            plain = jit_p.bind(*_copies(args, params), jaxpr=function.plain, **params)
+            self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
+        cells, outputs = _bind(put, args, [cell for point in put.points for cell in point.cells()], params)
+        for number, point in enumerate(put.points):
+            point.take(cells[number * len(CELLS) : (number + 1) * len(CELLS)])
+        return outputs
+
+    def _function(self, closed: ClosedJaxpr, name: str) -> Function | None:
+        known = self._known.get(id(closed))
+        if known is None:
+            source = str(closed.jaxpr.debug_info.func_src_info).rpartition(" at ")[2]
+            if source.startswith(_NOT_OF_PROGRAMS):
+                return None
+            found = equations(closed.jaxpr, private_names.transformations())
+            plain = ClosedJaxpr(closed.jaxpr, closed.consts)
+            self._own.add(plain)
+            known = self._known[id(closed)] = Function(closed, name, found, plain)
+        return known
+
+    def _put_into(self, function: Function) -> _Put:
+        put = function.puts.get(self.in_place)
+        if put is None:
+            put = function.puts[self.in_place] = self._counting(function) if self._counts else self._with_points(function)
+            if put.closed is not None:
+                self._own.add(put.closed)
+        for point in put.misfits:
+            point.note_misfit()
+        return put
+
+    def _with_points(self, function: Function) -> _Put:
+        """Return a function with the points put in that are for it."""
+        met = [
+            (point, equation, fits)
+            for point in self.in_place
+            for equation in function.equations
+            if (fits := point.fits(function.name_of(equation), equation)) is not None
+        ]
+        chosen = [(point, equation) for point, equation, fits in met if fits]
+        misfits = [point for point, _equation, fits in met if not fits]
+        if not chosen:
+            return _Put(None, misfits=misfits)
+        edits: dict[Path, Edit] = {}
+        for number, (point, equation) in enumerate(chosen):
+            edit = point.edit(number * len(CELLS))
+            known = edits.get(equation.path)
+            edits[equation.path] = edit if known is None else _both(known, edit)
+        points = [point for point, _equation in chosen]
+        return _Put(rewritten(function.closed, Points(points, edits)), points, misfits)
+
+    def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
+        """Return the digests of a call's inputs and of what each equation gives; it is made once more for that."""
+        inputs = [(f"{function.name}/input {place}", 0, digest_of_input(each)) for place, each in enumerate(args)]
+        names, closed = with_digests(function.closed, [(function.name_of(each), each) for each in function.equations])
+        if not names or function.closed.effects:
+            return inputs
+        self._own.add(closed)
+        cells, _outputs = _bind(_Put(closed), _copies(args, params), [np.zeros(len(names), np.uint32)], params)
+        return [*inputs, *((name, 0, int(digest)) for name, digest in zip(names, np.asarray(cells[0]), strict=True))]
+
+    @staticmethod
+    def _counting(function: Function) -> _Put:
+        """Return a function that counts the runs of its branches and bodies."""
+        paths = is_branching(function.closed.jaxpr)
+        if not paths:
+            return _Put(None)
+
+        def counting(number: int) -> Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]:
+            def enter(cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+                made = [private_names.Var(cells[0].aval)]
+                return [call_of(lambda counts: counts.at[number].add(1), cells, made)], made
+
+            return enter
+
+        cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
+        entries = {path: counting(number) for number, path in enumerate(paths)}
+        return _Put(rewritten(function.closed, Changes(cells, {}, entries)), entries=paths)
+
+
+def _bind(put: _Put, args: Sequence[Any], cells: list[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Call a function with equations put in; return its cells, and its outputs."""
+    found = jit_p.bind(*args, *cells, jaxpr=put.closed, **(params | wider_call(params, len(cells))))
+    return found[len(found) - len(cells) :], found[: len(found) - len(cells)]
+
+
+def _copies(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Return arguments of a call, those copied whose memory it would take."""
+    return [jnp.copy(each) if is_given else each for each, is_given in zip(args, params["donated_invars"], strict=True)]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two arrays are the same to the bit, on each device that this process has."""
+    parts = zip(one.addressable_shards, other.addressable_shards, strict=True)
+    return all(value_of(mine.data).tobytes() == value_of(its.data).tobytes() for mine, its in parts)
+
+
+def _both(first: Edit, other: Edit) -> Edit:
+    """Return what puts two points into one equation: the other one at the equation that the first has left."""
+
+    def put(equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+        found, cells = first(equation, cells)
+        place = next(number for number, each in enumerate(found) if each.primitive is equation.primitive)
+        put, cells = other(found[place], cells)
+        return [*found[:place], *put, *found[place + 1 :]], cells
+
+    return put

@@ -1,0 +1,139 @@
+"""JAX's side of an experiment: the equations of the step, the fault, the losses; made before the program uses JAX."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import jax
+from jax.extend.core import JaxprEqn
+
+from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.jax.faults.functions import Functions
+from detrain.adapters.jax.faults.injector import InjectionPoint
+from detrain.adapters.jax.faults.layer_scopes import name_layers
+from detrain.adapters.jax.faults.memory import Memory
+from detrain.adapters.jax.faults.site_of import sites_of
+from detrain.adapters.jax.faults.step_loss import Losses
+from detrain.base.errors import FaultInvalid
+from detrain.faults.experiment import Firing, Injection
+from detrain.faults.sites import Site
+
+
+class JaxInstruments:
+    """See `detrain.adapters.instruments.Instruments`."""
+
+    is_part_of_steps: Final = True
+
+    def __init__(self, experiment: TakesInstruments) -> None:
+        plans = experiment.plans
+        self._has_digests = plans[0].digests_at is not None
+        self.memory_of_arrays = Memory()
+        self.losses = Losses(experiment.ends_with)
+        groups: dict[tuple[object, ...], list[Injection]] = {}
+        for plan in plans:
+            if plan.injection is not None and not plan.injection.is_in_memory:
+                groups.setdefault(plan.injection.place, []).append(plan.injection)
+        self._points = [InjectionPoint(group) for group in groups.values()]
+        self._point: InjectionPoint | None = None
+        self._functions = Functions(self.losses.hear)
+        if plans[0].injection is not None:
+            self.select(plans[0].injection)
+
+    def select(self, injection: Injection) -> None:
+        """Take up one of the injections."""
+        self._point = next((point for point in self._points if point.takes(injection)), None)
+        if self._point is not None:
+            self._point.select(injection)
+
+    def begin_step(self) -> None:
+        """Count calls from here on."""
+        self.memory_of_arrays.look()
+        self.losses.begin()
+        self._functions.begin(counts=not self._has_digests)
+        self._functions.digests = [] if self._has_digests else None
+
+    def arm(self, occurrence: int) -> None:
+        """Have the site in place in this step, and hit."""
+        if self._point is not None:
+            self._point.arm(occurrence)
+            self._functions.in_place, self._functions.is_unarmed_equal = (self._point,), True
+
+    def disarm(self) -> None:
+        """Have it hit no more. Raises FaultInvalid where its name is that of another equation here."""
+        point = self._point
+        if point is None:
+            return
+        point.disarm()
+        self._functions.in_place = ()
+        if not point.is_placed and point.other is not None:
+            raise FaultInvalid(
+                f"{point.op!r} is another equation here than the one that the fault is of: {_shown(point.other.value)}",
+                "the function is traced to another jaxpr than in the run whose sites were listed; list them again",
+            )
+
+    def is_placed(self) -> bool:
+        """Return whether the site is in a function that was called."""
+        return self._point is not None and self._point.is_placed
+
+    def firing(self) -> Firing | None:
+        """Return what the fault has done so far."""
+        return None if self._point is None else self._point.firing()
+
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether the site alone changes nothing in the step that was hit."""
+        return None if self._point is None else self._functions.is_unarmed_equal
+
+    def memory(self) -> list[Site]:
+        """Return the arrays that names lead to."""
+        self.memory_of_arrays.note_weights(self.losses.weights())
+        self.memory_of_arrays.look()
+        return self.memory_of_arrays.sites()
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of one of them."""
+        self.memory_of_arrays.look()
+        return self.memory_of_arrays.strike(injection)
+
+    def begin_series(self) -> None:
+        """The first step of this process is about to run: the program's classes are made, its step is not traced."""
+        name_layers()
+        self.losses.read()
+
+    def has_trained(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
+        return self.losses.has_loss()
+
+    def series(self) -> dict[str, float]:
+        """Return the loss of what has run since the last call."""
+        return self.losses.read()
+
+    def state(self) -> object:
+        """Return what the series remembers: nothing from step to step."""
+        return None
+
+    def set_state(self, state: object) -> None:
+        """Forget what has been noted since."""
+        self.losses.read()
+
+    def digests(self) -> list[tuple[str, int, int]]:
+        """Return what each equation of the step has given, as digests; and what its functions have taken in."""
+        found, self._functions.digests = self._functions.digests or [], None
+        return found
+
+    def sites(self) -> list[Site]:
+        """Return the sites of the step that has ended. Raises FaultInvalid where nothing of it was compiled."""
+        called = self._functions.called()
+        if not called:
+            how = "jax_disable_jit is on" if jax.config.jax_disable_jit else "the program calls no function under `jax.jit` in it"
+            raise FaultInvalid(
+                f"JAX computes this step op by op ({how}): there is no jaxpr of it whose equations could be hit",
+                "put what the step computes into a function under `jax.jit`, and call that, not what `lower().compile()` gives",
+            )
+        return sites_of(called, self.losses.weights_of)
+
+
+def _shown(equation: JaxprEqn) -> str:
+    """Return an equation in a line."""
+    given = ", ".join(str(each.aval) for each in equation.invars)
+    made = ", ".join(str(each.aval) for each in equation.outvars)
+    return f"{equation.primitive.name} of ({given}) to ({made})"

@@ -1,0 +1,113 @@
+"""A compiled function with equations put in. Values that these keep, the cells, are handed through all that is around
+them: a cell goes into a loop with what that carries, and comes out of it again. All other equations stay as they are.
+
+So a plan of a fault is an argument of the function, and another plan needs no compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from detrain.adapters.jax.faults.equations import Path, paths_inside
+from detrain.adapters.jax.faults.inner_jaxprs import SHARDED, devices_of, widened, without_names
+from detrain.adapters.jax.jitted import plain_jit
+from detrain.adapters.jax.marks import Own, calling
+from detrain.adapters.jax.private_names import Var
+
+Edit = Callable[[JaxprEqn, list[Any]], tuple[list[JaxprEqn], list[Any]]]
+"""Returns the equations that stand for one, and the variables that hold the cells behind them; it is given that
+equation and the variables that hold them before."""
+Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
+"""Returns equations that run when a jaxpr is entered, and the variables of the cells as `Edit` does."""
+
+
+class Changes:
+    """What is to be changed of a function. `cells` are the types of the cells, `entries` equations that run when a
+    jaxpr is entered.
+    """
+
+    def __init__(self, cells: Sequence[Any], edits: Mapping[Path, Edit], entries: Mapping[Path, Entry] | None = None) -> None:
+        self.cells, self.edits, self.entries = cells, edits, entries or {}
+
+    def are_in(self, path: Path) -> bool:
+        """Return whether any is inside of the equation at a path."""
+        return any(each[: len(path)] == path for each in (*self.edits, *self.entries))
+
+    def spread(self, cells: list[Any], devices: int) -> list[Any]:
+        """Return the cells that each of several devices is to have, along a new first axis."""
+        return [jnp.broadcast_to(each, (devices, *each.shape)) for each in cells]
+
+    def joined(self, cells: list[Any]) -> list[Any]:
+        """Return the cells behind what several devices have done, from theirs."""
+        return [each[0] for each in cells]
+
+
+def rewritten(function: ClosedJaxpr, changes: Changes) -> ClosedJaxpr:
+    """Return a function with its equations at some paths edited. The cells are its last inputs and its last outputs."""
+    return ClosedJaxpr(_edited(function.jaxpr, (), changes), function.consts)
+
+
+def _edited(jaxpr: Jaxpr, path: Path, changes: Changes) -> Jaxpr:
+    given = _variables(changes.cells)
+    put, now = changes.entries[path](given) if path in changes.entries else ([], given)
+    found = [*put]
+    for number, equation in enumerate(jaxpr.eqns):
+        here = (*path, number)
+        if here in changes.edits:
+            put, now = changes.edits[here](equation, now)
+            found += put
+        elif changes.are_in(here):
+            inner = [_edited(each, inside, changes) for inside, each in paths_inside(equation, here)]
+            made = _variables(changes.cells)
+            if equation.primitive.name == SHARDED:
+                found += _on_devices(equation, inner[0], changes, now, made)
+            else:
+                found.append(widened(equation, inner, now, made))
+            now = made
+        else:
+            found.append(equation)
+    return without_names(jaxpr.replace(invars=[*jaxpr.invars, *given], outvars=[*jaxpr.outvars, *now], eqns=found))
+
+
+def _on_devices(equation: JaxprEqn, inner: Jaxpr, changes: Changes, now: list[Any], made: list[Any]) -> list[JaxprEqn]:
+    """Return the equations that run a jaxpr on several devices, each with cells of its own."""
+    devices, count = devices_of(equation), len(now)
+    types = [[jax.core.ShapedArray((size, *each.shape), each.dtype) for each in changes.cells] for size in (devices, 1)]
+    rows, rows_behind = _variables(types[0]), _variables(types[0])
+    own, own_behind = _variables(types[1]), _variables(types[1])
+    opened = call_of(lambda *cells: [each[0] for each in cells], own, inner.invars[-count:], like=equation)
+    closed = call_of(lambda *cells: [each[None] for each in cells], inner.outvars[-count:], own_behind, like=equation)
+    inner = inner.replace(
+        invars=[*inner.invars[:-count], *own],
+        outvars=[*inner.outvars[:-count], *own_behind],
+        eqns=[opened, *inner.eqns, closed],
+    )
+    return [
+        call_of(lambda *cells: changes.spread(list(cells), devices), now, rows),
+        widened(equation, [inner], rows, rows_behind),
+        call_of(lambda *cells: changes.joined(list(cells)), rows_behind, made),
+    ]
+
+
+def _variables(types: Sequence[Any]) -> list[Any]:
+    return [Var(each) for each in types]
+
+
+def call_of(
+    function: Callable[..., Any], inputs: Sequence[Any], outvars: Sequence[Any], *, like: JaxprEqn | None = None
+) -> JaxprEqn:
+    """Return an equation that runs a function of detrain's own on variables; `like` one, if on the same devices."""
+    leaves, tree = jax.tree.flatten(list(inputs))
+
+    def flat(*values: Any) -> Any:
+        return jax.tree.leaves(function(*jax.tree.unflatten(tree, values)))
+
+    types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype, weak_type=each.aval.weak_type) for each in leaves]
+    with calling(Own()):
+        (equation,) = jax.make_jaxpr(plain_jit(flat))(*types).eqns
+    return equation.replace(invars=leaves, outvars=list(outvars), ctx=equation.ctx if like is None else like.ctx)

@@ -1,0 +1,137 @@
+"""What a step says of itself: its loss, which is what `value_and_grad` gives. No program is changed.
+
+Inside of a compiled function it is seen if the function returns it, as it is. And what gradients are taken of: the
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
+
+from detrain.adapters.jax.faults.equations import MOVES
+from detrain.adapters.jax.faults.functions import Function
+from detrain.adapters.jax.faults.inner_jaxprs import inner_jaxprs, is_call
+
+
+class Losses:
+    """Notes losses. Those of several gradients in a step are added up."""
+
+    def __init__(self, ends_with: Callable[[Callable[[], float]], bool]) -> None:
+        self._ends_with = ends_with
+        self._losses: list[Any] = []
+        self._has_any = False
+        self._traced: dict[int, Any] = {}
+        """Variables that were losses in traces, by identity."""
+        self._weights: dict[int, Any] = {}
+        """And variables that gradients were taken of."""
+        self._places: dict[int, tuple[list[int], list[int]]] = {}
+        """By the identity of a function: which of its outputs are losses, and which of its inputs are weights."""
+        self._taken: dict[int, Any] | None = None
+        """Arrays that gradients were taken of since `begin`, by identity; None: nobody asks."""
+
+    def begin(self) -> None:
+        """Note of which arrays gradients are taken from here on."""
+        self._taken = {}
+
+    def weights(self) -> dict[int, Any]:
+        """Return the arrays that gradients were taken of since `begin`, by identity, and note no more."""
+        found, self._taken = self._taken or {}, None
+        return found
+
+    def note(self, arguments: Any, value: Any) -> None:
+        """A gradient has been taken: of a value, if that is known, by arguments."""
+        for variables, arrays in ((self._traced, value), (self._weights, arguments)):
+            for each in jax.tree.leaves(arrays):
+                if isinstance(each, Tracer):
+                    variable = getattr(each, "val", None)
+                    variables[id(variable)] = variable
+                elif isinstance(each, jax.Array) and variables is self._traced:
+                    self._add(each)
+                elif isinstance(each, jax.Array) and self._taken is not None:
+                    self._taken[id(each)] = each
+
+    def hear(self, function: Function, inputs: Sequence[Any], outputs: list[Any]) -> None:
+        """A compiled function has been called."""
+        losses, weights = self._places_of(function)
+        if self._taken is not None:
+            self._taken |= {id(inputs[place]): inputs[place] for place in weights}
+        for place in losses:
+            self._add(outputs[place])
+        if losses and self._ends_with(self._total):
+            for place in losses:  # the trial ends with this step: the rest of its body is given a number
+                outputs[place] = jax.numpy.nan_to_num(outputs[place], nan=0.0, posinf=0.0, neginf=0.0)
+
+    def weights_of(self, function: Function) -> set[int]:
+        """Return the identities of a function's inputs that gradients are taken of in it."""
+        return {id(function.closed.jaxpr.invars[place]) for place in self._places_of(function)[1]}
+
+    def _places_of(self, function: Function) -> tuple[list[int], list[int]]:
+        found = self._places.get(id(function))
+        if found is None:
+            jaxpr = function.closed.jaxpr
+            losses = [place for place in range(len(jaxpr.outvars)) if any(id(each) in self._traced for each in _made(jaxpr, place))]
+            weights = [
+                place for place in range(len(jaxpr.invars)) if any(id(each) in self._weights for each in _taken(jaxpr, place))
+            ]
+            found = self._places[id(function)] = losses, weights
+        return found
+
+    def _add(self, loss: Any) -> None:
+        if jax.numpy.issubdtype(loss.dtype, np.floating):
+            self._losses.append(loss)
+            self._has_any = True
+
+    def _total(self) -> float:
+        return float(sum(float(np.asarray(each).astype(np.float64).sum()) for each in self._losses if not each.is_deleted()))
+
+    def has_loss(self) -> bool:
+        """Return whether a loss has been seen since the last call of `read`, or none ever is."""
+        return bool(self._losses) or not self._has_any
+
+    def read(self) -> dict[str, float]:
+        """Return the loss of the step that has ended; a step without one that is seen has none."""
+        found = {"loss": self._total()} if self._losses else {}
+        self._losses = []
+        return found
+
+
+def _made(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
+    """Yield the variables that an output of a function is: its own, and those of the functions that it calls for it."""
+    makers = {id(variable): (equation, number) for equation in jaxpr.eqns for number, variable in enumerate(equation.outvars)}
+    variable = jaxpr.outvars[place]
+    while True:
+        yield variable
+        equation, number = makers.get(id(variable), (None, 0))
+        if equation is None:
+            return
+        if is_call(equation):
+            for inner in inner_jaxprs(equation):
+                yield from _made(inner, number)
+            return
+        name = equation.primitive.name
+        is_mean = name == "div" and isinstance(equation.invars[1], Literal) and _is_sum(makers.get(id(equation.invars[0])))
+        if not (name in MOVES or is_mean or _is_sum((equation, 0))):
+            return
+        variable = equation.invars[0]
+
+
+def _is_sum(made_by: tuple[JaxprEqn, int] | None) -> bool:
+    """Return whether a value is a sum over devices: a mean over them is that, divided by their number."""
+    return made_by is not None and made_by[0].primitive.name.startswith("psum")
+
+
+def _taken(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
+    """Yield the variables that an input of a function is, in those that it hands it to, too."""
+    variable = jaxpr.invars[place]
+    yield variable
+    for equation in jaxpr.eqns:
+        for number, each in enumerate(equation.invars if is_call(equation) else ()):
+            if each is variable:
+                for inner in inner_jaxprs(equation):
+                    yield from _taken(inner, number)

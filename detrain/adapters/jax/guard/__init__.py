@@ -1,0 +1,1 @@
+"""What the guard looks at in JAX."""

@@ -1,0 +1,101 @@
+"""The norms of what the guard looks at: arrays of several elements that the program's names lead to, and still lead to
+at the next look. A step puts others in their place, under the same names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax.numpy as jnp
+import numpy as np
+
+from detrain.adapters.api import Watched
+from detrain.adapters.jax.guard.adam import STATE, AdamDecays
+from detrain.adapters.jax.jitted import plain_jit
+from detrain.adapters.jax.marks import Own, calling
+from detrain.adapters.jax.named_arrays import NamedArrays
+from detrain.base.digest import Array
+from detrain.base.errors import FrameworkUnsupported
+
+_ROUNDING: Final = 1.01
+"""Slack for the rounding of many updates."""
+_UNSEEN: Final = 2e-19
+"""Squares of values below this are lost in float32."""
+_EXACT: Final = ("float32", "float64")
+"""In what is less exact a mean may stand still: no bound follows from theory."""
+_SQUARES: Final = ("nu", "sq", "var", "sum", "second")
+"""Parts of names of what holds squares: of optax's states, of statistics of layers."""
+
+
+class JaxNorms:
+    """See `detrain.adapters.api.Norms`."""
+
+    def __init__(self, decays: AdamDecays) -> None:
+        self._decays = decays
+        self._names = NamedArrays()
+        self._found: dict[str, Any] = {}
+        self._forms: dict[str, Any] = {}
+        self._watched: list[Watched] = []
+        self._norms_of = plain_jit(_norms)
+
+    def watch_gradients(self) -> None:
+        """Gradients are inside of compiled functions. Raises FrameworkUnsupported."""
+        raise FrameworkUnsupported(
+            "--guard-gradients: JAX takes gradients inside of compiled functions, where the guard does not look",
+            "run it with --guard alone: weights and states of optimizers are watched",
+        )
+
+    def norms(self) -> tuple[Sequence[Watched], Array]:
+        """Return what is watched for hardware faults, and the Euclidean norms [array]."""
+        self._names.look()
+        found = {name: each for name, each in self._names.found.items() if _is_watched(each[0])}
+        if not all(name in found and _form(found[name][0]) == form for name, form in self._forms.items()) or not self._forms:
+            self._forms = {name: _form(array) for name, (array, _of) in found.items()}
+            self._watched = [self._described(name, array, of) for name, (array, of) in found.items()]
+        self._found = {name: found[name][0] for name in self._forms}
+        with calling(Own()):
+            norms = self._norms_of(list(self._found.values())) if self._found else np.zeros(0)
+        return self._watched, np.asarray(norms).astype(np.float64)
+
+    def value(self, key: str) -> Array | None:
+        """Return the value of what is watched, in float64; None for what has none, or is no more there."""
+        array = self._found.get(key)
+        return None if array is None or array.is_deleted() else np.asarray(array).astype(np.float64)
+
+    def _described(self, name: str, array: Any, of: str) -> Watched:
+        if not of:
+            return Watched(name, "weights", 1)
+        before, moment, after = _split(name)
+        group, power = f"{of} {moment}", 2 if any(part in moment for part in _SQUARES) else 1
+        factor = self._decays.factor() if of == STATE and moment == "mu" and array.dtype.name in _EXACT else None
+        partner = self._names.found.get(f"{before}nu{after}")
+        if factor is None or partner is None or partner[0].dtype.name not in _EXACT:
+            return Watched(name, group, power)
+        size = array.size
+        widest = _ROUNDING * factor * size**0.25
+        return Watched(name, group, power, math.inf, f"{before}nu{after}", widest, math.sqrt(size) * _UNSEEN)
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    """Return a name before the field of an optimizer's state that it leads through, that field, and what follows."""
+    parts = name.split(".")
+    place = next((place for place, part in enumerate(parts) if part in ("mu", "nu")), len(parts) - 1)
+    before, after = ".".join(parts[:place]), ".".join(parts[place + 1 :])
+    return f"{before}." if before else "", parts[place], f".{after}" if after else ""
+
+
+def _is_watched(array: Any) -> bool:
+    is_float = jnp.issubdtype(array.dtype, np.floating) and array.dtype.itemsize > 1
+    return bool(is_float and array.ndim and array.size and not array.is_deleted())
+
+
+def _form(array: Any) -> tuple[Any, ...]:
+    return array.shape, array.dtype
+
+
+def _norms(arrays: list[Any]) -> Any:
+    """Return the Euclidean norms of arrays; half precision is summed in float32."""
+    wide = [each.astype(jnp.promote_types(each.dtype, np.float32)).reshape(-1) for each in arrays]
+    return jnp.stack([jnp.sqrt(jnp.sum(each * each)).astype(np.float32) for each in wide])

@@ -1,0 +1,114 @@
+"""The arrays that the program's names lead to: `params.conv1.w`, `opt_state.1.0.mu.conv1.w`, the same in every run.
+
+Arrays are replaced and never changed, so each look finds others. Names of the outermost frame come first, in the order
+in which its code has them, functions last; the first name that leads to an array is its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import jax
+import numpy as np
+from jax._src.random.prng import PRNGKeyArray
+
+from detrain.adapters.jax.jitted import Jitted
+from detrain.base.digest import Array
+from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.held import walk
+from detrain.python.inspect.named import inside, namespaces
+
+_DEEPEST: Final = 16
+_BEHIND_PYTHON: Final = 4
+"""How far from a name arrays are looked for; of these steps, so many may lead through objects and functions, which are
+no trees of JAX's."""
+_MOST_INSIDE: Final = 1024
+"""In collections of how many values they are looked for: of more than a model has (losses, a buffer of what was seen)
+none is, as each look would take as long."""
+_WHOLE: Final = (bool, bytes, complex, float, int, str, type(None), np.ndarray, np.generic, np.dtype, type, ModuleType)
+"""What nothing further is looked for in."""
+_OPTIMIZERS: Final = ("optax",)
+"""Modules whose named tuples hold what an optimizer keeps."""
+
+
+class _Met(NamedTuple):
+    """What a name, or a step from one, leads to."""
+
+    name: str
+    value: Any
+    depth: int
+    behind: int
+    of: str
+    """The class of the optimizer's state that it is in; empty: it is in none."""
+
+
+class NamedArrays:
+    """See `detrain.adapters.api.NamedTensors`."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[Any, str]] = {}
+        """What the last look has found, each with the class of the optimizer's state that it is in (empty: of none);
+        arrays that were donated since, too."""
+
+    def look(self) -> None:
+        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        frames = user_frames(sys._getframe())[::-1]
+        if not frames:
+            return
+        values = [sorted(each.items(), key=lambda item: isinstance(item[1], FunctionType | Jitted)) for each in namespaces(frames)]
+        first = [_Met(name, value, 0, 0, "") for each in values for name, value in each]
+        self.found = {}
+        for met in walk(first, _below, lambda met: None if isinstance(met.value, _WHOLE) else id(met.value)):
+            if isinstance(met.value, jax.Array) and not isinstance(met.value, jax.core.Tracer):
+                self.found.setdefault(met.name, (met.value, met.of))
+
+    def arrays(self) -> dict[str, tuple[Any, str]]:
+        """Return the arrays of the last look that are there still."""
+        return {name: found for name, found in self.found.items() if not found[0].is_deleted()}
+
+    def tensors(self) -> dict[str, Array]:
+        """Return their values; of keys, the numbers that they are."""
+        return {name: value_of(array) for name, (array, _of) in self.arrays().items()}
+
+
+def value_of(array: Any) -> Array:
+    """Return the value of an array; of keys, the numbers that they are. It may share memory: `np.asarray` would leave a
+    view with the array, too, which keeps its memory from being donated.
+    """
+    plain: Any = jax.random.key_data(array) if isinstance(array, PRNGKeyArray) else array
+    if len(plain.sharding.device_set) > 1 or plain._npy_value is not None:
+        return np.asarray(plain)
+    return np.asarray(plain._single_device_array_to_np_array_did_copy()[0])
+
+
+def _below(met: _Met) -> list[_Met]:
+    value = met.value
+    if isinstance(value, (*_WHOLE, jax.Array)) or met.depth == _DEEPEST or met.behind == _BEHIND_PYTHON:
+        return []
+    steps, is_tree = _steps(value)
+    is_state = is_tree and type(value).__module__.startswith(_OPTIMIZERS) and hasattr(value, "_fields")
+    of = type(value).__name__ if is_state else met.of
+    depth, behind = met.depth + 1, met.behind + (not is_tree)
+    return [_Met(f"{met.name}.{step}" if step else met.name, each, depth, behind, of) for step, each in steps]
+
+
+def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
+    """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
+    if isinstance(value, Jitted):
+        return [("", value.compiled._fun)], False
+    if type(value).__module__.startswith("detrain.") or (isinstance(value, list | tuple | dict) and len(value) > _MOST_INSIDE):
+        return [], False
+    try:
+        found, _tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda each: each is not value)
+    except Exception:  # an edge: code of the program
+        found = []
+    if found and found[0][0]:
+        return [(_step(path), each) for path, each in found if not isinstance(each, _WHOLE)], True
+    return list(inside(value)), False
+
+
+def _step(path: tuple[Any, ...]) -> str:
+    key = path[-1]
+    return str(next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key))

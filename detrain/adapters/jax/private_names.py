@@ -1,0 +1,91 @@
+"""Names of JAX that are not public, and that are used here: each is looked for when the adapter is made.
+
+A version that lacks one, or has it with other parameters, is refused; it would do something else than is relied on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import jax
+from jax._src import core, pjit, sharding_impls, source_info_util
+from jax._src.interpreters import partial_eval
+from jax._src.mesh import get_concrete_mesh
+
+from detrain.base.errors import FrameworkUnsupported
+
+_WANTED: Final = "install jax==0.10.2"
+_OF_TRACE: Final = ("fun", "ji", "ctx_mesh", "dbg", "avals", "args", "kwargs")
+_OF_CALL: Final = (
+    *("args", "jaxpr", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name"),
+    *("keep_unused", "inline", "compiler_options_kvs"),
+)
+
+
+def _other_way(does: str) -> FrameworkUnsupported:
+    return FrameworkUnsupported(f"JAX {jax.__version__} {does} in another way than this detrain knows", _WANTED)
+
+
+def _found(module: Any, name: str, does: str) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        raise _other_way(does)
+    return found
+
+
+Var: Final = _found(core, "Var", "names the values of functions")
+"""The variables of a jaxpr, to make new ones."""
+UNSPECIFIED: Final = _found(sharding_impls, "UNSPECIFIED", "says what is on which device")
+"""A sharding that the compiler chooses."""
+
+
+def trace_of_jit() -> Any:
+    """Return what traces a function that is compiled. Raises FrameworkUnsupported."""
+    return _checked("_trace_for_jit", _OF_TRACE, "traces functions")
+
+
+def replace_trace_of_jit(traced: Any) -> None:
+    """Have another function do that."""
+    pjit._trace_for_jit = traced
+
+
+def call_of_jit() -> Any:
+    """Return what runs a compiled function that C has not run before. Raises FrameworkUnsupported."""
+    return _checked("_pjit_call_impl_python", _OF_CALL, "calls compiled functions")
+
+
+def replace_call_of_jit(called: Any) -> None:
+    """Have another function do that: what it returns first are the outputs, then what C calls from then on, or None."""
+    pjit._pjit_call_impl_python = called
+
+
+def trace_of_bodies() -> Any:
+    """Return what traces all functions, also bodies of loops. Raises FrameworkUnsupported."""
+    trace: Any = getattr(partial_eval, "trace_to_jaxpr", None)
+    if not hasattr(trace, "evict_weakref"):
+        raise _other_way("keeps the traces of functions")
+    return trace
+
+
+def replace_trace_of_bodies(traced: Any) -> None:
+    """Have another function do that; `jax.jit` asks for an attribute of it."""
+    traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref
+    partial_eval.trace_to_jaxpr = traced
+
+
+def mesh_that_is_set() -> Any:
+    """Return the mesh that `jax.set_mesh` has set; an empty one where there is none."""
+    return get_concrete_mesh()
+
+
+def transformations() -> str:
+    """Return what goes on around a call that JAX runs, as the name stack has it: `transpose(jvp())`."""
+    return str(source_info_util.current().name_stack)
+
+
+def _checked(name: str, parameters: tuple[str, ...], does: str) -> Any:
+    found = _found(pjit, name, does)
+    if tuple(inspect.signature(found).parameters) != parameters:
+        raise _other_way(does)
+    return found

@@ -1,0 +1,168 @@
+"""Each site of a step of JAX hit once, beside the step's jaxpr gone through equation by equation with the fault put in
+by NumPy. Run by test_jax in a process of its own; it reads the sites, and prints what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+from jax.extend.core import Literal
+
+from detrain.base.errors import FaultInvalid
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import Experiment, Injection
+from detrain.faults.models import PUBLISHED
+from detrain.faults.plan import trial_rng
+from detrain.faults.sites import Site, op_and_output
+from tests.faults.jax_by_hand import begin
+
+
+@dataclass
+class ByHand:
+    """Goes through a jaxpr, each equation by itself, and puts one fault in."""
+
+    injection: Injection
+    occurrence: int
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        name, self.output = op_and_output(self.injection.site)
+        self.path = tuple(map(int, name.rpartition("@")[2].split(".")))
+
+    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], path: tuple[int, ...] = ()) -> list[Any]:
+        values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+
+        def read(variable: Any) -> Any:
+            return variable.val if isinstance(variable, Literal) else values[variable]
+
+        for number, equation in enumerate(jaxpr.eqns):
+            outputs = self.equation(equation, [read(each) for each in equation.invars], (*path, number))
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [read(each) for each in jaxpr.outvars]
+
+    def equation(self, equation: Any, inputs: list[Any], path: tuple[int, ...]) -> list[Any]:
+        name, params = equation.primitive.name, equation.params
+        inner = params.get("jaxpr", params.get("call_jaxpr"))
+        if name in ("jit", "remat2", "custom_jvp_call", "custom_vjp_call", "closed_call"):
+            return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, path)
+        if name == "scan":
+            first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+            carry, rows = inputs[first:last], []
+            turns = range(params["length"])
+            for turn in reversed(turns) if params["reverse"] else turns:
+                given = [*inputs[:first], *carry, *(each[turn] for each in inputs[last:])]
+                made = self.jaxpr(inner.jaxpr, inner.consts, given, path)
+                carry = made[: last - first]
+                rows.append(made[last - first :])
+            rows = rows[::-1] if params["reverse"] else rows
+            return [*carry, *(jax.numpy.stack(column) for column in zip(*rows, strict=True))]
+        if name == "while":
+            first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            carry = inputs[last:]
+            while self.jaxpr(params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].consts, [*inputs[:first], *carry], (-1,))[0]:
+                carry = self.jaxpr(params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts, [*inputs[first:last], *carry], path)
+            return carry
+        if name == "cond":
+            last = len(params["branches"]) - 1
+            chosen = int(inputs[0]) if 0 <= int(inputs[0]) < last else last  # as XLA does with what is no branch's number
+            return self.jaxpr(params["branches"][chosen].jaxpr, params["branches"][chosen].consts, inputs[1:], (*path, chosen))
+        is_now = path == self.path and self.runs == self.occurrence
+        self.runs += path == self.path
+        if not is_now:
+            return run(equation, inputs)
+        if self.injection.operand == "output":
+            outputs = run(equation, inputs)
+            outputs[self.output] = self.changed(outputs[self.output])
+            return outputs
+        place = self.injection.index or 0
+        faulty = [*inputs[:place], self.changed(inputs[place]), *inputs[place + 1 :]]
+        outputs, seen = run(equation, faulty), self.injection.array("limited")
+        if seen.size:
+            golden = np.array(run(equation, inputs)[0])
+            golden.reshape(-1)[seen] = np.array(outputs[0]).reshape(-1)[seen]
+            outputs[0] = jax.numpy.asarray(golden)
+        return outputs
+
+    def changed(self, value: Any) -> Any:
+        values = np.array(value)
+        width = np.dtype(f"u{values.itemsize}")
+        bits = values.reshape(-1).view(width)
+        before, mask = bits.copy(), (1 << 8 * values.itemsize) - 1
+        arrays = [self.injection.array(name) for name in ("positions", "sources", "keep", "flip")]
+        for position, source, keep, flip in zip(*arrays, strict=True):
+            bits[position] = (int(before[source]) & (int(keep) & mask)) ^ (int(flip) & mask)
+        return jax.numpy.asarray(values)
+
+
+def run(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Run an equation by itself; numbers of the program's text are in what is compiled, as they are in the step."""
+    places = [place for place, each in enumerate(equation.invars) if not isinstance(each, Literal)]
+    if id(equation) not in compiled:
+
+        def alone(*given: Any) -> Any:
+            values = [each.val if isinstance(each, Literal) else None for each in equation.invars]
+            for place, value in zip(places, given, strict=True):
+                values[place] = value
+            return equation.primitive.bind(*values, **equation.params)
+
+        compiled[id(equation)] = jax.jit(alone)
+    is_changed = any(inputs[place] is not each.val for place, each in enumerate(equation.invars) if isinstance(each, Literal))
+    made = (
+        equation.primitive.bind(*inputs, **equation.params)
+        if is_changed
+        else compiled[id(equation)](*(inputs[place] for place in places))
+    )
+    return list(made) if equation.primitive.multiple_results else [made]
+
+
+compiled: dict[int, Any] = {}
+
+
+def main(most: str) -> None:
+    """Hit each site by so many models at most."""
+    chosen, known = [], msgspec.json.decode(sys.stdin.read(), type=list[Site])
+    models = list(PUBLISHED)
+    for number, site in enumerate(site for site in known if site.stage != "memory" and site.is_alive):
+        fitting = []
+        for model in models:
+            try:
+                fitting.append((model, draw_injection(site, PUBLISHED[model], 0, trial_rng(number, 5))))
+            except FaultInvalid:
+                continue
+        first = number % len(fitting)
+        chosen += [(site, *each) for each in [*fitting[first:], *fitting[:first]][: int(most)]]
+    instruments = begin([Experiment(log="", injection=injection) for _site, _model, injection in chosen])
+
+    from tests.faults import jax_programs
+
+    step, golden = jax_programs.compiled(), jax_programs.given()
+    traced = step.trace(*golden)
+    leaves = jax.tree.leaves(golden)
+    wrong: list[str] = []
+    for site, model, injection in chosen:
+        occurrence = site.executions - 1
+        instruments.select(injection)
+        instruments.arm(occurrence)
+        instruments._functions.in_place, instruments._functions.is_unarmed_equal = tuple(instruments._points), False
+        found = jax.tree.leaves(step(*golden))
+        instruments.disarm()
+        firing = instruments.firing()
+        by_hand = ByHand(injection, occurrence)
+        expected = by_hand.jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, leaves)
+        differing = sum(np.asarray(a).tobytes() != np.asarray(b).tobytes() for a, b in zip(found, expected, strict=True))
+        if differing:
+            wrong.append(f"{site.name} {model}: {differing} results differ")
+        if firing is None or firing.count != 1:
+            wrong.append(f"{site.name} {model}: done {0 if firing is None else firing.count} times")
+    print(json.dumps({"wrong": wrong, "tried": len(chosen), "sites": len({site.name for site, *_rest in chosen})}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""Faults in JAX: what the injected step gives is what a step gives that has the fault in its own text, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("optax")
+
+
+def said(module: str, *arguments: str, given: str = "", **settings: str) -> Any:
+    """Run a module in a process of its own: an adapter changes JAX for good. XLA compiles fast there."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.faults.{module}", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        input=given,
+        env=environment | settings,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_a_fault_is_that_which_the_function_itself_has(every: int) -> None:
+    """Forward and backward, in a loop, a branch, a `while`, what is computed again, and in the update of AdamW."""
+    sites = json.dumps(said("jax_by_hand", "sites"))
+    found = said("jax_by_hand", "faults", str(every), given=sites)
+    assert found["wrong"] == []
+    assert found["tried"] >= (3 if every > 1 else 90)
+    assert found["unarmed"] >= found["tried"] * 0.6, "a site in place changes bits more often than where it parts a fusion"
+
+
+@pytest.mark.parametrize("most", [pytest.param(1, id="once"), pytest.param(20, id="all", marks=pytest.mark.slow)])
+def test_each_site_fires_where_it_says(most: int) -> None:
+    """All are in place, one is armed: the step is what its jaxpr gives, by equations, with the fault by NumPy."""
+    sites = json.dumps(said("jax_by_hand", "sites", OPTIMIZER="sgd"))
+    found = said("jax_each_site", str(most), given=sites, OPTIMIZER="sgd")
+    assert found["wrong"] == []
+    assert found["sites"] > 100
+    assert found["tried"] > (400 if most > 1 else 100)
+
+
+def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_there() -> None:
+    sites = json.dumps(said("jax_on_devices", "sites"))
+    assert said("jax_on_devices", "faults", given=sites) == {"wrong": []}
+
+
+def test_values_of_all_dtypes_can_be_hit() -> None:
+    assert said("jax_dtypes", JAX_ENABLE_X64="1") == []
