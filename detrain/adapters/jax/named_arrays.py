@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax._src.random.prng import PRNGKeyArray
 
+from detrain.adapters.jax import spread_arrays
 from detrain.adapters.jax.jitted import Jitted
 from detrain.base.digest import Array
 from detrain.python.inspect.frames import user_frames
@@ -74,13 +75,11 @@ class NamedArrays:
 
 
 def value_of(array: Any) -> Array:
-    """Return the value of an array; of keys, the numbers that they are. It may share memory: `np.asarray` would leave a
-    view with the array, too, which keeps its memory from being donated.
+    """Return the value of an array, which may share its memory; of keys, the numbers that they are. Of one over several
+    processes: that of the shards which this one has.
     """
-    plain: Any = jax.random.key_data(array) if isinstance(array, PRNGKeyArray) else array
-    if len(plain.sharding.device_set) > 1 or plain._npy_value is not None:
-        return np.asarray(plain)
-    return np.asarray(plain._single_device_array_to_np_array_did_copy()[0])
+    plain = array._base_array if isinstance(array, PRNGKeyArray) else array
+    return spread_arrays.content(plain) if spread_arrays.is_spread(plain) else spread_arrays.read(plain)
 
 
 def _below(met: _Met) -> list[_Met]:
@@ -97,7 +96,7 @@ def _below(met: _Met) -> list[_Met]:
 def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
     """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
     if isinstance(value, Jitted):
-        return [("", value.compiled._fun)], False
+        return [("", value.function)], False
     if type(value).__module__.startswith("detrain.") or (isinstance(value, list | tuple | dict) and len(value) > _MOST_INSIDE):
         return [], False
     try:

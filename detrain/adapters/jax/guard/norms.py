@@ -51,6 +51,12 @@ class JaxNorms:
         """Return what is watched for hardware faults, and the Euclidean norms [array]."""
         self._names.look()
         found = {name: each for name, each in self._names.found.items() if _is_watched(each[0])}
+        away = next((name for name, (array, _of) in found.items() if not array.is_fully_addressable), None)
+        if away is not None:
+            raise FrameworkUnsupported(
+                f"--guard: {away} lies over several processes, and the guard looks at what one process has",
+                "run it without --guard",
+            )
         if not all(name in found and _form(found[name][0]) == form for name, form in self._forms.items()) or not self._forms:
             self._forms = {name: _form(array) for name, (array, _of) in found.items()}
             self._watched = [self._described(name, array, of) for name, (array, of) in found.items()]
