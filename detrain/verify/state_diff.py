@@ -194,7 +194,8 @@ class _PairWalk:
         if len(one.items) != len(two.items) or len(one.named) != len(two.named):
             return None
         has_numbers = kind_named(one.kind).lists or len(one.items) > 1
-        found = [(a, b, f"[{n}]" if has_numbers else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
+        numbered = range(is_tensor(one), len(one.items)) if has_numbers else ()  # a tensor's memory is the tensor
+        found = [(a, b, f"[{n}]" if n in numbered else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
         is_bar = isinstance(one.data, list) and str(one.data[0]).replace(":", ".").startswith(_BARS)
         for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
             if is_bar and type(key) is str and key == other_key and key in _OF_TIME:

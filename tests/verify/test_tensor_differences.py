@@ -1,0 +1,44 @@
+"""Where two checkpoints have a tensor with other bits, `compare` says of which one, and how far they are apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from detrain.store import Snapshot  # noqa: E402
+from detrain.verify.state_diff import compare  # noqa: E402
+from tests.adapters.torch_resume import World, as_a_process  # noqa: E402
+from tests.store.test_compare import META  # noqa: E402
+
+
+def snapshot(*, has_gradient: bool, flips: bool) -> Snapshot:
+    """A layer that a loop has trained, one bit of one weight of which may have flipped since."""
+    with as_a_process():
+        world = World()
+        names: dict[str, Any] = {"layer": torch.nn.Linear(3, 2)}
+        baseline = world.baseline(names)
+        loss = names["layer"](torch.ones(3)).sum()
+        loss.backward()
+        with torch.no_grad():
+            names["layer"].weight += 1.0
+        if not has_gradient:
+            names["layer"].weight.grad = None
+        if flips:
+            names["layer"].weight.detach().numpy().view(np.int32)[1, 2] ^= 1 << 22
+        encoded = world.encode(names, baseline)
+    return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
+
+
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_a_flipped_bit_is_named_with_its_tensor(has_gradient: bool) -> None:
+    """With a gradient beside it, it was named as a value, without a distance."""
+    one, other = (snapshot(has_gradient=has_gradient, flips=flips) for flips in (False, True))
+
+    assert compare(one, one) == []
+    [difference] = compare(one, other)
+    assert (difference.what, difference.name) == ("tensor", "layer._parameters['weight']")
+    assert (difference.elements, difference.size, difference.ulp) == (1, 6, 1 << 22)
