@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal
 
 from detrain.base.errors import FrameworkUnsupported
@@ -81,7 +82,10 @@ def saying(fact: str) -> frozenset[str]:
 
 def _of_package(top: str) -> dict[str, Library]:
     """Return what a package says of itself."""
-    folders = list(getattr(sys.modules[top], "__path__", ()))
+    module: Any = sys.modules[top]
+    # Past a `__getattr__` of the module's own, which may import what the program has not.
+    held = ModuleType.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
+    folders = list(held.get("__path__", ()))
     file = Path(folders[0], _BESIDE) if folders else None
     if file is None or not file.is_file():
         return {}

@@ -39,7 +39,9 @@ CHANGES: dict[str, str] = {
     "autocast": "torch.set_autocast_dtype('cpu', torch.float16)",
     "parameters at conversion": "torch.__future__.set_overwrite_module_params_on_conversion(True)",
     "compiler": "torch._dynamo.config.suppress_errors = True",
-    "checks of distributions": "torch.distributions.Distribution.set_default_validate_args(False)",
+    "checks of distributions": (
+        "torch.distributions.Distribution.set_default_validate_args(not torch.distributions.Distribution._validate_args)"
+    ),
     "printing": "torch.set_printoptions(precision=2)",
 }
 """How a program changes each."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import detrain
+from tests.e2e.runs import detrain, environment
 
 pytest.importorskip("torch")
 
@@ -99,6 +99,7 @@ def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "detrain", "at", "--pdb", "1:3", "program.py"],
         cwd=run,
+        env=environment(),
         input=commands,
         capture_output=True,
         text=True,
