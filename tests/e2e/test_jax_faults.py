@@ -5,6 +5,7 @@ be is refused.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -314,7 +315,20 @@ def test_another_jaxpr_than_the_one_whose_sites_were_listed_is_refused(folder: P
 def test_the_example(tmp_path: Path) -> None:
     program = (EXAMPLES / "digits" / "jax_train.py", "--epochs", 2)
     sites = detrain("sites", *program, cwd=tmp_path)
-    assert "train_step/backward/conv_general_dilated@84" in sites.out, sites.err
+    assert "train_step/backward/conv_general_dilated@86" in sites.out, sites.err
     options = ("--model", "N64_INPUT", "--site", "conv_general_dilated_grad_wt", "--at", "1:4", "--until", "+3")
     assert detrain("inject", *options, "--out", "record.json", *program, cwd=tmp_path).status == 0
     assert detrain("replay", "record.json", *program, cwd=tmp_path).out.startswith("IDENTICAL")
+
+
+def test_a_program_that_says_first_how_many_devices_there_are_can_be_hit(tmp_path: Path) -> None:
+    """A trial's process used one before the program had said so."""
+    shutil.copy(EXAMPLES / "digits" / "jax_train.py", tmp_path)
+    program = ("jax_train.py", "--devices", 4, "--epochs", 1)
+    hits = ("--model", "RD", "--site", "conv*", "--stage", "backward", "--at", "0:3", "--until", "+2", "--out", "fault.json")
+    done = detrain("inject", *hits, *program, cwd=tmp_path)
+    assert done.status == 0, done.err
+
+    again = detrain("replay", "fault.json", *program, cwd=tmp_path)
+
+    assert (again.status, "IDENTICAL" in again.out) == (0, True), again.err

@@ -44,8 +44,8 @@ class InjectionPoint:
             )
         self.worker: Final = first.worker
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in (*_POSITIONS, "keep")}
-        self.idle: list[Any] = []
-        """The cells with which nothing is hit."""
+        self._unhit: list[Any] = []
+        self._idle: list[Any] = []
         self._cells: list[Any] = []
         """The cells of this injection, while it is armed and as it has left them."""
         self._is_armed = False
@@ -79,7 +79,15 @@ class InjectionPoint:
         patterns = {name: self._filled(injection.array(name), self._sizes["keep"]).view(self._width) for name in ("keep", "flip")}
         found = {"counts": np.zeros(2, np.int32), **arrays, **patterns, **dict.fromkeys(_VALUES, values)}
         self._cells = [np.array(found[name]) for name in CELLS]
-        self.idle = [jax.device_put(each) for each in self._cells]
+        self._unhit, self._idle = [np.array(each) for each in self._cells], []
+
+    @property
+    def idle(self) -> list[Any]:
+        """The cells with which nothing is hit, on a device: they are made when they are asked for, as the program may
+        say first how many devices there are.
+        """
+        self._idle = self._idle or [jax.device_put(each) for each in self._unhit]
+        return self._idle
 
     @staticmethod
     def _filled(array: Any, size: int) -> Any:
