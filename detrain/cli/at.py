@@ -22,9 +22,7 @@ def command(
     expressions: Annotated[
         tuple[str, ...], Option("An expression of the names there (repeatable) [all names].", "EXPR", flag="--print")
     ] = (),
-    saved: Annotated[
-        Path | None, Option("Write all tensors that training changes, or names lead to: an .npz.", flag="--save")
-    ] = None,
+    saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
     has_debugger: Annotated[bool, Option("Open Python's debugger there.", flag="--pdb")] = False,
     as_json: AsJson = False,
     cursor: str,

@@ -86,7 +86,7 @@ def stand(
             done = subprocess.run(
                 command,
                 cwd=work,
-                env={**os.environ, **settings, **moment.hand_over(folder / "moment.json")},
+                env={**os.environ, **settings, **moment.hand_over()},
                 stdout=None if has_debugger else subprocess.DEVNULL,
                 stderr=None if has_debugger else file,
                 check=False,

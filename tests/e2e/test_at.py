@@ -119,7 +119,7 @@ def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
         (("7:0", "program.py"), 64, "the run has no step 7:0: it ended before"),
         (("1:99", "program.py"), 64, "the run has no step 1:99"),
         (("x", "program.py"), 82, "'x' is not a step"),
-        (("--ckpt", "nowhere", "1:0", "program.py"), 74, "has no checkpoint of program"),
+        (("--ckpt", "nowhere", "1:0", "program.py"), 73, "has no checkpoint of program"),
     ],
 )
 def test_what_is_not_there_is_said(run: Path, words: tuple[str, ...], status: int, said: str) -> None:

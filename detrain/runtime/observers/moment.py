@@ -8,8 +8,6 @@ import itertools
 import os
 import pdb
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
@@ -23,12 +21,10 @@ from detrain.base.digest import Array, digest_array
 from detrain.python.inspect.names import type_name
 
 VARIABLE: Final = "DETRAIN_MOMENT"
-"""Holds the path of a moment, as JSON."""
+"""Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
 _PROBES: Final = "execute"
 """The name that a probe binds."""
 _LONGEST: Final = 60
-_MOST_ITEMS: Final = 10_000
-_DEEPEST: Final = 16
 _MOST_SHOWN: Final = 4
 """Elements of an array that are written out."""
 
@@ -43,21 +39,17 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """What the user has asked for; nothing: the names of the function that trains."""
     has_debugger: bool = False
     saved: str = ""
-    """File (.npz) that takes all tensors that training changes, by their keys, and those that names lead to."""
+    """File (.npz) that takes all tensors that training changes, by their keys."""
 
     @classmethod
     def of_environment(cls) -> Moment | None:
         """Return the moment that this process is to stand at, if there is one."""
-        path = os.environ.get(VARIABLE, "")
-        if not path:
-            return None
-        with io.FileIO(path) as file:
-            return msgspec.json.decode(file.readall(), type=cls)
+        text = os.environ.get(VARIABLE, "")
+        return msgspec.json.decode(text, type=cls) if text else None
 
-    def hand_over(self, path: Path) -> dict[str, str]:
-        """Write it into a file; return the environment variable that leads a run there."""
-        path.write_bytes(msgspec.json.encode(self))
-        return {VARIABLE: str(path.absolute())}
+    def hand_over(self) -> dict[str, str]:
+        """Return the environment variable that hands it to a run."""
+        return {VARIABLE: msgspec.json.encode(self).decode()}
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,22 +92,11 @@ class MomentReached:
             found = [self.shown(name, value) for name, value in sorted(names.items())]
         if self._moment.saved:
             self._adapters.look_at_names()
-            arrays: dict[str, Any] = dict(self._held("", names))
-            arrays |= {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
+            arrays: dict[str, Any] = {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
             with io.FileIO(self._moment.saved, "w") as file:
                 np.savez(file, **arrays)
         with io.FileIO(self._moment.answers, "w") as file:
             file.write(b"\n".join(map(msgspec.json.encode, found)) + b"\n")
-
-    def _held(self, path: str, value: object) -> Iterator[tuple[str, Array]]:
-        """Yield the arrays that a value is, or that lie in its dicts, lists and tuples, by their ways."""
-        array = value if isinstance(value, np.ndarray) else self._adapters.to_array(value)
-        if array is not None and not isinstance(value, bool | int | float):
-            yield path, np.asarray(array)
-        elif isinstance(value, dict | list | tuple) and len(value) <= _MOST_ITEMS and path.count("/") < _DEEPEST:
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, item in items:
-                yield from self._held(f"{path}/{key}" if path else str(key), item)
 
     def _evaluated(self, expression: str, frame: FrameType) -> Shown:
         try:
