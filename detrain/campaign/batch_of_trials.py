@@ -218,12 +218,19 @@ class _TrialProcess:
         number = self._queue[index][0]
         assert number is not None
         self._has_ended = True
-        if self._is_golden(done, plan):
+        if self._is_as_golden(done, plan):
             yield from self._confirm(done, plan)
             self.sound.add(number)
             yield number, replace(done, status=HANG, end="")
-        else:
-            self.alone.add(number)
+
+    def _is_as_golden(self, done: TrialResult, plan: Experiment) -> bool:
+        """Return whether the run is the golden run again before a trial; where it is not, no trials of the program share
+        a process any more.
+        """
+        if self._is_golden(done, plan):
+            return True
+        self.together.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
+        return False
 
     @cached_property
     def _early(self) -> EarlyEnds:
@@ -264,8 +271,7 @@ class _TrialProcess:
         """Look at what a log says; yields what is sound by it."""
         number = self._queue[index][0]
         is_last = index == len(self._queue) - 1
-        if not self._is_golden(done, plan):
-            self.together.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
+        if not self._is_as_golden(done, plan):
             return
         yield from self._confirm(done, plan)
         if done.obstacle or done.left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from detrain.campaign.early_end import EarlyEnds
@@ -51,6 +52,14 @@ def test_a_trial_goes_on_as_the_golden_run_does(
     assert found.by_cursor() == {(0, 0, 0): before, at: faulty, **{line: known[line] for line in lines if line != at}}
     assert (found.end, found.early_after) == (end, 1)
     assert found.said == (said, *(each for each in GOLDEN.said if each.place > (*at, True)))
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_trial_whose_fault_comes_again_does_not_go_on_as_the_golden_run(steps: int) -> None:
+    lasting = msgspec.structs.replace(plan((0, 0, 1), 5), steps=steps)
+
+    assert EarlyEnds(GOLDEN).window(lasting) is None
+    assert not EarlyEnds(GOLDEN).pay([lasting] * 4)
 
 
 def test_a_step_without_a_fault_is_done_where_trials_enough_may_end_early() -> None:

@@ -57,3 +57,4 @@ def test_workers_that_die_before_any_trial_stop_the_campaign(tmp_path: Path) -> 
 
     with pytest.raises(CampaignStopped, match="7 workers in a row have ended with no trial done"):
         driver.run()
+    assert sum(Ledgers(tmp_path / "ledger", PLAN.digest).lost().values()) == 7, "the report has each"

@@ -217,3 +217,15 @@ def test_a_trial_that_is_late_hangs_where_one_before_has_shown_how_fast_the_mach
     if before:
         assert (found[2].status, found[2].end, found[2].is_armed) == (HANG, "", True)
         assert {found[number].status for number in (0, 1, 3)} == {0}
+
+
+def test_a_trial_that_is_late_is_not_believed_where_the_run_before_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detrain.campaign.time_limit.LEAST_S", 0.0)
+    spent = replace(GOLDEN, spent={(0, 0, batch): 1e-6 for batch in range(10)})
+    other = Log(step=msgspec.structs.replace(GOLDEN.steps[3], state="left behind"))
+    subject = Late(tmp_path, [[*WHOLE[:2], [*golden(2), other, *golden(4), *faulty(5)[:2]]]])
+
+    assert dict(batch_of_trials.run_together(subject, PLANS, spent)) == {}  # type: ignore[arg-type]
+    assert len(subject.begun) == 1

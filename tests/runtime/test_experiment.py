@@ -337,3 +337,11 @@ def test_a_fault_in_memory_is_not_done_where_its_run_is_not_armed(tmp_path: Path
     experiment.end_body()
 
     assert struck == []
+
+
+@pytest.mark.parametrize("steps", [1, 3, 0])
+def test_only_a_trial_whose_fault_is_over_may_end_as_the_golden_run(tmp_path: Path, steps: int) -> None:
+    campaign = begun(tmp_path, STEPS[2], steps=steps, count=4)
+    campaign.end_body()
+
+    assert campaign.may_be_equal is (steps == 1)
