@@ -224,8 +224,8 @@ class _TrialProcess:
             yield number, replace(done, status=HANG, end="")
 
     def _is_as_golden(self, done: TrialResult, plan: Experiment) -> bool:
-        """Return whether the run is the golden run again before a trial; where it is not, no trials of the program share
-        a process any more.
+        """Return whether the run is the golden run again before a trial; where it is not, no trials share a process any
+        more.
         """
         if self._is_golden(done, plan):
             return True
