@@ -16,13 +16,14 @@ import msgspec
 from detrain.base import messages
 from detrain.base.child_processes import dying_with_this
 from detrain.base.cursor import Address
-from detrain.base.errors import StoreError, UsageError, last_printed
+from detrain.base.errors import Diverged, StoreError, UsageError, last_printed
 from detrain.campaign.subject import link
 from detrain.faults.experiment import written
 from detrain.launcher.program import Program
 from detrain.python.process.environment import variables
 from detrain.runtime.observers.moment import Moment, Shown
 from detrain.store import Catalogue, Entry, read_meta
+from detrain.store.journal import read_batches
 from detrain.verify.runs import copy_folder
 
 _NEVER: Final = "1000000000"
@@ -51,8 +52,8 @@ def stand(
     """Go to a cursor of the newest run of a program in a home, and say what is there.
 
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
-    are. Each batch on the way is compared with the journal's. Raises StoreError where the home has none of the
-    program, UsageError where the run has no such step.
+    are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, StoreError where
+    the home has no checkpoint of the program, UsageError where the run has no such step.
     """
     entries = _entries_of(program, home)
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
@@ -96,6 +97,8 @@ def stand(
         if not answers.is_file():
             _explain(done.returncode, errors.read_text(errors="replace"), at)
         lines = answers.read_bytes().splitlines()
+        if not before:  # one that goes on from a checkpoint compares them itself
+            _require_same_batches(copied, home, entries[-1], at)
         shown = [msgspec.json.decode(line, type=Shown) for line in lines if line]
         return Stand(at, written(start) if before else "", shown)
 
@@ -106,6 +109,19 @@ def _entries_of(program: Program, home: Path) -> list[Entry]:
     if not found:
         raise StoreError(f"{str(home)!r} has no checkpoint of {program.name}", f"run it: detrain run {program.shown}")
     return [entry for entry in found if entry.run == found[-1].run]
+
+
+def _require_same_batches(copied: Path, home: Path, entry: Entry, at: Address) -> None:
+    """Raise Diverged where a batch on the way was another one than the run's."""
+    known = read_batches(Catalogue(home).journal(entry.program, entry.run))
+    (journal,) = copied.glob("*.journal")
+    again = read_batches(journal)
+    parted = sorted(each for each in known.keys() & again.keys() if each <= at and known[each] != again[each])
+    if parted:
+        raise Diverged(
+            f"batch {written(parted[0])} is another one than the run had: what the program loads has changed since",
+            "give it the data, arguments and variables of the environment that it had",
+        )
 
 
 def _before(entries: Sequence[Entry], at: Address) -> list[Entry]:
@@ -125,7 +141,8 @@ def _explain(status: int, said: str, at: Address) -> None:
     """Say why the run has not come to a cursor."""
     reason = last_printed(said)
     if reason is not None:
-        raise UsageError(f"the run did not come to {written(at)}: {reason[0]}", reason[1])
+        kind = Diverged if status == Diverged.exit_code else UsageError
+        raise kind(f"the run did not come to {written(at)}: {reason[0]}", reason[1])
     if status == 0:
         raise UsageError(f"the run has no step {written(at)}: it ended before", "give one that it has: see detrain ckpt ls")
     last = (said.splitlines() or ["no message"])[-1]

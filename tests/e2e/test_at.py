@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detrain.base.errors import Diverged
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain, environment
 
@@ -21,12 +23,16 @@ PROGRAM = """
 import os, random
 import numpy as np, torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
-data = TensorDataset(torch.randn(40, 4), torch.randint(0, 2, (40,)))
-history = []
+class Rows(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return torch.from_numpy(np.load("data.npy")[index]), index % 2
+data, history = Rows(), []
 with open("log.txt", "a") as log:
     for epoch in range(3):
         for step, (x, y) in enumerate(DataLoader(data, 8, shuffle=True)):
@@ -42,6 +48,9 @@ with open("log.txt", "a") as log:
 """
 
 
+DATA = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+
+
 def digests(folder: Path) -> dict[str, str]:
     """Of all files in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -54,11 +63,13 @@ def run(tmp_path_factory: pytest.TempPathFactory, torch_server: Server) -> Path:
     folder = tmp_path_factory.mktemp("at") / "work"
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM)
+    np.save(folder / "data.npy", DATA)
     done = detrain("run", "--every", "2b", "--keep", "100", "program.py", cwd=folder)
     assert done.status == 0, done.err
     bare = folder.parent / "bare"
     bare.mkdir()
     (bare / "program.py").write_text(PROGRAM)
+    np.save(bare / "data.npy", DATA)
     assert torch_server.bare("program.py", cwd=bare, DUMP=str(folder.parent / "had")).status == 0
     return folder
 
@@ -111,6 +122,19 @@ def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     assert f"-> {next(line.strip() for line in lines if 'DUMP' in line)}" in done.stdout
     assert "(1, 3)" in done.stdout
     assert "(True, True)" in done.stdout
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("at", "said"), [("1:3", "batch 1:1 has digest"), ("0:1", "batch 0:0 is another one than the run had")])
+def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Path, at: str, said: str) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    np.save(work / "data.npy", DATA + np.float32(1))
+    shutil.copystat(run / "data.npy", work / "data.npy")  # a file of now is refused as one that the run has written later
+
+    done = detrain("at", at, "program.py", cwd=work)
+
+    assert (done.status, done.out, said in done.err) == (Diverged.exit_code, "", True), done.err
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,12 @@ class MomentReached:
     def __init__(self, moment: Moment, adapters: Adapters) -> None:
         self._moment, self._adapters = moment, adapters
 
-    def begin_body(self, address: Address, frame: FrameType) -> None:
-        """The body of a batch is about to run, in this frame of the program's."""
-        if address < self._moment.at:
-            return
+    def is_reached(self, address: Address) -> bool:
+        """Return whether the run has come to the moment, or past it."""
+        return address >= self._moment.at
+
+    def stand(self, address: Address, frame: FrameType) -> None:
+        """The body of a batch is about to run, in this frame of the program's: answer, or end the process behind it."""
         if address == self._moment.at:
             self._answer(frame)
             if self._moment.has_debugger:

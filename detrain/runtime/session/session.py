@@ -284,10 +284,12 @@ class Session:
         entered.reads.behind_load()
         for observer in self.parts.observers:
             observer.begin_body(address)
-        if self.parts.moment is not None:
-            self.parts.moment.begin_body(address, frame)
         self.recorder.batches.is_recording = not self.plan.is_resuming
         self.recorder.begin_batch(address, loaded)
+        if self.parts.moment is not None and self.parts.moment.is_reached(address):
+            self.recorder.batches.record_waiting()
+            self.parts.saves.journal.flush()  # it is compared with that of the run
+            self.parts.moment.stand(address, frame)
         return True
 
     def require_a_batch(self, loaded: object, frame: FrameType) -> None:
