@@ -33,7 +33,7 @@ from detrain.adapters.tensorflow.faults.gradient_roles import is_turned, maker_o
 from detrain.adapters.tensorflow.faults.graph_ops import Op, Taken
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
 from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
-from detrain.adapters.tensorflow.faults.live_outputs import First, first_accesses, live_outputs
+from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
 from detrain.adapters.tensorflow.faults.op_operands import (
     NO_ARITHMETIC,
     NO_SITES,
@@ -414,8 +414,9 @@ class Sites:
         if self._live is None or self.eager.has_gradients():
             return None
         found: dict[int, First] = {}
+        first = FirstAccesses(self._live, OWN_SCOPE)
         for what, numbers in self.eager.accesses:
-            kinds: list[First] = first_accesses(what, self._live, OWN_SCOPE) if hasattr(what, "inputs") else [what]
+            kinds: list[First] = first.of(what) if hasattr(what, "inputs") else [what]
             if len(kinds) != len(numbers):
                 return None
             for number, kind in zip(numbers, kinds, strict=True):

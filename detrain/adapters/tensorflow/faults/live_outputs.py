@@ -85,37 +85,50 @@ class _LivenessWalk:
         return bool(op._is_stateful) and op.type not in ("ReadVariableOp", "Placeholder", "VarIsInitializedOp")
 
 
-def first_accesses(graph: Any, live: set[tuple[int, str, int]], own_scope: str) -> list[First]:
-    """Return, for each input of a function, what is done first with the variable that it is.
+class FirstAccesses:
+    """Says, for each input of a function, what is done first with the variable that it is; each function is looked at
+    once, however often it is called.
 
     Ops on one variable run in the order in which they were made. `live`: see `live_outputs`; a read that nothing
     depends on is none. Where it depends on a branch or on turns of a loop, it counts as read.
     """
-    known: dict[str, First] = {}
-    for op in graph.get_operations():
-        for place, tensor in enumerate(op.inputs):
-            is_first = tensor.dtype == tf.resource and not known.get(tensor.op.name)
-            if is_first and not op.name.startswith(own_scope):
-                known[tensor.op.name] = _first(graph, op, place, live, own_scope)
-    return [known.get(tensor.op.name, "") for tensor in graph.inputs]
 
+    def __init__(self, live: set[tuple[int, str, int]], own_scope: str) -> None:
+        self._live = live
+        self._own_scope = own_scope
+        self._known: dict[Any, list[First]] = {}
 
-def _first(graph: Any, op: Any, place: int, live: set[tuple[int, str, int]], own_scope: str) -> First:
-    """Return what an op does with the variable that is one of its inputs."""
-    if op.type in _NO_ACCESS:
-        return ""
-    if op.type == "ReadVariableOp":
-        return "read" if (id(graph), op.name, 0) in live else ""
-    if op.type == "AssignVariableOp":
-        return "overwritten"
-    inside = called_graphs(graph, op)
-    if op.type not in (*_CALLS, *_BRANCHES, *_LOOPS) or not inside:
-        return "read"
-    place -= op.type in _BRANCHES  # what they decide by, comes first
-    found = [first_accesses(each, live, own_scope)[place] for each in inside]
-    if op.type in _LOOPS:
-        return "read" if any(found) else ""
-    return found[0] if len(set(found)) == 1 else "read"
+    def of(self, graph: Any) -> list[First]:
+        """Return it for a function's inputs, in their order."""
+        if graph not in self._known:
+            self._known[graph] = self._of(graph)
+        return self._known[graph]
+
+    def _of(self, graph: Any) -> list[First]:
+        known: dict[str, First] = {}
+        for op in graph.get_operations():
+            for place, tensor in enumerate(op.inputs):
+                is_first = tensor.dtype == tf.resource and not known.get(tensor.op.name)
+                if is_first and not op.name.startswith(self._own_scope):
+                    known[tensor.op.name] = self._first(graph, op, place)
+        return [known.get(tensor.op.name, "") for tensor in graph.inputs]
+
+    def _first(self, graph: Any, op: Any, place: int) -> First:
+        """Return what an op does with the variable that is one of its inputs."""
+        if op.type in _NO_ACCESS:
+            return ""
+        if op.type == "ReadVariableOp":
+            return "read" if (id(graph), op.name, 0) in self._live else ""
+        if op.type == "AssignVariableOp":
+            return "overwritten"
+        inside = called_graphs(graph, op)
+        if op.type not in (*_CALLS, *_BRANCHES, *_LOOPS) or not inside:
+            return "read"
+        place -= op.type in _BRANCHES  # what they decide by, comes first
+        found = [self.of(each)[place] for each in inside]
+        if op.type in _LOOPS:
+            return "read" if any(found) else ""
+        return found[0] if len(set(found)) == 1 else "read"
 
 
 def called_graphs(graph: Any, op: Any) -> list[Any]:
