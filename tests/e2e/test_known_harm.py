@@ -10,9 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.stats import binom, t
 
 from detrain.campaign.engine.ledger import Ledgers
+from detrain.faults.experiment import Experiment
+from detrain.faults.population.facts import Facts
+from detrain.faults.population.frame import Selection
+from detrain.faults.population.plan import sampled_plan
+from detrain.faults.population.profile import read_profile
+from detrain.faults.statistics.estimates import Sample
 from tests.e2e.runs import detrain
 
 torch = pytest.importorskip("torch")
@@ -70,11 +76,14 @@ def outcome(step: int, position: int, bit: int) -> tuple[str, float]:
     return ("masked" if measured <= limit else "worse than golden runs"), abs(measured - limit) / limit
 
 
+HARMFUL = ("worse than golden runs", "immediate INF/NaN", "short-term INF/NaN")
+WHERE = ("--site", "forward/mul", "--models", "FLIP:1", "--strata", "stage")
+
+
 @pytest.mark.slow
 def test_each_outcome_and_the_share_of_harm_are_those_of_numpy(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    where = ("--site", "forward/mul", "--models", "FLIP:1", "--strata", "stage")
-    plan = ("-n", TRIALS, "--after", AFTER, "--spread", SEEDS, *where, "--json", "program.py")
+    plan = ("-n", TRIALS, "--after", AFTER, "--spread", SEEDS, *WHERE, "--json", "program.py")
     done = detrain("campaign", "plan", *plan, cwd=tmp_path)
     assert done.status == 0, done.err
     assert detrain("campaign", "run", "--workers", 1, "program.py", cwd=tmp_path).status == 0
@@ -95,8 +104,41 @@ def test_each_outcome_and_the_share_of_harm_are_those_of_numpy(tmp_path: Path) -
     everything = [outcome(*fault)[0] for fault in itertools.product(range(STEPS), range(WIDTH), range(32))]
     for verdict, names in (
         ("masked", ("masked",)),
-        ("harmful", ("worse than golden runs", "immediate INF/NaN", "short-term INF/NaN")),
+        ("harmful", HARMFUL),
     ):
         share = sum(each in names for each in everything) / len(everything)
         # The last step's faults are equal, or not judged: as many as there are of one step at most.
         assert report[verdict]["low"] - 1 / STEPS <= share <= report[verdict]["high"] + 1 / STEPS, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [60, 400])
+def test_of_five_hundred_campaigns_as_many_hold_the_share_of_harm_as_is_said(tmp_path: Path, trials: int) -> None:
+    """The plans are drawn as the command draws them; what comes of each trial is NumPy's."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = detrain("campaign", "plan", "-n", trials, "--after", AFTER, *WHERE, "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    profile = read_profile(next(tmp_path.glob("ckpt/*/*/profile.json")))
+    harmful = {fault: outcome(*fault)[0] in HARMFUL for fault in itertools.product(range(STEPS), range(WIDTH), range(32))}
+    truth = sum(harmful.values()) / len(harmful)
+
+    campaigns, held = 500, 0
+    for seed in range(campaigns):
+        choice = Selection(seed=seed, models=("FLIP:1",), strata=("stage",), site="forward/mul")
+        plan = sampled_plan(profile, choice, trials, after=AFTER)
+        drawn = [plan.trial(number) for number in range(trials)]
+        events = np.array([harmful[_fault(*each)] for each in drawn])
+        facts = [each for each, _ in drawn]
+        weights, strata = np.array([each.weight for each in facts]), np.array([each.stratum for each in facts])
+        estimate = Sample(weights, strata, plan.strata).estimate(events)
+        held += estimate.low <= truth <= estimate.high
+
+    # No fewer than one in a thousand sets of campaigns whose intervals hold the truth in 95 of 100.
+    assert held >= binom.ppf(1e-3, campaigns, 0.95), (held, truth)
+
+
+def _fault(facts: Facts, experiment: Experiment) -> tuple[int, int, int]:
+    """The step, the product and the bit that a trial flips."""
+    assert experiment.injection is not None
+    (operand,) = experiment.injection.array("flip")
+    return facts.batch, facts.position, int(operand).bit_length() - 1
