@@ -34,6 +34,8 @@ class FrameworkNames:
     """What of it a checkpoint holds, in words."""
     streams: str = ""
     """Its random streams, in words."""
+    seeding: tuple[tuple[str, str], ...] = ()
+    """(module, function): what the program calls with a seed of its own."""
     python_loaders: frozenset[str] = frozenset()
     """Those of them whose iterators run Python: of the program's own, or with a state that the adapter does not bring
     back.
@@ -83,6 +85,7 @@ TENSORFLOW: Final = FrameworkNames(
     has_doctor=True,
     captured="every variable of TensorFlow and Keras alive: weights, optimizer slots, metrics, seed generators",
     streams="TensorFlow's eager seeds; stateful random ops in traced functions are lifted",
+    seeding=(("tensorflow.random", "set_seed"),),
     python_loaders=frozenset({"keras", "tf_keras"}),  # over pictures and texts
     computing=frozenset(
         {
@@ -124,6 +127,7 @@ TORCH: Final = FrameworkNames(
     has_doctor=True,
     captured="PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers",
     streams="PyTorch's generators, those of workers too",
+    seeding=(("torch", "manual_seed"), ("torch.random", "manual_seed")),
     modules=frozenset({"torch", "torchvision", "torchaudio", "torchdata", "torchtext", "transformers", "accelerate", *_LIGHTNING}),
     python_loaders=frozenset({"torch", "torchdata"}),
     open_modules=frozenset({"torch", "torchvision", "torchaudio", "transformers", "accelerate", *_LIGHTNING, *_TRAINERS}),
@@ -179,6 +183,7 @@ JAX: Final = FrameworkNames(
     versions=((0, 10), (0, 11)),
     followed=("optax", "equinox"),
     captured="JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox",
+    seeding=(("jax.random", "key"), ("jax.random", "PRNGKey")),
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox"}),
     open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(

@@ -279,8 +279,9 @@ class Subject:
     def golden_with_seed(self, number: int, golden: TrialResult, words: str) -> TrialResult:
         """Return a golden run with another seed, which is made if it has not been: as far as the golden run goes.
 
-        `words` are put behind the program's arguments, with the seed for {}; where there are none, its seed is what
-        `detrain run --seed` sets. Raises FaultInvalid where it fails.
+        `words` are put behind the program's arguments, with the seed for {}. Where there are none, its seed is that of
+        `detrain run --seed`, and those that the program sets itself are greater by `number`. Raises FaultInvalid where
+        it fails.
         """
         seed = self._seed + number
         added = tuple(word.replace("{}", str(seed)) for word in shlex.split(words))
@@ -290,7 +291,10 @@ class Subject:
         if done.end != golden.end:
             messages.say(f"golden run of {self.program.name} with seed {seed}")
             plan = Experiment(
-                log=str(home / "log"), until=None if golden.end == "program" else max(golden.by_cursor()), has_digests=False
+                log=str(home / "log"),
+                until=None if golden.end == "program" else max(golden.by_cursor()),
+                has_digests=False,
+                seeds_by=0 if added else number,
             )
             with self.scratch(home), self._alone_with_files(plan):
                 done = self.run(plan, home, seed=seed, added=added)

@@ -221,13 +221,15 @@ def _spread_of(header: Header, subject: Subject, golden: TrialResult) -> Spread 
     """Return the golden runs of other seeds; what has not been run is run. Raises FaultInvalid where all are alike."""
     if not header.spread:
         return None
-    runs = [subject.golden_with_seed(number, golden, header.spread_with) for number in range(1, header.spread + 1)]
+    runs: list[TrialResult] = []
     known = golden.by_cursor()
-    if all(known.get(at, step).series == step.series for run in runs for at, step in run.by_cursor().items()):
-        raise FaultInvalid(
-            f"{header.spread} golden runs with other seeds say the same as the first: the program sets its seed itself",
-            "give the words that set it, with {} for the seed: --spread-with '--seed {}'",
-        )
+    for number in range(1, header.spread + 1):
+        runs.append(subject.golden_with_seed(number, golden, header.spread_with))
+        if all(known.get(at, step).series == step.series for at, step in runs[-1].by_cursor().items()):
+            raise FaultInvalid(
+                "a golden run with another seed says the same as the first: nothing in it depends on that seed",
+                "give the words that set the program's seed, with {} for the seed: --spread-with '--seed {}'",
+            )
     return Spread(runs, header.metric)
 
 

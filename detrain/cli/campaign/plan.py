@@ -71,7 +71,7 @@ def plan(
     spread: Annotated[
         int | None, Option("Judge by so many golden runs with other seeds [by the program's accuracy].", "N", least=3)
     ] = None,
-    spread_with: Annotated[str, Option("Words that give PROGRAM a seed, where it sets one: '--seed {}'.", "WORDS")] = "",
+    spread_with: Annotated[str, Option("Words that give PROGRAM a seed: '--seed {}' [its own, + 1 …].", "WORDS")] = "",
     metric: Annotated[str, Option("With --spread: the number in what PROGRAM prints that counts [its loss].", "REGEX")] = "",
     thresholds: Thresholds = (),
 ) -> int:

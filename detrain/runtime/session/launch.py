@@ -15,7 +15,7 @@ import random
 import runpy
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from detrain.instrument.yield_probes import PROBE as YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, set_program
 from detrain.python.outside.clock_and_entropy import fix_listings
-from detrain.python.process import library_random
+from detrain.python.process import library_random, seeds
 from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.session import probes
@@ -89,7 +89,9 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
         session.parts.files.fail = probes.fail
     if not config.bare:
         _watch_sources(config)
-    sys.meta_path.insert(0, _Finder(config, session, traced))
+    finder = _Finder(config, session, traced)
+    finder.shift_seeds(seeds.OF_PYTHON)
+    sys.meta_path.insert(0, finder)
     return session, traced
 
 
@@ -240,6 +242,12 @@ class _Finder:
         self._imported_by_program: set[str] | None = None
         self._libraries = LibraryStreams(config.seed, session.parts.streams if session is not None else Streams())
 
+    def shift_seeds(self, functions: Iterable[tuple[str, str]]) -> None:
+        """Have the program be one with other seeds, where this run is to be one."""
+        experiment = self._session.parts.experiment if self._session is not None else None
+        if experiment is not None and experiment.plan.seeds_by:
+            seeds.shift(functions, experiment.plan.seeds_by)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -305,6 +313,7 @@ class _Finder:
             except DetrainError as error:
                 probes.fail(error)
             self._made.append(adapter)
+            self.shift_seeds(next((each.seeding for each in KNOWN if each.imported == name), ()))
             for other in FOLLOWED:  # imported before the framework was done, as a part of it
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     adapter.on_import(other)
