@@ -89,6 +89,13 @@ class HomeInUse(StoreError):
     exit_code = 81
 
 
+class MirrorFailed(StoreError):
+    """The mirror of a checkpoint home cannot be read or written, or what is in it is damaged."""
+
+    slug = "mirror"
+    exit_code = 99
+
+
 class CheckpointDamaged(StoreError):
     """A checkpoint whose bytes are not those that were written."""
 

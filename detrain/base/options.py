@@ -151,6 +151,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     map_device: Annotated[str, Option("With --allow-environment: put what was on a device that is not here on the CPU.", "cpu")] = (
         ""
     )
+    mirror: Annotated[
+        str, Option("Copy each checkpoint to URL (s3://…, a path), and go on from there where DIR is gone.", "URL")
+    ] = ""
+    mirror_files: Annotated[tuple[str, ...], Option("With --mirror: copy the program's files 'out/**', too.", "PATTERN")] = ()
+    mirror_later: Annotated[bool, Option("With --mirror: begin although it does not answer.")] = False
+    mirror_wait: Annotated[
+        float, Option("With --mirror: wait so long at the end until the last checkpoint is there.", "SECONDS", least=0)
+    ] = 100
     bare: Annotated[bool, Option("Only the deterministic settings: no probes, no checkpoints.")] = False
 
     def check(self, *, is_job: bool) -> None:
@@ -166,6 +174,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.map_device and not self.allow_environment:
             todo = "give both: the CPU computes other bits than the device did"
             raise UsageError("--map-device cpu without --allow-environment", todo)
+        if not self.mirror and (self.mirror_files or self.mirror_later):
+            option = "--mirror-files" if self.mirror_files else "--mirror-later"
+            raise UsageError(f"{option} without --mirror", "give --mirror URL, or leave it out")
+        if self.mirror and is_job:
+            raise UsageError("--mirror in a job of several ranks, which it cannot be yet", "put --ckpt on a disk that stays")
         if self.goes_on_from and (self.fresh or self.bare):
             raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
         if (self.jit or self.jit_every) and not is_job:

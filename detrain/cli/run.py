@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
 from detrain.launcher.become import become
 from detrain.launcher.configuration import configure
+from detrain.store.mirror import link
 
 
 @program_command
@@ -20,4 +23,16 @@ def command(*, options: Options, given: Given) -> int:
       detrain run --every 50b train.py --epochs 10
     """
     options.check(is_job=Ranks.of_environment() is not None)
-    become(*configure(given.found(), given.arguments, options, tuple(sys.argv[1:])))
+    program = given.found()
+    if options.mirror and not options.bare:
+        order = link.Order(
+            url=options.mirror,
+            home=str(Path(options.home).absolute()),
+            program=program.name,
+            patterns=options.mirror_files,
+            run_pid=os.getpid(),
+            is_fresh=options.fresh,
+            may_come_later=options.mirror_later,
+        )
+        link.begin(order, options.mirror_wait)
+    become(*configure(program, given.arguments, options, tuple(sys.argv[1:])))

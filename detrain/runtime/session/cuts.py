@@ -16,6 +16,7 @@ from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
+from detrain.store.mirror import link as mirror
 
 
 class Cuts:
@@ -161,3 +162,4 @@ class Cuts:
         parts.saves.finish()
         if parts.just_in_time is not None:
             parts.just_in_time.finish()
+        mirror.finish()

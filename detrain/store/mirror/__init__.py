@@ -1,0 +1,1 @@
+"""A copy of a checkpoint home on another machine, or in an object store, that is made while the program trains."""

@@ -1,0 +1,146 @@
+"""Who writes a mirror: one process at a time, which says again and again that it is there.
+
+No clock is compared with another. Who wants a mirror that another holds looks for as long as the holder would have said
+it twice; if nothing is said, the holder is gone. Each holder has a term, one above the one before: what a holder writes
+that was taken for gone, and was not, counts less than what its successor writes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.errors import HomeInUse, MirrorFailed
+from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.states import state_names
+
+BEAT_S: Final = 10.0
+"""Seconds after which a holder says again that it is there."""
+_PATIENCE: Final = 2.5
+"""So many times as long nothing is heard of one that is gone."""
+_NAME: Final = "lease.json"
+_LONGEST_S: Final = 120.0
+"""For so long a process of this machine that still sends what a run has left is waited for."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a mirror."""
+
+    token: str
+    term: int
+    machine: str
+    """A machine, or a container of one, from its start to its end."""
+    host: str
+    pid: int
+    run_pid: int
+    """The process that trains."""
+    beats: int = 0
+    """How often it has said that it is there."""
+
+
+class Lease:
+    """The right to write a mirror. Raises MirrorFailed, and HomeInUse where another has it."""
+
+    def __init__(self, remote: Remote, run_pid: int) -> None:
+        self._remote = remote
+        self._mine = self._take(run_pid)
+
+    @property
+    def term(self) -> int:
+        """The number of this holder."""
+        return self._mine.term
+
+    def _take(self, run_pid: int) -> Holder:
+        while True:
+            before = self._read()
+            if before is not None:
+                self._require_gone(before)
+            mine = Holder(
+                token=secrets.token_hex(16),
+                term=1 + max(before.term if before is not None else 0, self._newest_term()),
+                machine=_machine(),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                run_pid=run_pid,
+            )
+            if before is not None and self._read() == before:
+                self._remote.remove(_NAME)
+            if self._remote.put_new(_NAME, msgspec.json.encode(mine)):
+                return mine
+
+    def _newest_term(self) -> int:
+        names = state_names(self._remote)
+        return int(names[-1].rpartition("/")[2].partition("-")[0]) if names else 0
+
+    def _require_gone(self, holder: Holder) -> None:
+        if holder.machine == _machine():
+            since = time.monotonic()
+            while _is_alive(holder.pid):
+                if _is_alive(holder.run_pid) or time.monotonic() - since > _LONGEST_S:
+                    raise self._in_use(holder)
+                time.sleep(0.2)
+            return
+        messages.say(
+            f"{holder.host} has written the mirror {self._remote.url!r}: looking for {BEAT_S * _PATIENCE:.0f} s if it still does"
+        )
+        until = time.monotonic() + BEAT_S * _PATIENCE
+        while time.monotonic() < until:
+            time.sleep(1.0)
+            now = self._read()
+            if now is None:
+                return
+            if now != holder:
+                raise self._in_use(now)
+
+    def _in_use(self, holder: Holder) -> HomeInUse:
+        return HomeInUse(
+            f"the mirror {self._remote.url!r} is being written by process {holder.run_pid} on {holder.host}",
+            "wait for it or end it, or give another --mirror",
+        )
+
+    def renew(self) -> bool:
+        """Say that this holder is there; return False if another has taken its place."""
+        if (now := self._read()) is None or now.token != self._mine.token:
+            return False
+        self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
+        self._remote.put(_NAME, msgspec.json.encode(self._mine))
+        return True
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        if (now := self._read()) is not None and now.token == self._mine.token:
+            self._remote.remove(_NAME)
+
+    def _read(self) -> Holder | None:
+        content = self._remote.get(_NAME)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Holder)
+        except msgspec.DecodeError as error:
+            raise MirrorFailed(
+                f"{_NAME} in the mirror {self._remote.url!r} is no lease: {error}",
+                "see that nobody writes there, and remove it",
+            ) from error
+
+
+def _machine() -> str:
+    """Return what is the same for processes that see each other's numbers, and for no others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    namespace = Path("/proc/self/ns/pid")
+    parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
+    return " ".join([*parts, os.readlink(namespace) if namespace.is_symlink() else ""])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False

@@ -1,0 +1,112 @@
+"""Where a mirror lies: a folder in an object store, on another machine or on this one, by its address (fsspec)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from detrain.base.errors import MirrorFailed, UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
+    """Raise MirrorFailed for what a file system raises: each has errors of its own."""
+
+    @functools.wraps(act)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return act(*args, **kwargs)
+        except (MirrorFailed, UsageError):
+            raise
+        except Exception as error:
+            remote: Any = args[0]
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise MirrorFailed(f"the mirror {remote.url!r} does not answer: {said[:300]}") from error
+
+    return call
+
+
+class Remote:
+    """The folder of one program in a mirror. Names are relative to it, with `/` between their parts.
+
+    Raises UsageError for an address of which nothing is known, MirrorFailed where the file system fails.
+    """
+
+    def __init__(self, url: str, program: str) -> None:
+        self.url = url
+        try:
+            import fsspec
+
+            made, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+        except ImportError as error:
+            todo = "install it: pip install 'detrain[mirror]', and for s3:// s3fs, for gs:// gcsfs, for az:// adlfs"
+            raise UsageError(f"--mirror {url!r} needs a package that is not here: {error}", todo) from error
+        except ValueError as error:
+            todo = "give one as s3://bucket/folder, gs://…, az://…, sftp://host/folder, or a path"
+            raise UsageError(f"--mirror {url!r} is no address: {error}", todo) from error
+        self._files: Any = made
+        self._root = f"{str(root).rstrip('/')}/{program}"
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @_or_fails
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, over the one that is there."""
+        self._with_folder(name, lambda: self._files.pipe_file(self._path(name), content))
+
+    @_or_fails
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write a file that is not there yet; return whether this was so. Two that do this at once: one of them gets
+        False.
+        """
+        try:
+            self._with_folder(name, lambda: self._files.pipe_file(self._path(name), content, mode="create"))
+        except FileExistsError:
+            return False
+        return True
+
+    def _with_folder(self, name: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except FileNotFoundError:  # a store of objects has no folders
+            self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            write()
+
+    @_or_fails
+    def get(self, name: str) -> bytes | None:
+        """Return what is in a file; None where it is not there."""
+        try:
+            return bytes(self._files.cat_file(self._path(name)))
+        except FileNotFoundError:
+            return None
+
+    @_or_fails
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None where it is not there."""
+        try:
+            self._files.invalidate_cache()
+            return int(self._files.info(self._path(name))["size"])
+        except FileNotFoundError:
+            return None
+
+    @_or_fails
+    def names(self, folder: str) -> list[str]:
+        """Return the names of all files below a folder, relative to it, in order."""
+        self._files.invalidate_cache()
+        start = f"{self._path(folder)}/".lstrip("/")
+        try:
+            found = self._files.find(self._path(folder))
+        except FileNotFoundError:
+            return []
+        return sorted(str(each).lstrip("/").removeprefix(start) for each in found)
+
+    @_or_fails
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))

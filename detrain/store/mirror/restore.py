@@ -1,0 +1,152 @@
+"""A checkpoint home put back from its mirror, on a machine that has none, or an older one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.cursor import Address
+from detrain.base.errors import MirrorFailed
+from detrain.store.atomic_file import sync_folder
+from detrain.store.catalogue import Catalogue, is_ours, parse_name
+from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.states import MirroredFile, State, get_part, get_state, state_names
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a home's mirror is, as the home has it."""
+
+    url: str
+    term: int = 0
+    number: int = -1
+    """Of the last state that was sent."""
+    checkpoint: str = ""
+    """The newest in it."""
+    waiting: str = ""
+    """A newer one that is not there yet."""
+    waiting_bytes: int = 0
+    error: str = ""
+    """Why it is not, if the mirror does not answer."""
+    pid: int = 0
+    """The process that sends."""
+
+
+def sent_path(home: Path, program: str) -> Path:
+    """Return the file in a home that says how far its mirror is."""
+    return home / f".{program}.mirror"
+
+
+def read_sent(home: Path, program: str) -> Sent | None:
+    """Return how far the mirror of a program is; None where it has none."""
+    try:
+        return msgspec.json.decode(sent_path(home, program).read_bytes(), type=Sent)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_sent(home: Path, program: str, sent: Sent) -> None:
+    """Write how far the mirror of a program is."""
+    path = sent_path(home, program)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_bytes(msgspec.json.encode(sent))
+    temporary.replace(path)
+
+
+_ASIDE: Final = "before-the-mirror"
+
+
+def bring_back(remote: Remote, home: Path, program: str, folder: Path) -> State | None:
+    """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
+    is put aside. Files of the program are put into `folder`, where there are none of their names.
+
+    Returns the state; None where the home is as new, or the mirror is empty. Raises MirrorFailed where no state of the
+    mirror is whole, or it does not answer.
+    """
+    names = state_names(remote)
+    known = read_sent(home, program)
+    has_any = any(entry.program == program for entry in Catalogue(home).entries())
+    damage: MirrorFailed | None = None
+    for name in reversed(names):
+        try:
+            state = get_state(remote, name)
+            if has_any and _is_as_new(home, state, known if known is not None and known.url == remote.url else None):
+                return None
+            _put_back(remote, state, home, folder)
+        except MirrorFailed as error:
+            if damage is None:
+                messages.warn(f"a state of the mirror is not whole, an older one is looked for: {error.what}")
+            damage = error
+            continue
+        write_sent(home, program, Sent(url=remote.url, term=state.term, number=state.number, checkpoint=state.checkpoint))
+        return state
+    if damage is not None:
+        raise MirrorFailed(
+            f"no state of the mirror {remote.url!r} is whole: {damage.what}", "start anew with --fresh, or give another --mirror"
+        )
+    return None
+
+
+def _is_as_new(home: Path, state: State, known: Sent | None) -> bool:
+    """Return whether a home is at a state of its mirror, or beyond it."""
+    if known is not None:
+        return (known.term, known.number) >= (state.term, state.number)
+    mine = [(entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program]
+    return max(mine) >= _place(state)
+
+
+def _place(state: State) -> tuple[int, Address]:
+    entry = parse_name(Path(state.checkpoint))
+    if entry is None:
+        raise MirrorFailed(f"{state.checkpoint!r} in a state of the mirror is no name of a checkpoint")
+    return entry.run, entry.cursor.key()
+
+
+def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
+    """Write all files beside, and give them their names when all are there, the manifest last."""
+    home.mkdir(parents=True, exist_ok=True)
+    written: list[tuple[Path, Path]] = []
+    try:
+        for base, files in ((folder, state.files), (home, state.home)):
+            for each in files:
+                path = base / each.path
+                if base == home and not is_ours(path):
+                    raise MirrorFailed(f"{each.path!r} in {state.name} is no file of a checkpoint home")
+                if base == folder and path.exists():
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                written.append((temporary, path))
+                _write(remote, each, temporary)
+        _put_aside(home, state.program)
+        for temporary, path in written:
+            temporary.replace(path)
+    finally:
+        for temporary, _path in written:
+            temporary.unlink(missing_ok=True)
+    sync_folder(home)
+
+
+def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
+    with path.open("wb") as file:
+        for part in each.parts:
+            file.write(get_part(remote, part))
+        file.flush()
+        os.fsync(file.fileno())
+        if file.tell() != each.size:
+            raise MirrorFailed(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
+
+
+def _put_aside(home: Path, program: str) -> None:
+    """Put a program's files of a home that is behind its mirror into a folder there: nothing is lost."""
+    mine = [path for path in home.iterdir() if path.is_file() and path.name.startswith(f"{program}-r") and is_ours(path)]
+    if not mine:
+        return
+    aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())
+    aside.mkdir()
+    for path in mine:
+        path.replace(aside / path.name)
+    messages.say(f"this home was behind its mirror: its checkpoints are in {messages.shown(aside)} now")

@@ -1,0 +1,223 @@
+"""The process that sends a checkpoint home to its mirror, beside the one that trains and at the lowest priority.
+
+It begins before the program: takes the lease, brings the newest state back where the home is empty or behind, and says
+that it is ready. Then it looks for commits, and sends the home as it is behind each; where the mirror is slow, behind
+the newest. A mirror that does not answer is tried again, and training goes on. When the run is over, however it ended,
+it sends what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed
+from detrain.store.mirror.lease import BEAT_S, Lease
+from detrain.store.mirror.link import DONE, READY, REFUSED, Order
+from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.restore import Sent, bring_back, read_sent, write_sent
+from detrain.store.mirror.states import Gatherer, State, get_state, part_names, put_state, size_of, state_names
+
+_LOOK_S: Final = 0.3
+_LONGEST_DELAY_S: Final = 60.0
+_LONGEST_LEFT_S: Final = 600.0
+"""For so long a mirror that does not answer is tried when the run is over."""
+_KEPT: Final = 2
+"""States that stay."""
+
+
+def main(order: Order, link: socket.socket) -> None:
+    """Send a home to its mirror until the run is over."""
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    sender = _Sender(order, link)
+    try:
+        sender.begin()
+    except DetrainError as error:
+        link.sendall(REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo)))
+        return
+    link.sendall(READY)
+    sender.run()
+
+
+class _Sender:
+    def __init__(self, order: Order, link: socket.socket) -> None:
+        self._order, self._link = order, link
+        self._home = Path(order.home)
+        self._remote = Remote(order.url, order.program)
+        self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd())
+        self._lease: Lease | None = None
+        self._there: set[str] = set()
+        """Parts that are in the mirror, as far as is known."""
+        self._sent = Sent(url=order.url, pid=os.getpid())
+        self._is_lost = False
+        """Whether another has taken the mirror over."""
+        self._over_since: float | None = None
+        """When the run was seen to be over."""
+        self._process = os.pidfd_open(order.run_pid)
+
+    def begin(self) -> None:
+        """Take the mirror, and bring back what is newer there. Raises MirrorFailed, HomeInUse, UsageError."""
+        try:
+            self._take()
+        except MirrorFailed as error:
+            if not self._order.may_come_later:
+                raise MirrorFailed(
+                    error.what, error.todo or "see to it, or give --mirror-later to train without it until then"
+                ) from error
+            messages.warn(f"{error.what}; training goes on, and it is tried again")
+            self._note(error=error.what)
+
+    def _take(self) -> None:
+        self._lease = Lease(self._remote, self._order.run_pid)
+        try:
+            if not self._order.is_fresh:
+                self._bring_back()
+        except BaseException:
+            with contextlib.suppress(MirrorFailed):
+                self._lease.give_back()
+            raise
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _bring_back(self) -> None:
+        if self._is_begun:
+            return
+        state = bring_back(self._remote, self._home, self._order.program, Path.cwd())
+        if state is not None:
+            self._there |= state.parts
+            made = f"of {state.made}, by {state.host}"
+            messages.say(f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")
+        known = read_sent(self._home, self._order.program)
+        if known is not None and known.url == self._order.url:
+            self._sent = msgspec.structs.replace(known, waiting="", waiting_bytes=0, error="", pid=os.getpid())
+
+    _is_begun = False
+    """Whether the program may have begun: its home is not touched any more."""
+
+    def _beat(self) -> None:
+        """Say that this process is there, as long as it is."""
+        while not self._is_lost:
+            time.sleep(BEAT_S)
+            with contextlib.suppress(MirrorFailed):
+                if self._lease is not None and not self._lease.renew():
+                    self._is_lost = True
+
+    def run(self) -> None:
+        """Send what is committed, until the run is over and all is sent."""
+        self._is_begun = True
+        last: tuple[int, str] | None = None
+        while True:
+            is_last = self._is_over(_LOOK_S)
+            now = self._gatherer.committed()
+            if (now is not None and now != last) or (is_last and now is not None):
+                if not self._until_done(partial(self._send_state, now)):
+                    break
+                last = now
+            if is_last and self._gatherer.committed() == now:
+                break
+        if self._lease is not None:
+            with contextlib.suppress(MirrorFailed):
+                self._lease.give_back()
+        with contextlib.suppress(OSError):
+            self._link.sendall(DONE)
+
+    def _until_done(self, act: Callable[[], None]) -> bool:
+        """Do something again until the mirror takes it; return whether it has."""
+        delay = 1.0
+        while True:
+            try:
+                if self._lease is None:
+                    self._take()
+                if self._is_lost:
+                    raise HomeInUse(f"another run has taken the mirror {self._order.url!r} over; nothing is sent to it any more")
+                act()
+            except MirrorFailed as error:
+                if self._sent.error == "":
+                    messages.warn(f"{error.what}; it is tried again, and training goes on")
+                self._note(error=error.what)
+            except HomeInUse as error:
+                messages.warn(error.what)
+                self._note(error=error.what)
+                return False
+            else:
+                return True
+            if self._has_waited_long():
+                messages.warn(f"the mirror is behind: {self._sent.waiting or 'the last checkpoint'} is not there")
+                return False
+            self._is_over(delay)
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+
+    def _has_waited_long(self) -> bool:
+        return self._over_since is not None and time.monotonic() - self._over_since > _LONGEST_LEFT_S
+
+    def _is_over(self, wait_s: float) -> bool:
+        """Wait a moment, and return whether the run is over: it has said so, or its process has ended."""
+        if self._over_since is not None:
+            time.sleep(min(wait_s, 1.0))
+            return True
+        ready, _, _ = select.select([self._link, self._process], [], [], wait_s)
+        if ready:
+            self._over_since = time.monotonic()
+        return bool(ready)
+
+    def _send_state(self, newest: tuple[int, str] | None) -> None:
+        assert self._lease is not None
+        if newest is not None:
+            self._note(waiting=newest[1])
+        number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
+        state = self._gatherer.state(self._lease.term, number, self._send)
+        if state is None:
+            return
+        missing = state.parts - self._there
+        if missing:  # of files that have not changed, and whose parts somebody has removed
+            raise MirrorFailed(f"parts are not in the mirror {self._order.url!r} any more: {sorted(missing)[0]}")
+        put_state(self._remote, state)
+        self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint, pid=os.getpid())
+        write_sent(self._home, self._order.program, self._sent)
+        self._clear(state)
+
+    def _send(self, part: str, content: bytes) -> None:
+        if part in self._there:
+            return
+        if self._remote.size(part) != size_of(part):
+            self._note(waiting_bytes=len(content))
+            self._remote.put(part, content)
+        self._there.add(part)
+
+    def _clear(self, newest: State) -> None:
+        """Remove older states, and parts that no state needs."""
+        names = state_names(self._remote)
+        kept = [name for name in names if name <= newest.name][-_KEPT:] + [name for name in names if name > newest.name]
+        if len(kept) == len(names):
+            return
+        needed = set(newest.parts)
+        for name in kept:
+            if name != newest.name:
+                with contextlib.suppress(MirrorFailed):
+                    needed |= get_state(self._remote, name).parts
+        for name in set(names) - set(kept):
+            self._remote.remove(name)
+        for part in set(part_names(self._remote)) - needed:
+            self._there.discard(part)
+            self._remote.remove(part)
+
+    def _note(self, **changes: object) -> None:
+        self._sent = msgspec.structs.replace(self._sent, **changes)
+        with contextlib.suppress(OSError):
+            write_sent(self._home, self._order.program, self._sent)
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))

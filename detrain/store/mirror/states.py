@@ -1,0 +1,214 @@
+"""What a mirror holds: states of a checkpoint home, each a list of files, and these in parts that are named by what is
+in them.
+
+A part that is there is not sent again. A state is written behind its parts, so one that is there is whole. The name of
+a state is its term and its number: each machine that takes a mirror over begins a new term, and the newest state of
+the newest term is the one that counts.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+import xxhash
+
+from detrain.base.errors import MirrorFailed
+from detrain.store.catalogue import INFO_NAME, Catalogue
+from detrain.store.mirror.remote import Remote
+
+FORMAT: Final = 1
+PART_BYTES: Final = 8 << 20
+_STATES: Final = "states"
+_PARTS: Final = "parts"
+
+
+class MirroredFile(msgspec.Struct, frozen=True):
+    """One file: its path, relative to the checkpoint home or to the folder of the program, and the names of its
+    parts.
+    """
+
+    path: str
+    size: int
+    parts: tuple[str, ...]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint home as it was behind a commit, and files of the program."""
+
+    version: int = FORMAT
+    term: int
+    number: int
+    program: str
+    run: int
+    checkpoint: str
+    """The newest."""
+    made: str
+    """When, by the clock of `host`: for people."""
+    host: str
+    home: tuple[MirroredFile, ...]
+    """In the order in which they are put back."""
+    files: tuple[MirroredFile, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{_STATES}/{self.term:06d}-{self.number:09d}.json"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(each.size for each in (*self.home, *self.files))
+
+    @property
+    def parts(self) -> set[str]:
+        """Names of all parts."""
+        return {part for each in (*self.home, *self.files) for part in each.parts}
+
+
+class _Changed(Exception):
+    """A file is gone that was there a moment ago."""
+
+
+class Gatherer:
+    """Reads a checkpoint home while a run writes it."""
+
+    def __init__(self, home: Path, program: str, patterns: Sequence[str] = (), folder: Path = Path()) -> None:
+        """`patterns`: of files of the program, relative to the folder in which it runs."""
+        self._catalogue, self._program = Catalogue(home), program
+        self._patterns, self._folder = patterns, folder
+        self._known: dict[Path, tuple[tuple[int, int, int], MirroredFile]] = {}
+
+    def committed(self) -> tuple[int, str] | None:
+        """Return the program's newest run, and its newest checkpoint that stands committed; None: there is none."""
+        runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
+        names = list(self._catalogue.manifest(self._program, max(runs)).digests()) if runs else []
+        return (max(runs), names[-1]) if names else None
+
+    def state(self, term: int, number: int, send: Callable[[str, bytes], None]) -> State | None:
+        """Return the home as it is now, with a commit as its newest; `send` is given each part with its name.
+
+        None where it has no checkpoint yet. What a checkpoint rests on is read behind it: so it is there.
+        """
+        while True:
+            newest = self.committed()
+            if newest is None:
+                return None
+            try:
+                home = tuple(self._of_home(newest[0], send))
+                files = tuple(self._of_program(send))
+            except _Changed:  # a checkpoint that is kept no longer
+                time.sleep(0.01)
+                continue
+            now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+            return State(
+                term=term,
+                number=number,
+                program=self._program,
+                run=newest[0],
+                checkpoint=newest[1],
+                made=now,
+                host=socket.gethostname(),
+                home=home,
+                files=files,
+            )
+
+    def _of_home(self, run: int, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        folder = self._catalogue.folder
+        manifest = self._catalogue.manifest(self._program, run).path
+        committed = self._file(manifest, manifest.name, send)
+        for name in self._catalogue.manifest(self._program, run).digests():
+            if (folder / name).is_file():
+                yield self._file(folder / name, name, send, is_final=True)
+        for path in (self._catalogue.journal(self._program, run), manifest.with_suffix(".changes"), folder / INFO_NAME):
+            if path.is_file():
+                yield self._file(path, path.name, send)
+        yield committed
+
+    def _of_program(self, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        found = {path for pattern in self._patterns for path in self._folder.glob(pattern)}
+        for path in sorted(found):
+            if path.is_file() and not path.is_relative_to(self._catalogue.folder):
+                yield self._file(path, path.relative_to(self._folder).as_posix(), send)
+
+    def _file(self, path: Path, name: str, send: Callable[[str, bytes], None], *, is_final: bool = False) -> MirroredFile:
+        """Return a file as it is now. `is_final`: one that never changes under its name."""
+        parts: list[str] = []
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                stamp = status.st_ino, status.st_size, status.st_mtime_ns
+                if is_final and path in self._known and self._known[path][0] == stamp:
+                    return self._known[path][1]
+                left = status.st_size  # what comes behind it meanwhile is for the next time
+                while left and (content := file.read(min(PART_BYTES, left))):
+                    parts.append(part_of(content))
+                    send(parts[-1], content)
+                    left -= len(content)
+        except FileNotFoundError as error:
+            raise _Changed from error
+        made = MirroredFile(name, status.st_size - left, tuple(parts))
+        if is_final:
+            self._known[path] = stamp, made
+        return made
+
+
+def part_of(content: bytes) -> str:
+    """Return the name of a part: the xxh3-128 of what is in it, and its size."""
+    digest = xxhash.xxh3_128_hexdigest(content)
+    return f"{_PARTS}/{digest[:2]}/{digest}-{len(content)}"
+
+
+def size_of(part: str) -> int:
+    """Return the size of a part, in bytes, by its name."""
+    return int(part.rpartition("-")[2])
+
+
+def put_state(remote: Remote, state: State) -> None:
+    """Write a state, whose parts are there. Raises MirrorFailed."""
+    text = msgspec.json.encode(state)
+    remote.put(state.name, f"{xxhash.xxh3_128_hexdigest(text)}\n".encode() + text + b"\n")
+
+
+def state_names(remote: Remote) -> list[str]:
+    """Return the names of all states, from the oldest to the newest. Raises MirrorFailed."""
+    return [f"{_STATES}/{name}" for name in remote.names(_STATES)]
+
+
+def part_names(remote: Remote) -> list[str]:
+    """Return the names of all parts. Raises MirrorFailed."""
+    return [f"{_PARTS}/{name}" for name in remote.names(_PARTS)]
+
+
+def get_state(remote: Remote, name: str) -> State:
+    """Return a state. Raises MirrorFailed for one that is damaged, or of a newer format."""
+    digest, _, text = (remote.get(name) or b"").partition(b"\n")
+    text = text.removesuffix(b"\n")
+    if xxhash.xxh3_128_hexdigest(text).encode() != digest:
+        raise MirrorFailed(f"{name} in the mirror {remote.url!r} is damaged")
+    try:
+        state = msgspec.json.decode(text, type=State)
+    except msgspec.DecodeError as error:
+        raise MirrorFailed(f"{name} in the mirror {remote.url!r} is of another format: {error}", "update detrain") from error
+    if state.version > FORMAT:
+        raise MirrorFailed(f"{name} in the mirror {remote.url!r} has format {state.version}", "update detrain")
+    for each in (*state.home, *state.files):
+        path = PurePosixPath(each.path)
+        if path.is_absolute() or ".." in path.parts or not path.name:
+            raise MirrorFailed(f"{name} in the mirror {remote.url!r} leads out of its folder: {each.path!r}")
+    return state
+
+
+def get_part(remote: Remote, part: str) -> bytes:
+    """Return what is in a part. Raises MirrorFailed where it is not there, or is another."""
+    content = remote.get(part)
+    if content is None:
+        raise MirrorFailed(f"{part} is not in the mirror {remote.url!r}")
+    if part_of(content) != part:
+        raise MirrorFailed(f"{part} in the mirror {remote.url!r} is damaged")
+    return content
