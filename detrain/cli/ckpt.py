@@ -9,14 +9,18 @@ from typing import Any
 import click
 import msgspec
 
+from detrain.base.errors import CheckpointDamaged
 from detrain.cli.export import command as export_command
 from detrain.cli.shared.printing import console
-from detrain.reports import checkpoints, jobs
+from detrain.reports import checkpoints, jobs, mirrors
 from detrain.store import Catalogue, read
 from detrain.store.job_home import jobs_in
+from detrain.store.mirror.remote import Remote, programs_at
+from detrain.store.mirror.restore import bring_back
 from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
+_place_or_mirror = click.argument("place", metavar="[DIR|FILE|URL]", default="ckpt", envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -32,14 +36,21 @@ def command() -> None:
 
 @command.command("ls")
 @_json
-@_place
-def list_checkpoints(as_json: bool, place: Path) -> int:
-    """List the checkpoints of a folder.
+@_place_or_mirror
+def list_checkpoints(as_json: bool, place: str) -> int:
+    """List the checkpoints of a folder, or the states of a mirror (`detrain run --mirror`).
 
     \b
-    Example:
+    Examples:
       detrain ckpt ls --json ckpt
+      detrain ckpt ls s3://bucket/folder
     """
+    if "://" in place:
+        return _print_rows(mirrors.list_states(place), as_json, f"nothing in the mirror {place}")
+    return _list_home(as_json, Path(place))
+
+
+def _list_home(as_json: bool, place: Path) -> int:
     cuts = jobs.list_cuts(place)
     rows = checkpoints.list_checkpoints(place) + cuts
     if as_json:
@@ -96,17 +107,60 @@ def show(as_json: bool, rank: int, place: Path) -> int:
 
 @command.command("verify")
 @_json
-@_place
-def verify_checkpoints(as_json: bool, place: Path) -> int:
+@_place_or_mirror
+def verify_checkpoints(as_json: bool, place: str) -> int:
     """Check every digest of a checkpoint, or of all in a folder, there also what the manifest and the journal say of
-    them.
+    them; or of each state in a mirror.
 
     The exit status tells if all are good.
 
     \b
-    Example:
+    Examples:
       detrain ckpt verify ckpt
+      detrain ckpt verify s3://bucket/folder
     """
+    if "://" in place:
+        rows = mirrors.check_states(place)
+        _print_rows(rows, as_json, f"nothing in the mirror {place}")
+        return 0 if all(row["good"] for row in rows) else CheckpointDamaged.exit_code
+    return _verify_home(as_json, Path(place))
+
+
+@command.command("fetch")
+@click.option("--program", default="", metavar="NAME", help="Only this one [all that are there].")
+@click.argument("url")
+@click.argument("home", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
+def fetch(program: str, url: str, home: Path) -> int:
+    """Bring the newest state of a mirror into a folder of checkpoints, as `detrain run --mirror` does; files of the
+    program come into the current folder, where there are none of their names.
+
+    \b
+    Example:
+      detrain ckpt fetch s3://bucket/folder ckpt
+    """
+    for name in [program] if program else programs_at(url):
+        state = bring_back(Remote(url, name), home, name, Path.cwd())
+        if state is None:
+            click.echo(f"{name}: nothing newer in the mirror")
+        else:
+            click.echo(f"{name}: {state.checkpoint}, {_size(state.size)}, of {state.made}, by {state.host}")
+    return 0
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> int:
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return 0
+    from rich.table import Table
+
+    table = Table(*(rows[0] if rows else ()), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_size(value) if name == "size" else str(value) for name, value in row.items()))
+    console().print(table if rows else otherwise)
+    return 0
+
+
+def _verify_home(as_json: bool, place: Path) -> int:
     found = jobs_in(place)
     checked = [jobs.check_job(job) for job in found]
     if not found or Catalogue(place).entries():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,6 +40,8 @@ def command(as_json: bool, place: Path) -> int:
         else:
             cost = f"a failure now would cost {row['a_failure_costs_batches']} batches"
         click.echo(f"  last checkpoint {last}; {cost}")
+        if row["mirror"]:
+            click.echo(f"  {_mirrored(row['mirror'])}")
         table = Table("rank", "process", "at", "batches", "since the checkpoint", box=None, pad_edge=False)
         for rank in row["ranks"]:
             pid = "-" if rank["pid"] is None else str(rank["pid"])
@@ -47,3 +50,9 @@ def command(as_json: bool, place: Path) -> int:
     if not rows:
         click.echo(f"no checkpoints in {place}")
     return 0
+
+
+def _mirrored(sent: dict[str, Any]) -> str:
+    behind = f"; {sent['waiting']} is on its way" if sent["waiting"] else ""
+    why = f" ({sent['error']})" if sent["error"] else ""
+    return f"mirror {sent['url']}: {sent['checkpoint'] or 'nothing yet'}{behind}{why}"

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError, StoreError
 from detrain.reports import checkpoints
@@ -17,6 +19,7 @@ from detrain.store import Catalogue, Entry, read_meta
 from detrain.store.job_home import EVERY, JUST_IN_TIME, jobs_in, parts, ranks_of
 from detrain.store.journal import read_batches
 from detrain.store.lock import holder_of
+from detrain.store.mirror.restore import read_sent
 
 _WORLD = "world size"
 
@@ -107,6 +110,7 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
         ranks.append({"rank": number, "pid": pid, "at": at, "batches": len(batches), "since_checkpoint": len(batches) - done_then})
     now, is_running = time.time(), all(rank["pid"] is not None for rank in ranks)
     every = _just_in_time(folders[0].parent) if is_job and is_running else 0
+    sent = None if is_job else read_sent(folders[0], program)
     return {
         "program": program,
         "run": run,
@@ -118,6 +122,7 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
         "age_s": round(now - max(entry.path.stat().st_mtime for entry in last), 1) if last else None,
         "a_failure_costs_batches": max(int(rank["since_checkpoint"]) for rank in ranks),
         "ranks": ranks,
+        "mirror": None if sent is None else msgspec.to_builtins(sent),
     }
 
 

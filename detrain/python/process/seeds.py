@@ -29,7 +29,8 @@ def _shifted(seeding: Any, by: int) -> Any:
     def shifted(seed: Any) -> Any:
         if not isinstance(seed, numbers.Integral):
             return seed
-        return (seed + by) % _WIDTH if 0 <= seed < _WIDTH else seed + by
+        number = int(seed)
+        return (number + by) % _WIDTH if 0 <= number < _WIDTH else number + by
 
     @functools.wraps(seeding)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -30,6 +30,11 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def programs_at(url: str) -> list[str]:
+    """Return the names of the programs that a mirror has states of. Raises UsageError, MirrorFailed."""
+    return Remote(url, "").folders()
+
+
 class Remote:
     """The folder of one program in a mirror. Names are relative to it, with `/` between their parts.
 
@@ -104,6 +109,16 @@ class Remote:
         except FileNotFoundError:
             return []
         return sorted(str(each).lstrip("/").removeprefix(start) for each in found)
+
+    @_or_fails
+    def folders(self) -> list[str]:
+        """Return the names of the folders in this one, in order."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return sorted(each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == "directory")
 
     @_or_fails
     def remove(self, name: str) -> None:

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.cursor import Address
 from detrain.base.errors import MirrorFailed
 from detrain.store.atomic_file import sync_folder
 from detrain.store.catalogue import Catalogue, is_ours, parse_name
@@ -94,11 +93,13 @@ def _is_as_new(home: Path, state: State, known: Sent | None) -> bool:
     """Return whether a home is at a state of its mirror, or beyond it."""
     if known is not None:
         return (known.term, known.number) >= (state.term, state.number)
-    mine = [(entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program]
+    mine: list[tuple[int, tuple[int, ...]]] = [
+        (entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program
+    ]
     return max(mine) >= _place(state)
 
 
-def _place(state: State) -> tuple[int, Address]:
+def _place(state: State) -> tuple[int, tuple[int, ...]]:
     entry = parse_name(Path(state.checkpoint))
     if entry is None:
         raise MirrorFailed(f"{state.checkpoint!r} in a state of the mirror is no name of a checkpoint")

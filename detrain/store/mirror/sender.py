@@ -42,8 +42,8 @@ def main(order: Order, link: socket.socket) -> None:
     """Send a home to its mirror until the run is over."""
     with contextlib.suppress(OSError):
         os.nice(19)
-    sender = _Sender(order, link)
     try:
+        sender = _Sender(order, link)
         sender.begin()
     except DetrainError as error:
         link.sendall(REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo)))
@@ -167,7 +167,7 @@ class _Sender:
         if self._over_since is not None:
             time.sleep(min(wait_s, 1.0))
             return True
-        ready, _, _ = select.select([self._link, self._process], [], [], wait_s)
+        ready, _, _ = select.select([self._link.fileno(), self._process], [], [], wait_s)
         if ready:
             self._over_since = time.monotonic()
         return bool(ready)
@@ -184,8 +184,8 @@ class _Sender:
         if missing:  # of files that have not changed, and whose parts somebody has removed
             raise MirrorFailed(f"parts are not in the mirror {self._order.url!r} any more: {sorted(missing)[0]}")
         put_state(self._remote, state)
-        self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint, pid=os.getpid())
-        write_sent(self._home, self._order.program, self._sent)
+        self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
+        self._note(pid=os.getpid())
         self._clear(state)
 
     def _send(self, part: str, content: bytes) -> None:

@@ -152,6 +152,8 @@ class Gatherer:
                     left -= len(content)
         except FileNotFoundError as error:
             raise _Changed from error
+        except OSError as error:
+            raise MirrorFailed(f"{str(path)!r} cannot be read for the mirror: {error.strerror or error}") from error
         made = MirroredFile(name, status.st_size - left, tuple(parts))
         if is_final:
             self._known[path] = stamp, made

@@ -1,0 +1,52 @@
+"""What a mirror holds, as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from detrain.base.errors import MirrorFailed
+from detrain.store.catalogue import parse_name
+from detrain.store.mirror.remote import Remote, programs_at
+from detrain.store.mirror.states import State, get_part, get_state, state_names
+
+
+def list_states(url: str) -> list[dict[str, Any]]:
+    """Return a row for each state of each program in a mirror, the newest last. Raises MirrorFailed, UsageError."""
+    return [_row(state) for program in programs_at(url) for state in _states(Remote(url, program))]
+
+
+def check_states(url: str) -> list[dict[str, Any]]:
+    """Return a row for each state in a mirror, with `good`, and why it is not: all its parts are read. Raises
+    MirrorFailed where the mirror does not answer, UsageError.
+    """
+    rows = []
+    for program in programs_at(url):
+        remote, known = Remote(url, program), set[str]()
+        for name in state_names(remote):
+            why = ""
+            try:
+                for part in sorted(get_state(remote, name).parts - known):
+                    get_part(remote, part)
+                    known.add(part)
+            except MirrorFailed as error:
+                why = error.what
+            rows.append({"program": program, "state": name, "good": not why, "why": why})
+    return rows
+
+
+def _states(remote: Remote) -> list[State]:
+    return [get_state(remote, name) for name in state_names(remote)]
+
+
+def _row(state: State) -> dict[str, Any]:
+    entry = parse_name(Path(state.checkpoint))
+    return {
+        "program": state.program,
+        "run": state.run,
+        "cursor": str(entry.cursor) if entry is not None else "",
+        "size": state.size,
+        "made": state.made,
+        "by": state.host,
+        "checkpoint": state.checkpoint,
+    }

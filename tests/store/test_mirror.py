@@ -1,0 +1,233 @@
+"""A mirror of a home: what comes back is what was there, of the newest whole state; and one writes at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detrain.base.errors import HomeInUse, MirrorFailed
+from detrain.store.catalogue import Catalogue
+from detrain.store.mirror import lease as leases
+from detrain.store.mirror import states
+from detrain.store.mirror.lease import Lease
+from detrain.store.mirror.link import Order
+from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.restore import bring_back, read_sent
+from detrain.store.mirror.sender import _Sender
+from detrain.store.mirror.states import Gatherer, MirroredFile, State, get_state, put_state, state_names
+from tests.store.homes import Run, newest
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Remote:
+    return Remote(f"file://{tmp_path}/mirror", "train")
+
+
+def home_with(folder: Path, *epochs: int) -> Path:
+    Catalogue(folder).create()
+    run = Run(folder, keep=9)
+    for each in epochs:
+        run.save(each)
+    run.journal.close()
+    return folder
+
+
+def send(remote: Remote, home: Path, *, term: int = 1, number: int = 0, patterns: tuple[str, ...] = ()) -> State:
+    made = Gatherer(home, "train", patterns, home.parent).state(term, number, remote.put)
+    assert made is not None
+    put_state(remote, made)
+    return made
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
+
+
+def test_a_home_comes_back_as_it_was_with_files_of_the_program(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "PART_BYTES", 1000)
+    home = home_with(tmp_path / "here" / "ckpt", 10, 20)
+    (tmp_path / "here" / "out").mkdir()
+    (tmp_path / "here" / "out" / "log.txt").write_bytes(b"x" * 2500)
+    made = send(remote, home, patterns=("out/**/*",))
+
+    back = bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there")
+
+    assert back == made
+    assert files_in(tmp_path / "there" / "ckpt") == files_in(home)
+    assert (tmp_path / "there" / "out" / "log.txt").read_bytes() == b"x" * 2500
+    assert (choice := newest(Catalogue(tmp_path / "there" / "ckpt"), "train")) is not None
+    assert choice.entry.cursor.epoch == 20
+    assert bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there") is None
+
+
+@pytest.mark.parametrize("harm", ["a part is gone", "a part has other bytes", "the state has other bytes"])
+def test_a_state_that_is_not_whole_is_passed_over_and_none_at_all_is_an_error(tmp_path: Path, remote: Remote, harm: str) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    first = send(remote, home)
+    second = send(remote, home_with(home, 20), number=1)
+    for state, other in ((second, first), (first, second)):
+        name = state.name if harm.startswith("the state") else sorted(state.parts - other.parts)[0]
+        if harm.endswith("gone"):
+            remote.remove(name)
+        else:
+            remote.put(name, b"0" * (remote.size(name) or 0))
+        if state == second:
+            assert bring_back(remote, tmp_path / "there", "train", tmp_path) == first
+        else:
+            with pytest.raises(MirrorFailed, match="no state of the mirror"):
+                bring_back(remote, tmp_path / "nowhere", "train", tmp_path)
+            assert not list((tmp_path / "nowhere").glob("*"))
+
+
+def test_a_home_that_is_behind_is_put_aside_and_one_that_is_ahead_stays(tmp_path: Path, remote: Remote) -> None:
+    behind = home_with(tmp_path / "behind", 10)
+    ahead = home_with(tmp_path / "ahead", 10, 30)
+    send(remote, home_with(tmp_path / "ckpt", 10, 20))
+    before, kept = files_in(behind), files_in(ahead)
+
+    assert bring_back(remote, ahead, "train", tmp_path) is None
+    assert files_in(ahead) == kept
+
+    assert bring_back(remote, behind, "train", tmp_path) is not None
+    assert files_in(behind) == files_in(tmp_path / "ckpt")
+    assert files_in(behind / "before-the-mirror-1") == before
+
+
+def test_what_a_run_writes_that_was_taken_for_gone_counts_less(tmp_path: Path, remote: Remote) -> None:
+    newer = send(remote, home_with(tmp_path / "newer", 10), term=2)
+    send(remote, home_with(tmp_path / "older", 50), term=1, number=9)
+
+    assert bring_back(remote, tmp_path / "there", "train", tmp_path) == newer
+
+
+def test_a_home_knows_that_another_machine_has_gone_on_from_its_mirror(tmp_path: Path, remote: Remote) -> None:
+    home = tmp_path / "there"
+    send(remote, home_with(tmp_path / "one", 10, 50))
+    assert bring_back(remote, home, "train", tmp_path) is not None
+    assert (sent := read_sent(home, "train")) is not None
+    assert (sent.term, sent.number) == (1, 0)
+
+    other = send(remote, home_with(tmp_path / "two", 20), term=2)  # begun anew there
+    assert bring_back(remote, home, "train", tmp_path) == other
+
+
+@pytest.mark.parametrize("path", ["../escaped", "/tmp/escaped", "a/../../escaped"])
+def test_a_state_cannot_lead_out_of_its_folders(tmp_path: Path, remote: Remote, path: str) -> None:
+    made = send(remote, home_with(tmp_path / "ckpt", 10))
+    put_state(remote, msgspec.structs.replace(made, files=(MirroredFile(path, 0, ()),)))
+
+    with pytest.raises(MirrorFailed, match="leads out"):
+        bring_back(remote, tmp_path / "there", "train", tmp_path)
+
+
+def test_a_file_that_is_none_of_a_home_does_not_come_into_it(tmp_path: Path, remote: Remote) -> None:
+    made = send(remote, home_with(tmp_path / "ckpt", 10))
+    put_state(remote, msgspec.structs.replace(made, home=(*made.home, MirroredFile("sitecustomize.py", 0, ()))))
+
+    with pytest.raises(MirrorFailed, match="no file of a checkpoint home"):
+        bring_back(remote, tmp_path / "there", "train", tmp_path)
+
+
+@given(content=st.binary(max_size=400), size=st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_parts_make_the_file_again_whatever_is_in_it(content: bytes, size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("mirror")
+    home = home_with(folder / "ckpt", 10)
+    Catalogue(home).journal("train", 1).write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(states, "PART_BYTES", size * 100)
+        remote = Remote(str(folder / "mirror"), "train")
+        send(remote, home)
+        bring_back(remote, folder / "there", "train", folder)
+    assert files_in(folder / "there") == files_in(home)
+
+
+def test_of_two_that_take_a_mirror_at_once_one_gets_it(remote: Remote) -> None:
+    found: list[Lease | HomeInUse] = []
+
+    def take() -> None:
+        try:
+            found.append(Lease(remote, os.getpid()))
+        except HomeInUse as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(each, Lease) for each in found) == 1
+    assert sum(isinstance(each, HomeInUse) for each in found) == 5
+
+
+def test_a_mirror_whose_process_here_is_gone_is_taken_over_and_its_term_is_the_next(remote: Remote, tmp_path: Path) -> None:
+    holds = """if True:
+        import os, sys
+        from detrain.store.mirror.lease import Lease
+        from detrain.store.mirror.remote import Remote
+        Lease(Remote(sys.argv[1], "train"), os.getpid())
+    """
+    subprocess.run([sys.executable, "-c", holds, remote.url], check=True)
+
+    lease = Lease(remote, os.getpid())
+    assert lease.term == 2
+    assert lease.renew()
+    lease.give_back()
+    assert not lease.renew()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_another_machine_is_listened_for_and_no_clock_is_compared(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 1.0)
+    monkeypatch.setattr(leases, "_machine", lambda: "another")
+    before = Lease(remote, 1)
+    monkeypatch.setattr(leases, "_machine", lambda: "this")
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.5):
+            before.renew()
+
+    thread = threading.Thread(target=beat)
+    if is_there:
+        thread.start()
+        with pytest.raises(HomeInUse, match="being written by process 1"):
+            Lease(remote, os.getpid())
+        over.set()
+        thread.join()
+    else:
+        assert Lease(remote, os.getpid()).term == 2
+        assert not before.renew()  # and so it knows
+
+
+def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, remote: Remote) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    order = Order(
+        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
+    )
+    sender = _Sender(order, socket.socketpair()[0])
+    sender.begin()
+    for epoch in (20, 30, 40):
+        home_with(home, epoch)
+        sender._send_state((1, "x"))
+
+    names = state_names(remote)
+    assert [int(name[-14:-5]) for name in names] == [1, 2]
+    needed = set().union(*(get_state(remote, name).parts for name in names))
+    assert set(states.part_names(remote)) == needed
+    sender._is_lost = True
+    assert np.all([remote.size(part) == states.size_of(part) for part in needed])
