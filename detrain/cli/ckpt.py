@@ -20,7 +20,7 @@ from detrain.store.mirror.restore import bring_back
 from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
-_place_or_mirror = click.argument("place", metavar="[DIR|FILE|URL]", default="ckpt", envvar="CKPT_DIR")
+_place_or_mirror = click.argument("place", metavar="[DIR|FILE|MIRROR]", default="ckpt", envvar="CKPT_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -45,7 +45,7 @@ def list_checkpoints(as_json: bool, place: str) -> int:
       detrain ckpt ls --json ckpt
       detrain ckpt ls s3://bucket/folder
     """
-    if "://" in place:
+    if _is_mirror(place):
         return _print_rows(mirrors.list_states(place), as_json, f"nothing in the mirror {place}")
     return _list_home(as_json, Path(place))
 
@@ -119,7 +119,7 @@ def verify_checkpoints(as_json: bool, place: str) -> int:
       detrain ckpt verify ckpt
       detrain ckpt verify s3://bucket/folder
     """
-    if "://" in place:
+    if _is_mirror(place):
         rows = mirrors.check_states(place)
         _print_rows(rows, as_json, f"nothing in the mirror {place}")
         return 0 if all(row["good"] for row in rows) else CheckpointDamaged.exit_code
@@ -145,6 +145,10 @@ def fetch(program: str, url: str, home: Path) -> int:
         else:
             click.echo(f"{name}: {state.checkpoint}, {_size(state.size)}, of {state.made}, by {state.host}")
     return 0
+
+
+def _is_mirror(place: str) -> bool:
+    return "://" in place or any(Path(place).glob("*/states/*.json"))
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from detrain.store import Catalogue, read
+from detrain.store.mirror.restore import read_sent
 from detrain.verify.state_diff import compare
 from tests.e2e.runs import Result, detrain, environment
 
@@ -215,6 +217,9 @@ def test_random_ends_of_process_machine_and_store_lose_no_bit(
             store.again()
         else:
             process.kill()
+        if rng.random() < 0.5 and (sent := read_sent(machine.folder / "ckpt", "program")) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(sent.pid, signal.SIGKILL)  # the whole machine is gone
         process.communicate()
         if rng.random() < 0.8:
             machine.vanish()
