@@ -39,11 +39,6 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
     "docs/how-to/slurm-and-preemption.md": {
         "srun --kill-on-bad-exit=0 detrain run --every 500b train.py": _NO_SCHEDULER,
     },
-    "docs/how-to/machines-that-vanish.md": {
-        "exec detrain run --every 200b --mirror s3://bucket/runs --mirror-files 'out/**/*' --mirror-wait 25 train.py": (
-            "needs S3: tests/e2e/test_mirror.py runs it with a server of its own"
-        ),
-    },
     "docs/explanation/guard.md": {
         "detrain run --guard recover train.py": "the fault came by chance; in tutorials/nan-of-yesterday.md one comes each time",
     },
