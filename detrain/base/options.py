@@ -30,6 +30,8 @@ class Option:
     """An environment variable that gives it, too."""
     shows_default: bool = True
     """False where the help says the default."""
+    group: str = ""
+    """Heading in the help that this option and those behind it stand under, up to the next one."""
 
 
 class Every(msgspec.Struct, frozen=True):
@@ -62,9 +64,9 @@ DEFAULT_SEED: Final = 0
 """Of a run that is given none."""
 
 
-def home_option(what: str) -> Option:
+def home_option(what: str, group: str = "") -> Option:
     """Return the option of a checkpoint home."""
-    return Option(f"{what} [$CKPT_DIR].", "DIR", flag="--ckpt", type=_named, variable="CKPT_DIR")
+    return Option(f"{what} [$CKPT_DIR].", "DIR", flag="--ckpt", type=_named, variable="CKPT_DIR", group=group)
 
 
 def _named(home: str) -> str:
@@ -80,28 +82,76 @@ Home = Annotated[str, home_option("Folder of the checkpoints")]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked for, in the order of the help."""
 
-    every: Annotated[Every, Option("Save each N epochs, N batches or N minutes.", "N|Nb|Nmin", type=Every.parse)] = EACH_EPOCH
+    every: Annotated[
+        Every,
+        Option(
+            "Save each N epochs, N batches or N minutes.",
+            "N|Nb|Nmin",
+            type=Every.parse,
+            group="When a checkpoint is taken, for example --every 50b",
+        ),
+    ] = EACH_EPOCH
     """In a program without a loop over epochs, a distance in epochs becomes 10 minutes."""
-    keep: Annotated[int, Option("How many checkpoints to keep.", "K", least=1)] = 3
-    keep_every: Annotated[int | None, Option("Keep those of each Mth epoch, too.", "M", least=1)] = None
-    keep_best: Annotated[str, Option("Keep the one with the lowest (max: highest) METRIC, too.", "[max:]METRIC")] = ""
-    """METRIC is a number that the program computes."""
-    home: Home = "ckpt"
-    seed: Annotated[int | None, Option(f"Seed of all random streams [{DEFAULT_SEED}].", "S", least=0, most=2**32 - 1)] = None
-    """None: that of the run to resume, or else `DEFAULT_SEED`."""
-    fresh: Annotated[bool, Option("Start anew; checkpoints that are there stay.")] = False
-    goes_on_from: Annotated[str, Option("Go on from the checkpoint at CURSOR, as 2:0.", "CURSOR", flag="--from")] = ""
-    """Empty: the newest."""
-    on_save_error: Annotated[
-        Literal["stop", "warn"], Option("When a checkpoint cannot be written: end the program, or go on without it.")
-    ] = "stop"
     on_sigterm: Annotated[
         Literal["checkpoint", "ignore"],
         Option("On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program."),
     ] = "checkpoint"
+    on_save_error: Annotated[
+        Literal["stop", "warn"], Option("When a checkpoint cannot be written: end the program, or go on without it.")
+    ] = "stop"
+    keep: Annotated[
+        int,
+        Option("How many checkpoints to keep.", "K", least=1, group="How many are kept, for example --keep 5 --keep-best val_loss"),
+    ] = 3
+    keep_every: Annotated[int | None, Option("Keep those of each Mth epoch, too.", "M", least=1)] = None
+    keep_best: Annotated[str, Option("Keep the one with the lowest (max: highest) METRIC, too.", "[max:]METRIC")] = ""
+    """METRIC is a number that the program computes."""
+    home: Annotated[
+        str, home_option("Folder of the checkpoints", group="Where, for example --ckpt /scratch/ckpt --mirror s3://bucket/runs")
+    ] = "ckpt"
+    mirror: Annotated[
+        str, Option("Copy each checkpoint to URL (s3://…, a path), and go on from there where DIR is gone.", "URL")
+    ] = ""
+    mirror_files: Annotated[tuple[str, ...], Option("With --mirror: copy the program's files 'out/**', too.", "PATTERN")] = ()
+    mirror_later: Annotated[bool, Option("With --mirror: begin although it does not answer.")] = False
+    mirror_wait: Annotated[
+        float, Option("With --mirror: wait so long at the end until the last checkpoint is there.", "SECONDS", least=0)
+    ] = 100
+    fresh: Annotated[bool, Option("Start anew; checkpoints that are there stay.", group="Which run, for example --from 2:0")] = (
+        False
+    )
+    goes_on_from: Annotated[str, Option("Go on from the checkpoint at CURSOR, as 2:0.", "CURSOR", flag="--from")] = ""
+    """Empty: the newest."""
+    seed: Annotated[int | None, Option(f"Seed of all random streams [{DEFAULT_SEED}].", "S", least=0, most=2**32 - 1)] = None
+    """None: that of the run to resume, or else `DEFAULT_SEED`."""
+    loader: Annotated[
+        Mode,
+        Option(
+            "On resume: set loaders to their positions, or load the batches before the cut again (auto: seek where it is exact)."
+        ),
+    ] = "auto"
+    strict: Annotated[
+        bool,
+        Option("Refuse to run if some state cannot be captured.", group="What may differ, for example --allow-lost env.renderer"),
+    ] = False
+    allow_lost: Annotated[
+        tuple[str, ...],
+        Option(
+            "Go on without NAME, which no checkpoint holds, as a warning or a refusal names it. May be given more than once.",
+            "NAME",
+        ),
+    ] = ()
+    allow_environment: Annotated[bool, Option("Resume although versions or the machine differ.")] = False
+    map_device: Annotated[str, Option("With --allow-environment: put what was on a device that is not here on the CPU.", "cpu")] = (
+        ""
+    )
+    bare: Annotated[bool, Option("Only the deterministic settings: no probes, no checkpoints.")] = False
     guard: Annotated[
         Literal["detect", "recover"] | None,
-        Option("Look for hardware faults after each step: name them, or go back and run the steps again."),
+        Option(
+            "Look for hardware faults after each step: name them, or go back and run the steps again.",
+            group="Hardware faults, for example --guard recover",
+        ),
     ] = None
     guard_gradients: Annotated[bool, Option("With --guard: look at the norms of gradients, too.")] = False
     guard_ring: Annotated[
@@ -112,15 +162,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Literal["stop", "continue"],
         Option("When an alarm comes again in the steps that are run again: end the program, or go on."),
     ] = "stop"
-    loader: Annotated[
-        Mode,
-        Option(
-            "On resume: set loaders to their positions, or load the batches before the cut again (auto: seek where it is exact)."
-        ),
-    ] = "auto"
     jit: Annotated[
         bool | None,
-        Option("In a job: the ranks watch each other, and those that are left save when one is gone; by default where it can be."),
+        Option(
+            "In a job: the ranks watch each other, and those that are left save when one is gone; by default where it can be.",
+            group="Jobs of several ranks (`detrain launch`), for example --jit-every 10",
+        ),
     ] = None
     """None: tried, and left out where it cannot be. True: the program is ended where it cannot be."""
     jit_every: Annotated[
@@ -139,27 +186,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             least=1,
         ),
     ] = 600
-    strict: Annotated[bool, Option("Refuse to run if some state cannot be captured.")] = False
-    allow_lost: Annotated[
-        tuple[str, ...],
-        Option(
-            "Go on without NAME, which no checkpoint holds, as a warning or a refusal names it. May be given more than once.",
-            "NAME",
-        ),
-    ] = ()
-    allow_environment: Annotated[bool, Option("Resume although versions or the machine differ.")] = False
-    map_device: Annotated[str, Option("With --allow-environment: put what was on a device that is not here on the CPU.", "cpu")] = (
-        ""
-    )
-    mirror: Annotated[
-        str, Option("Copy each checkpoint to URL (s3://…, a path), and go on from there where DIR is gone.", "URL")
-    ] = ""
-    mirror_files: Annotated[tuple[str, ...], Option("With --mirror: copy the program's files 'out/**', too.", "PATTERN")] = ()
-    mirror_later: Annotated[bool, Option("With --mirror: begin although it does not answer.")] = False
-    mirror_wait: Annotated[
-        float, Option("With --mirror: wait so long at the end until the last checkpoint is there.", "SECONDS", least=0)
-    ] = 100
-    bare: Annotated[bool, Option("Only the deterministic settings: no probes, no checkpoints.")] = False
 
     def check(self, *, is_job: bool) -> None:
         """Raise UsageError for options that make no sense together, or in a process that is no rank of a job."""

@@ -57,7 +57,7 @@ class FileThenProgram(click.Command):
 
 
 AsJson = Annotated[bool, Option("Print JSON.", flag="--json")]
-IsModule = Annotated[bool, Option("PROGRAM is a module, as with python -m.", flag="-m")]
+IsModule = Annotated[bool, Option("PROGRAM is a module, as with python -m.", flag="-m", group="Options")]
 OfStage = Annotated[Stage | None, Option("Only sites of this stage.")]
 Shares = Literal["uniform", "fidelity"]
 DrawnBy = Annotated[int, Option("Seed of what is drawn.", least=0)]
@@ -107,7 +107,7 @@ def takes_options(function: Callable[..., int]) -> Callable[..., int]:
 
 def program_command(function: Callable[..., int]) -> click.Command:
     """Make a command of a function. Options behind PROGRAM are the program's own."""
-    return click.command(context_settings=PROGRAM_SETTINGS)(takes_options(function))
+    return click.command(cls=_GroupedHelp, context_settings=PROGRAM_SETTINGS)(takes_options(function))
 
 
 def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -133,7 +133,35 @@ def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[...,
         metavar=option.metavar,
         envvar=option.variable,
         help=option.help,
+        cls=_GroupedOption,
+        group=option.group,
     )
+
+
+class _GroupedOption(click.Option):
+    """An option that may begin a part of the help."""
+
+    def __init__(self, *args: Any, group: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+class _GroupedHelp(click.Command):
+    """A command whose options are shown in parts, where some begin one."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options into the help."""
+        parts: dict[str, list[tuple[str, str]]] = {}
+        heading = "Options"
+        for param in self.get_params(ctx):
+            if not isinstance(param, click.Option):
+                continue
+            heading = getattr(param, "group", "Options") or heading
+            if (record := param.get_help_record(ctx)) is not None:
+                parts.setdefault(heading, []).append(record)
+        for heading, records in parts.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 _TYPES: Final = {Path: click.Path(path_type=Path)}
