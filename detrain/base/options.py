@@ -203,8 +203,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if not self.mirror and (self.mirror_files or self.mirror_later):
             option = "--mirror-files" if self.mirror_files else "--mirror-later"
             raise UsageError(f"{option} without --mirror", "give --mirror URL, or leave it out")
-        if self.mirror and is_job:
-            raise UsageError("--mirror in a job of several ranks, which it cannot be yet", "put --ckpt on a disk that stays")
         if self.goes_on_from and (self.fresh or self.bare):
             raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
         if (self.jit or self.jit_every) and not is_job:

@@ -139,7 +139,8 @@ def fetch(program: str, url: str, home: Path) -> int:
       detrain ckpt fetch s3://bucket/folder ckpt
     """
     for name in [program] if program else programs_at(url):
-        state = bring_back(Remote(url, name), home, name, Path.cwd())
+        folder = home / name if "/" in name else home  # of a rank
+        state = bring_back(Remote(url, name), folder, name.partition("/")[0], Path.cwd())
         if state is None:
             click.echo(f"{name}: nothing newer in the mirror")
         else:
@@ -148,7 +149,7 @@ def fetch(program: str, url: str, home: Path) -> int:
 
 
 def _is_mirror(place: str) -> bool:
-    return "://" in place or any(Path(place).glob("*/states/*.json"))
+    return "://" in place or any(found for each in ("*", "*/rank-*") for found in Path(place).glob(f"{each}/states/*.json"))
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool, otherwise: str) -> int:

@@ -11,6 +11,7 @@ from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
 from detrain.launcher.become import become
 from detrain.launcher.configuration import configure
+from detrain.store.job_home import rank_folder
 from detrain.store.mirror import link
 
 
@@ -22,17 +23,21 @@ def command(*, options: Options, given: Given) -> int:
     Example:
       detrain run --every 50b train.py --epochs 10
     """
-    options.check(is_job=Ranks.of_environment() is not None)
+    ranks = Ranks.of_environment()
+    options.check(is_job=ranks is not None)
     program = given.found()
     if options.mirror and not options.bare:
+        home = Path(options.home).absolute()
         order = link.Order(
             url=options.mirror,
-            home=str(Path(options.home).absolute()),
+            home=str(home if ranks is None else rank_folder(home, program.name, ranks.rank)),
             program=program.name,
-            patterns=options.mirror_files,
+            patterns=options.mirror_files if os.environ.get("LOCAL_RANK", "0") == "0" else (),
             run_pid=os.getpid(),
             is_fresh=options.fresh,
             may_come_later=options.mirror_later,
+            rank=0 if ranks is None else ranks.rank,
+            world=1 if ranks is None else ranks.world,
         )
         link.begin(order, options.mirror_wait)
     become(*configure(program, given.arguments, options, tuple(sys.argv[1:])))

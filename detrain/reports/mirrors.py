@@ -13,7 +13,7 @@ from detrain.store.mirror.states import State, get_part, get_state, state_names
 
 def list_states(url: str) -> list[dict[str, Any]]:
     """Return a row for each state of each program in a mirror, the newest last. Raises MirrorFailed, UsageError."""
-    return [_row(state) for program in programs_at(url) for state in _states(Remote(url, program))]
+    return [_row(program, state) for program in programs_at(url) for state in _states(Remote(url, program))]
 
 
 def check_states(url: str) -> list[dict[str, Any]]:
@@ -39,10 +39,10 @@ def _states(remote: Remote) -> list[State]:
     return [get_state(remote, name) for name in state_names(remote)]
 
 
-def _row(state: State) -> dict[str, Any]:
+def _row(program: str, state: State) -> dict[str, Any]:
     entry = parse_name(Path(state.checkpoint))
     return {
-        "program": state.program,
+        "program": program,
         "run": state.run,
         "cursor": str(entry.cursor) if entry is not None else "",
         "size": state.size,

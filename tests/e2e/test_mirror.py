@@ -224,3 +224,74 @@ def test_random_ends_of_process_machine_and_store_lose_no_bit(
         if rng.random() < 0.8:
             machine.vanish()
     assert_same(machine, machine.run(), whole)
+
+
+def kill_all_in(folder: Path) -> None:
+    """Kill what runs in a folder, until nothing does: launchers, ranks, and those that send."""
+    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, folder)]:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _leads_to(link: Path, folder: Path) -> bool:
+    try:
+        return link.readlink() == folder
+    except OSError:
+        return False
+
+
+RANKS = """
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(3)
+rank = dist.get_rank()
+rows = torch.randn(48, 6)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Linear(64, 1)))
+optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+for epoch in range(4):
+    for start in range(0, 48, 12):
+        loss = (net(rows[start + 4 * rank : start + 4 * rank + 4]) + 0.1 * torch.rand(())).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(float(sys.argv[1]))
+print("end of", rank, loss.item())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_job_of_three_ranks_goes_on_where_all_of_them_are(tmp_path: Path, seed: int) -> None:
+    pytest.importorskip("torch")
+    rng = random.Random(seed)
+
+    def command(folder: Path, url: Path) -> list[str]:
+        folder.mkdir(exist_ok=True)
+        (folder / "program.py").write_text(RANKS)
+        launch = [sys.executable, "-m", "detrain", "launch", "--nproc-per-node", "3", "--no-jit", "--every", "2b"]
+        return [*launch, "--mirror", f"file://{url}", "program.py", "0.15"]
+
+    def finished(folder: Path, url: Path) -> Result:
+        done = subprocess.run(command(folder, url), cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    whole = finished(tmp_path / "whole", tmp_path / "unused")
+    assert whole.status == 0, whole.err
+    for _ in range(3):
+        process = subprocess.Popen(command(tmp_path / "machine", tmp_path / "mirror"), cwd=tmp_path / "machine", env=environment())
+        until = time.monotonic() + 120
+        while len(list((tmp_path / "machine").glob("ckpt/program/rank-*/*.h5"))) < 4 and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 1.5))
+        kill_all_in(tmp_path / "machine")
+        process.wait()
+        shutil.rmtree(tmp_path / "machine", ignore_errors=True)
+    done = finished(tmp_path / "machine", tmp_path / "mirror")
+
+    assert done.status == 0, done.err
+    assert "is back from the mirror" in done.err
+    assert sorted(done.out.splitlines()) == sorted(whole.out.splitlines())

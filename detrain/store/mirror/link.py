@@ -37,8 +37,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     patterns: tuple[str, ...]
     run_pid: int
     is_fresh: bool
+    rank: int = 0
+    world: int = 1
+    """Of a job, how many ranks it has."""
     may_come_later: bool
     """Begin although the mirror does not answer."""
+
+    @property
+    def place(self) -> str:
+        """The folder in the mirror."""
+        return f"{self.program}/rank-{self.rank}" if self.world > 1 else self.program
 
 
 def error_of(answer: bytes) -> DetrainError:

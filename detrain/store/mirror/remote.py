@@ -31,12 +31,19 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
 
 
 def programs_at(url: str) -> list[str]:
-    """Return the names of the programs that a mirror has states of. Raises UsageError, MirrorFailed."""
-    return Remote(url, "").folders()
+    """Return the names of the programs that a mirror has states of; of a job, of each rank: `train/rank-0`. Raises
+    UsageError, MirrorFailed.
+    """
+    found = []
+    for name in Remote(url, "").folders():
+        ranks = [each for each in Remote(url, name).folders() if each.startswith("rank-")]
+        found += [f"{name}/{each}" for each in ranks] or [name]
+    return found
 
 
 class Remote:
-    """The folder of one program in a mirror. Names are relative to it, with `/` between their parts.
+    """The folder of one program in a mirror, or of one rank of a job (`train/rank-0`). Names are relative to it, with
+    `/` between their parts.
 
     Raises UsageError for an address of which nothing is known, MirrorFailed where the file system fails.
     """

@@ -58,9 +58,11 @@ def write_sent(home: Path, program: str, sent: Sent) -> None:
 _ASIDE: Final = "before-the-mirror"
 
 
-def bring_back(remote: Remote, home: Path, program: str, folder: Path) -> State | None:
+def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: str | None = None) -> State | None:
     """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
     is put aside. Files of the program are put into `folder`, where there are none of their names.
+
+    `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
 
     Returns the state; None where the home is as new, or the mirror is empty. Raises MirrorFailed where no state of the
     mirror is whole, or it does not answer.
@@ -72,6 +74,8 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path) -> State 
     for name in reversed(names):
         try:
             state = get_state(remote, name)
+            if common is not None and common not in state.checkpoints:
+                continue
             if has_any and _is_as_new(home, state, known if known is not None and known.url == remote.url else None):
                 return None
             _put_back(remote, state, home, folder)

@@ -28,7 +28,7 @@ from detrain.store.mirror.lease import BEAT_S, Lease
 from detrain.store.mirror.link import DONE, READY, REFUSED, Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import Sent, bring_back, read_sent, write_sent
-from detrain.store.mirror.states import Gatherer, State, get_state, part_names, put_state, size_of, state_names
+from detrain.store.mirror.states import Gatherer, State, common_checkpoint, get_state, part_names, put_state, size_of, state_names
 
 _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
@@ -42,6 +42,8 @@ def main(order: Order, link: socket.socket) -> None:
     """Send a home to its mirror until the run is over."""
     with contextlib.suppress(OSError):
         os.nice(19)
+    if order.world > 1:
+        messages.be_rank(order.rank)
     try:
         sender = _Sender(order, link)
         sender.begin()
@@ -56,7 +58,7 @@ class _Sender:
     def __init__(self, order: Order, link: socket.socket) -> None:
         self._order, self._link = order, link
         self._home = Path(order.home)
-        self._remote = Remote(order.url, order.program)
+        self._remote = Remote(order.url, order.place)
         self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd())
         self._lease: Lease | None = None
         self._there: set[str] = set()
@@ -94,7 +96,12 @@ class _Sender:
     def _bring_back(self) -> None:
         if self._is_begun:
             return
-        state = bring_back(self._remote, self._home, self._order.program, Path.cwd())
+        order, common = self._order, None
+        if order.world > 1:
+            common = common_checkpoint(order.url, order.program, order.world)
+            if not common and state_names(self._remote):
+                messages.warn(f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back")
+        state = bring_back(self._remote, self._home, order.program, Path.cwd(), common)
         if state is not None:
             self._there |= state.parts
             made = f"of {state.made}, by {state.host}"
@@ -199,9 +206,12 @@ class _Sender:
     def _clear(self, newest: State) -> None:
         """Remove older states, and parts that no state needs."""
         names = state_names(self._remote)
-        kept = [name for name in names if name <= newest.name][-_KEPT:] + [name for name in names if name > newest.name]
+        kept = names[-_KEPT:]
         if len(kept) == len(names):
             return
+        if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
+            with_it = [name for name in names if common in get_state(self._remote, name).checkpoints]
+            kept = sorted({*kept, *with_it[-1:]})
         needed = set(newest.parts)
         for name in kept:
             if name != newest.name:

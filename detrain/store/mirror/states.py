@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from detrain.base.errors import MirrorFailed
-from detrain.store.catalogue import INFO_NAME, Catalogue
+from detrain.store.catalogue import INFO_NAME, Catalogue, parse_name
 from detrain.store.mirror.remote import Remote
 
 FORMAT: Final = 1
@@ -59,6 +59,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The name of its file."""
         return f"{_STATES}/{self.term:06d}-{self.number:09d}.json"
+
+    @property
+    def checkpoints(self) -> set[str]:
+        """Names of all checkpoints in it."""
+        return {each.path for each in self.home if each.path.endswith(".h5")}
 
     @property
     def size(self) -> int:
@@ -204,6 +209,18 @@ def get_state(remote: Remote, name: str) -> State:
         if path.is_absolute() or ".." in path.parts or not path.name:
             raise MirrorFailed(f"{name} in the mirror {remote.url!r} leads out of its folder: {each.path!r}")
     return state
+
+
+def common_checkpoint(url: str, program: str, world: int) -> str:
+    """Return the newest checkpoint of which each rank of a job has its part in a state of its mirror; empty if there is
+    none. Raises MirrorFailed.
+    """
+    found: list[set[str]] = []
+    for rank in range(world):
+        remote = Remote(url, f"{program}/rank-{rank}")
+        found.append(set[str]().union(*(get_state(remote, name).checkpoints for name in state_names(remote))))
+    entries = [entry for name in set.intersection(*found) if (entry := parse_name(Path(name))) is not None]
+    return max(entries, key=lambda entry: (entry.run, entry.cursor.key())).path.name if entries else ""
 
 
 def get_part(remote: Remote, part: str) -> bytes:
