@@ -10,9 +10,10 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,18 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
             os._exit(1)
 
     return die_with_parent
+
+
+def start_apart(module: str, *arguments: str, keeping: Sequence[int] = ()) -> None:
+    """Start a module of detrain's as a process that is no child of this one: nobody here waits for its end, or finds it
+    among the children of the program that this process becomes. Files of the numbers in `keeping` stay open in it.
+    """
+    starter = (
+        "import subprocess, sys\n"
+        "subprocess.Popen(sys.argv[2:], pass_fds=map(int, filter(None, sys.argv[1].split(','))), start_new_session=True)"
+    )
+    command = [sys.executable, "-m", module, *arguments]
+    subprocess.run([sys.executable, "-c", starter, ",".join(map(str, keeping)), *command], pass_fds=keeping, check=True)
 
 
 def die_with(parent: int) -> None:

@@ -96,6 +96,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Literal["checkpoint", "ignore"],
         Option("On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program."),
     ] = "checkpoint"
+    preemption: Annotated[
+        Literal["aws", "gcp", "azure"] | None,
+        Option("Ask the cloud whether it takes this machine away; if so, as on SIGTERM."),
+    ] = None
     on_save_error: Annotated[
         Literal["stop", "warn"], Option("When a checkpoint cannot be written: end the program, or go on without it.")
     ] = "stop"
@@ -200,6 +204,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.map_device and not self.allow_environment:
             todo = "give both: the CPU computes other bits than the device did"
             raise UsageError("--map-device cpu without --allow-environment", todo)
+        if self.preemption and (is_job or self.on_sigterm == "ignore"):
+            what = f"--preemption {self.preemption} {'in a job of several ranks' if is_job else 'with --on-sigterm ignore'}"
+            raise UsageError(what, "checkpoints at distances are what a job has: --every" if is_job else "leave one out")
         if not self.mirror and (self.mirror_files or self.mirror_later):
             option = "--mirror-files" if self.mirror_files else "--mirror-later"
             raise UsageError(f"{option} without --mirror", "give --mirror URL, or leave it out")

@@ -9,6 +9,7 @@ from pathlib import Path
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
+from detrain.launcher import preemption
 from detrain.launcher.become import become
 from detrain.launcher.configuration import configure
 from detrain.store.job_home import rank_folder
@@ -40,4 +41,6 @@ def command(*, options: Options, given: Given) -> int:
             world=1 if ranks is None else ranks.world,
         )
         link.begin(order, options.mirror_wait)
+    if options.preemption and not options.bare:
+        preemption.watch(options.preemption)
     become(*configure(program, given.arguments, options, tuple(sys.argv[1:])))

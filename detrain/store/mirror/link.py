@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import subprocess
-import sys
 import time
 from typing import Final
 
 import msgspec
 
 from detrain.base import messages
+from detrain.base.child_processes import start_apart
 from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed, UsageError
 
 VARIABLE: Final = "DETRAIN_MIRROR"
@@ -65,10 +64,8 @@ def begin(order: Order, wait_s: float) -> None:
     if os.environ.get(VARIABLE, "").partition(":")[0] == str(os.getpid()):
         return
     mine, its = socket.socketpair()
-    command = [sys.executable, "-m", "detrain.store.mirror.sender", msgspec.json.encode(order).decode(), str(its.fileno())]
-    # A child that ends at once starts it: so nobody here has to wait for its end, nor finds it among its children.
-    starter = "import subprocess, sys; subprocess.Popen(sys.argv[2:], pass_fds=[int(sys.argv[1])], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", starter, str(its.fileno()), *command], pass_fds=[its.fileno()], check=True)
+    number = its.fileno()
+    start_apart("detrain.store.mirror.sender", msgspec.json.encode(order).decode(), str(number), keeping=[number])
     its.close()
     answer = _answer(mine)
     if answer != READY:
