@@ -27,7 +27,7 @@ from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.campaign.full_disk import require_room
-from detrain.campaign.judging.check import PASSES, run_check
+from detrain.campaign.judging.check import PASSES, measured_by, run_check
 from detrain.campaign.time_limit import TimeLimit, Watch, limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
 from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
@@ -47,6 +47,8 @@ _OUTPUT: Final = "stdout"
 _FILES_LOCK: Final = ".files.lock"
 _CHECKED: Final = "checked"
 """The check that a second golden run has passed."""
+_MEASURED: Final = "measured"
+"""The user's function, and the number that it gave."""
 _WATCHED: Final = ".watched"
 """What a step did whose sites were listed, if its ops were watched as they ran."""
 _CHECK_S: Final = 3600.0
@@ -68,6 +70,8 @@ class Subject:
     has_guard: bool = False
     """Whether hardware faults are looked for."""
     check: str = ""
+    metric: str = ""
+    """A function of the user's (module:function) that gives a number for the program's end."""
     """What judges where the program has come to, at its end: a command, or module:function."""
     is_of_past: bool = field(default=False, init=False)
     """Whether the program of this folder is another one now: what it has done can be read, and nothing is run."""
@@ -232,7 +236,7 @@ class Subject:
     def _alone_with_files(self, experiment: Experiment) -> Iterator[None]:
         """Keep others from running the program to its end meanwhile, if it writes files: they are judged behind it."""
         is_whole = experiment.until is None and experiment.count is None and not experiment.is_profile
-        if not is_whole or not (self.check or read_log(self._golden / "log").files):
+        if not is_whole or not (self.check or self.metric or read_log(self._golden / "log").files):
             yield
             return
         with (self.folder / _FILES_LOCK).open("ab") as lock:
@@ -245,13 +249,14 @@ class Subject:
         None where the program says nothing and writes nothing. Raises FaultInvalid where it is another to the bit, or
         where the user's check fails on it.
         """
-        if not (golden.said or golden.files or self.check):
+        if not (golden.said or golden.files or self.check or self.metric):
             return None
         home = self._golden.with_name(f"{self._golden.name}-again")
         checked = home / _CHECKED
-        again = read_log(home / "log")
+        again = self._measured_before(home)
         first = min(golden.by_cursor())
-        if again.end != golden.end or (self.check and not (checked.is_file() and checked.read_text() == self.check)):
+        is_checked = not self.check or (checked.is_file() and checked.read_text() == self.check)
+        if again.end != golden.end or not is_checked or (self.metric and again.measured is None):
             messages.say(f"golden run of {self.program.name} again: what differs between two, no fault did")
             plan = Experiment(log="", at=(*first[:2], 0), until=None if golden.end == "program" else max(golden.by_cursor()))
             again = self.trial(plan, home)
@@ -287,13 +292,13 @@ class Subject:
         added = tuple(word.replace("{}", str(seed)) for word in shlex.split(words))
         name = xxhash.xxh3_64_hexdigest(msgspec.json.encode(added))[:8] if added else "own"
         home = self._golden.with_name(f"{self._golden.name}-seed-{number}-{name}")
-        done = read_log(home / "log")
-        if done.end != golden.end:
+        done = self._measured_before(home)
+        if done.end != golden.end or (self.metric and done.measured is None):
             messages.say(f"golden run of {self.program.name} with seed {seed}")
             plan = Experiment(
                 log=str(home / "log"),
                 until=None if golden.end == "program" else max(golden.by_cursor()),
-                has_digests=False,
+                has_digests=bool(self.metric),  # by what is looked at there, variables are known at the end
                 seeds_by=0 if added else number,
             )
             with self.scratch(home), self._alone_with_files(plan):
@@ -353,8 +358,20 @@ class Subject:
         if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
             verdict, said = run_check(self.check, variables, self.limit_s or _CHECK_S)
             done = replace(done, check=verdict, error=said)
-            variables.unlink()
+        if self.metric and experiment.is_armed and done.end == "program" and variables.is_file():
+            done = replace(done, measured=measured_by(self.metric, variables, self.limit_s or _CHECK_S))
+            (home / _MEASURED).write_bytes(msgspec.json.encode((self.metric, float(done.measured or 0).hex())))
+        variables.unlink(missing_ok=True)
         return done
+
+    def _measured_before(self, home: Path) -> TrialResult:
+        """Return what a run has left that was made earlier, with what the user's function said of it."""
+        done = read_log(home / "log")
+        try:
+            metric, number = msgspec.json.decode((home / _MEASURED).read_bytes(), type=tuple[str, str])
+        except (OSError, msgspec.DecodeError):
+            return done
+        return replace(done, measured=float.fromhex(number)) if metric == self.metric else done
 
     @contextlib.contextmanager
     def process(
@@ -382,7 +399,7 @@ class Subject:
         if not Catalogue(home).entries():
             arguments += ["--seed", str(self._seed if seed is None else seed), "--fresh"]
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
-        keeps = {KEEPS_VARIABLES: "1"} if self.check and not experiments[0].has_checkpoints else {}
+        keeps = {KEEPS_VARIABLES: "1"} if (self.check or self.metric) and not experiments[0].has_checkpoints else {}
         environment = {**os.environ, **(settings or {}), **keeps, VARIABLE: str(plan)}
         with contextlib.ExitStack() as files:  # the process reads there what its program has said
             stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))

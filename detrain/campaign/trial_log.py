@@ -66,6 +66,8 @@ class TrialResult:
     nobody has looked."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
+    measured: float | None = None
+    """The number of the user's function for the program's end."""
 
     @property
     def is_whole(self) -> bool:

@@ -142,3 +142,59 @@ def _fault(facts: Facts, experiment: Experiment) -> tuple[int, int, int]:
     assert experiment.injection is not None
     (operand,) = experiment.injection.array("flip")
     return facts.batch, facts.position, int(operand).bit_length() - 1
+
+
+METRIC = """
+import numpy as np
+def distance(variables):
+    (weight,) = variables.values()
+    return float(np.abs(weight.astype(np.float64)).sum())
+"""
+
+
+def distances(weight: Floats, fault: tuple[int, int, int] | None = None) -> float:
+    """What the function above gives for the weights at the program's end."""
+    weight = weight.copy()
+    with np.errstate(all="ignore"):
+        for step in range(STEPS):
+            products = weight * ROWS[step]
+            if fault is not None and fault[0] == step:
+                products.view(np.uint32)[fault[1]] ^= np.uint32(1) << np.uint32(fault[2])
+            error = products.sum(dtype=np.float32) - np.float32(step % 3)
+            weight = weight - np.float32(0.02) * (np.float32(2) * error * ROWS[step])
+    return float(np.abs(weight.astype(np.float64)).sum())
+
+
+@pytest.mark.slow
+def test_trials_are_judged_by_a_function_of_the_users_as_numpy_judges_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "metric.py").write_text(METRIC)
+    asked = ("--spread", SEEDS, "--metric", "metric:distance", "--models", "BIT:27", "--site", "forward/mul")
+    done = detrain("campaign", "plan", "-n", 24, *asked, "program.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert detrain("campaign", "run", "--workers", 2, "program.py", cwd=tmp_path).status == 0
+    report = json.loads(detrain("campaign", "report", "--json", "program.py", cwd=tmp_path).out)
+    ledger = next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger"))
+    rows = list(Ledgers(ledger, report["about"]["plan_digest"]).rows())
+
+    usual = [distances(initial(seed)) for seed in range(SEEDS + 1)]
+    reach = t.ppf(0.995, SEEDS) * np.std(usual, ddof=1) * math.sqrt(1 + 1 / (SEEDS + 1))
+    seen = set()
+    for row in rows:
+        fault = row.batch, row.position, row.bits[0]
+        if not all(map(math.isfinite, losses(initial(0), fault)[row.batch :])):
+            continue
+        far = abs(distances(initial(0), fault) - np.mean(usual))
+        if abs(far - reach) > 1e-3 * reach:
+            seen.add(row.outcome)
+            assert row.outcome == ("masked" if far <= reach else "worse than golden runs"), fault
+    assert seen == {"masked", "worse than golden runs"}
+
+
+def test_a_function_that_judges_the_end_goes_with_no_horizon(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    asked = ("--spread", SEEDS, "--metric", "metric:distance", "--after", 3)
+    done = detrain("campaign", "plan", "-n", 24, *asked, "program.py", cwd=tmp_path)
+
+    assert done.status == 64
+    assert "judges the program's end, and --after 3" in done.err

@@ -13,6 +13,7 @@ from detrain.base import messages
 from detrain.base.errors import CampaignStopped, FaultInvalid
 from detrain.campaign import full_disk
 from detrain.campaign.engine.ledger import Ledgers
+from detrain.campaign.judging.check import is_function
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.spread import Spread
 from detrain.campaign.outcomes import USUAL
@@ -133,7 +134,8 @@ def subject_of(header: Header, home: Path) -> Subject:
     """Return the program of a plan, to be run with the plan's number of threads."""
     set_threads(header.threads)
     program = Program.find(header.program, is_module=header.is_module)
-    return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard, check=header.check)
+    metric = header.metric if is_function(header.metric) else ""
+    return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard, check=header.check, metric=metric)
 
 
 def make(header: Header, home: Path, name: str, *, prefix: str = "campaign") -> Campaign:
@@ -230,7 +232,8 @@ def _spread_of(header: Header, subject: Subject, golden: TrialResult) -> Spread 
                 "a golden run with another seed says the same as the first: nothing in it depends on that seed",
                 "give the words that set the program's seed, with {} for the seed: --spread-with '--seed {}'",
             )
-    return Spread(runs, header.metric)
+    again = subject.golden_again(golden) if subject.metric else None
+    return Spread(runs, header.metric, again.measured if again is not None else None)
 
 
 def _read(path: Path) -> Header:

@@ -28,14 +28,39 @@ _CALL: Final = (
     "module, _, name = sys.argv[1].partition(':')\n"
     "with numpy.load(sys.argv[2]) as file:\n"
     "    found = getattr(importlib.import_module(module), name)({key: file[key] for key in file.files})\n"
-    "sys.exit(0 if found else 1)\n"
 )
+_PASS: Final = f"{_CALL}sys.exit(0 if found else 1)\n"
+_MEASURE: Final = f"{_CALL}print('\\n' + float(found).hex())\n"
+
+
+def is_function(text: str) -> bool:
+    """Return whether a text names a function: module:function."""
+    return _FUNCTION.fullmatch(text) is not None
+
+
+def measured_by(function: str, variables: Path, limit_s: float) -> float:
+    """Return the number that a function of the user's (module:function) gives for a program's final variables, which it
+    is given as arrays by name.
+
+    Raises UsageError where it gives none.
+    """
+    command = [sys.executable, "-c", _MEASURE, function, str(variables)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=dying_with_this())
+        if done.returncode == 0:
+            return float.fromhex(done.stdout.decode().split()[-1])
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[-1]
+    except subprocess.TimeoutExpired:
+        why = f"no end within {limit_s:.0f} s"
+    except ValueError as error:
+        why = str(error)
+    raise UsageError(f"--metric {function!r} gives no number: {why}", "it is given arrays by name, and returns a number")
 
 
 def command_of(check: str, variables: Path) -> list[str]:
     """Return the command of a check. Raises UsageError for a text that is none."""
     if _FUNCTION.fullmatch(check):
-        return [sys.executable, "-c", _CALL, check, str(variables)]
+        return [sys.executable, "-c", _PASS, check, str(variables)]
     try:
         words = shlex.split(check)
     except ValueError as error:

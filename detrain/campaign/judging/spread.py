@@ -1,9 +1,9 @@
 """How far golden runs of other seeds lie apart: what a fault does to a training is harm only if it goes beyond that.
 
 A training that is begun with another seed ends elsewhere, and as well. So a trial is compared with several golden runs
-of other seeds by what the program itself measures: its loss, or a number that it prints. A fault has done harm if the
-trial lies outside of where one more golden run would lie (a prediction interval, Hahn and Meeker 1991, 4.7; one-sided
-for a loss, as a lower one is none).
+of other seeds by what the program itself measures: its loss, a number that it prints, or one that a function of the
+user's finds in its final variables. A fault has done harm if the trial lies outside of where one more golden run would
+lie (a prediction interval, Hahn and Meeker 1991, 4.7; one-sided for a loss, as a lower one is none).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from detrain.base.cursor import Address
+from detrain.campaign.judging.check import is_function
 from detrain.campaign.judging.judge import said_by
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.outcome_classes import Outcome
@@ -29,8 +30,8 @@ LEAST_RUNS: Final = 4
 """Golden runs, the one that trials are compared with included."""
 NO_STEP: Final = "finite (no step behind the fault to classify by)"
 """The outcome of a trial whose variables differ, and that has no step behind the faulty one."""
-NO_NUMBER: Final = "finite (it printed no number to judge by)"
-"""The outcome of a trial that ended before its program printed what `--metric` looks for."""
+NO_NUMBER: Final = "finite (it gave no number to judge by)"
+"""The outcome of a trial that ended before its program printed what `--metric` looks for, or came to its end."""
 FEW_RUNS: Final = "finite (too few golden runs have its steps)"
 _MOST_STEPS: Final = 49
 """A loss is the mean over so many steps at a trial's end: as many as the definition of masked takes for accuracy."""
@@ -43,7 +44,15 @@ class Spread:
     runs: Sequence[TrialResult]
     """Of other seeds."""
     metric: str = ""
-    """A pattern whose last match in what the program prints has the number; empty: the loss."""
+    """A pattern whose last match in what the program prints has the number, or a function that was asked
+    (module:function); empty: the loss.
+    """
+    golden: float | None = None
+    """What that function gave for the golden run that trials are compared with."""
+
+    @property
+    def _is_asked(self) -> bool:
+        return is_function(self.metric)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -59,7 +68,8 @@ class Spread:
         measured = self._measured(trial, behind, at, end)
         if measured is None:
             return NO_NUMBER if self.metric else NO_STEP
-        found = [self._measured(run, behind, at, end) for run in (golden, *self.runs)]
+        found = [self._measured(run, behind, at, end) for run in self.runs]
+        found.append(self.golden if self._is_asked else self._measured(golden, behind, at, end))
         usual = np.array([each for each in found if each is not None and math.isfinite(each)])
         if len(usual) < LEAST_RUNS:
             return FEW_RUNS
@@ -70,6 +80,8 @@ class Spread:
         """Return the number of a run at a trial's end; None where it has none. `behind`: the trial's steps behind its
         fault; `end`: the last of them, None for the program's end.
         """
+        if self._is_asked:
+            return run.measured
         if self.metric:
             matches = list(self._pattern.finditer(said_by(run, at, end)))
             return _number(matches[-1]) if matches else None

@@ -72,7 +72,9 @@ def plan(
         int | None, Option("Judge by so many golden runs with other seeds [by the program's accuracy].", "N", least=3)
     ] = None,
     spread_with: Annotated[str, Option("Words that give PROGRAM a seed: '--seed {}' [its own, + 1 …].", "WORDS")] = "",
-    metric: Annotated[str, Option("With --spread: the number in what PROGRAM prints that counts [its loss].", "REGEX")] = "",
+    metric: Annotated[
+        str, Option("With --spread: the number that counts: in what PROGRAM prints, or module:function's [its loss].", "REGEX")
+    ] = "",
     thresholds: Thresholds = (),
 ) -> int:
     """Write the plan of a campaign: which faults, in which steps, and how many.
@@ -88,6 +90,7 @@ def plan(
 
     from detrain.campaign.engine.header import Header, Sampled, make, shared_out_by
     from detrain.campaign.engine.second_phase import make_both
+    from detrain.campaign.judging.check import is_function
     from detrain.campaign.outcomes import read_thresholds
     from detrain.campaign.planning.drawn_plan import Drawn
     from detrain.faults.models import model_named
@@ -96,7 +99,8 @@ def plan(
         raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
     if mode == "ISCA" and (groups is not None or pilot is not None or rule != "elements"):
         raise UsageError("--groups, --by and --pilot are of the other modes", "give --mode IOV, IOA or RF")
-    _require_judgeable(check, after, ignored)
+    of_end = f"--check {check!r}" if check else f"--metric {metric!r}" if is_function(metric) else ""
+    _require_judgeable(of_end, after, ignored)
     _require_spread(spread, spread_with, metric)
     others: dict[str, object]
     others = {"-n": count, "--half-width": half_width, "--models": models, "--groups": groups, "--pilot": pilot, "--epochs": epochs}
@@ -123,7 +127,7 @@ def plan(
         spread=spread or 0,
         spread_with=spread_with,
         metric=metric,
-        two_phase=_two_phase(first, second, after, check),
+        two_phase=_two_phase(first, second, after, of_end),
     )
     if listed is not None:
         header = _of_list(header, listed, list_of)
@@ -179,11 +183,11 @@ def _of_list(header: Header, path: Path, tool: Literal["sassifi", "nvbitfi"]) ->
     return msgspec.structs.replace(header, listing=listing, count=len(listing.lines))
 
 
-def _require_judgeable(check: str, after: int | None, ignored: tuple[str, ...]) -> None:
+def _require_judgeable(of_end: str, after: int | None, ignored: tuple[str, ...]) -> None:
     """Raise UsageError for a check of what is not there, and for patterns that are none."""
-    if check and after is not None:
+    if of_end and after is not None:
         raise UsageError(
-            f"--check {check!r} judges the program's end, and --after {after} ends trials before it",
+            f"{of_end} judges the program's end, and --after {after} ends trials before it",
             "leave out --after, or judge a horizon by the outcome",
         )
     for pattern in ignored:
@@ -228,7 +232,7 @@ def _require_spread(spread: int | None, words: str, metric: str) -> None:
         raise UsageError(f"--metric {metric!r} is no regular expression: {error}", "see Python's module re") from error
 
 
-def _two_phase(first: int | None, second: int | None, after: int | None, check: str) -> TwoPhase | None:
+def _two_phase(first: int | None, second: int | None, after: int | None, of_end: str) -> TwoPhase | None:
     """Return what is wanted of two phases. Raises UsageError where that is none."""
     from detrain.campaign.engine.header import TwoPhase
 
@@ -239,8 +243,8 @@ def _two_phase(first: int | None, second: int | None, after: int | None, check: 
     first = _FIRST if first is None else first
     if after is not None and after <= first:
         raise UsageError(f"--after {after} ends trials in their first phase of {first} steps", "give a later horizon")
-    if check:
-        raise UsageError(f"--check {check!r} judges the program's end, which the first phase does not see", "leave one out")
+    if of_end:
+        raise UsageError(f"{of_end} judges the program's end, which the first phase does not see", "leave one out")
     return TwoPhase(first=first, trials=second, horizon=after)
 
 
