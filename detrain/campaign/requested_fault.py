@@ -11,7 +11,7 @@ import xxhash
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
-from detrain.faults.drawing import artifact_injection, draw_injection
+from detrain.faults.drawing import artifact_injection, at_element, draw_injection
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.isca2023_csv import ArtifactFault, read_fault
 from detrain.faults.models import model_named
@@ -36,9 +36,16 @@ class Wanted:
 
 
 def drawn_fault(
-    name: str, pattern: str | None, stage: str | None, worker: int, seed: int, at: Address | None, occurrence: int
+    name: str,
+    pattern: str | None,
+    stage: str | None,
+    worker: int,
+    seed: int,
+    at: Address | None,
+    occurrence: int,
+    element: str | None = None,
 ) -> Wanted:
-    """Return a fault of a model, at one of the sites that fit a pattern.
+    """Return a fault of a model, at one of the sites that fit a pattern; in the `element` given, or in one that is drawn.
 
     Raises UsageError, or FaultInvalid for a model that is none.
     """
@@ -58,7 +65,8 @@ def drawn_fault(
             )
         site = candidates[int(rng.integers(len(candidates)))]
         of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # or all sites of a shape would have one fault
-        return draw_injection(site, model, worker, of_site)
+        drawn = draw_injection(site, model, worker, of_site)
+        return drawn if element is None else at_element(drawn, element)
 
     return Wanted(model.name, seed, Experiment(log="", at=at, occurrence=occurrence), among)
 

@@ -41,6 +41,31 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
     )
 
 
+def at_element(fault: Injection, element: str) -> Injection:
+    """Return a fault of one element moved to another: `0,3,1,1`, by its index on each axis of the operand. With `*` for
+    an axis all elements along it get the same, as `*,3,1,1` hits a neuron in each example of a batch.
+
+    Raises FaultInvalid for an element that is none, and a fault of several.
+    """
+    if len(fault.array("positions")) != 1 or fault.limited or fault.array("sources")[0] != fault.array("positions")[0]:
+        raise FaultInvalid(
+            f"--element {element} of a model that draws several, or where they come from itself",
+            "give a model of one: FLIP, ADJ, RANDOM, BIT:30, SET:1e18",
+        )
+    words = [word.strip() for word in element.split(",")]
+    shape = list(fault.shape)
+    fits = len(words) == len(shape) and all(word == "*" or word.isdecimal() for word in words)
+    if not fits or any(word != "*" and int(word) >= size for word, size in zip(words, shape, strict=True)):
+        raise FaultInvalid(
+            f"--element {element} is none of the {fault.operand} of {fault.site!r}, which is {shape}",
+            "give an index from 0 for each axis, or * for all along it",
+        )
+    along = [np.arange(size) if word == "*" else np.array([int(word)]) for word, size in zip(words, shape, strict=True)]
+    positions = np.ravel_multi_index(np.ix_(*along), fault.shape).reshape(-1).astype(np.int64)
+    same = {name: _bytes(np.repeat(fault.array(name), len(positions))) for name in ("keep", "flip")}
+    return msgspec.structs.replace(fault, positions=_bytes(positions), sources=_bytes(positions), **same)
+
+
 def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, count: int) -> Injection:
     """Return several faults as one: each is drawn again until it hits elements that none before it does."""
     parts: list[Injection] = []

@@ -18,7 +18,7 @@ from detrain.campaign.planning.drawn_plan import DrawnPlan
 from detrain.campaign.requested_fault import drawn_fault
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.bits import dtype_named
-from detrain.faults.drawing import draw_injection, injection
+from detrain.faults.drawing import at_element, draw_injection, injection
 from detrain.faults.experiment import Injection, parse_cursor, written
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, trial_rng
@@ -401,3 +401,39 @@ def test_an_altered_fault_is_refused(changes: dict[str, Any], message: str) -> N
 
     with pytest.raises(FaultInvalid, match=message):
         msgspec.structs.replace(whole, **changes).check()
+
+
+@pytest.mark.parametrize(
+    ("element", "hit"),
+    [("2,3", {(2, 3)}), ("*, 3", {(row, 3) for row in range(4)}), ("1,*", {(1, column) for column in range(32)})],
+)
+@pytest.mark.parametrize("name", ["SET:5", "FLIP:3", "ADJ:2", "RANDOM", "BIT:30", "STUCK0:29"])
+def test_a_named_element_gets_what_a_drawn_one_would_have_got(name: str, element: str, hit: set[tuple[int, int]]) -> None:
+    drawn = draw_injection(SITES[3], model_named(name), 0, trial_rng(3, 0))
+    named = at_element(drawn, element)
+
+    positions = named.array("positions")
+    assert {(int(at) // 32, int(at) % 32) for at in positions} == hit
+    assert named.array("sources").tolist() == positions.tolist() == sorted(positions.tolist())
+    for each in ("keep", "flip"):
+        assert set(named.array(each).tolist()) == set(drawn.array(each).tolist())
+        assert len(named.array(each)) == len(hit)
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "why"),
+    [
+        ("SET:5", "4,0", "is [4, 32]"),
+        ("SET:5", "1", "an index from 0 for each axis"),
+        ("SET:5", "-1,0", "an index from 0 for each axis"),
+        ("SET:5", "a,0", "an index from 0 for each axis"),
+        ("RD", "1,1", "a model of one"),
+        ("N32_FLIP:1", "1,1", "a model of one"),
+    ],
+)
+def test_an_element_that_is_none_and_a_model_of_several_are_refused(name: str, element: str, why: str) -> None:
+    drawn = draw_injection(SITES[3], model_named(name), 0, trial_rng(3, 0))
+
+    with pytest.raises(FaultInvalid) as error:
+        at_element(drawn, element)
+    assert why in str(error.value)

@@ -38,6 +38,9 @@ def command(
     ] = None,
     site: Annotated[str | None, Option("Where: name, layer or label of a site; one of those that fit is drawn.", "PATTERN")] = None,
     stage: OfStage = None,
+    element: Annotated[
+        str | None, Option("The element that is hit, by its index on each axis; * is all along one [drawn].", "0,3,1,1")
+    ] = None,
     at: Annotated[str | None, Option("The step that is hit, both from 0.", "EPOCH:BATCH")] = None,
     seed: Annotated[int | None, Option("Seed of what is drawn [0].", least=0)] = None,
     worker: Annotated[int | None, Option("The replica that is hit [0].", least=0)] = None,
@@ -76,11 +79,11 @@ def command(
     if model is not None:
         if Path(given.program).suffix in (".json", ".csv"):
             raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
-        wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0)
+        wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0, element)
     elif given.arguments:
         wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
         of_record = {"--site": site} if wanted.record is not None else {}
-        for option, value in {**of_record, "--stage": stage, "--seed": seed, "--worker": worker}.items():
+        for option, value in {**of_record, "--stage": stage, "--element": element, "--seed": seed, "--worker": worker}.items():
             if value is not None:
                 raise UsageError(
                     f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
