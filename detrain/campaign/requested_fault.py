@@ -45,7 +45,7 @@ def drawn_fault(
     occurrence: int,
     element: str | None = None,
 ) -> Wanted:
-    """Return a fault of a model, at one of the sites that fit a pattern; in the `element` given, or in one that is drawn.
+    """Return a fault of a model, at one of the sites that fit a pattern; `element`: see `at_element`, or it is drawn.
 
     Raises UsageError, or FaultInvalid for a model that is none.
     """
