@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
+from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import injector
 from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.adapters.torch.named_objects import NamedObjects
@@ -550,7 +551,7 @@ def nothing_else_is_changed() -> None:
 
 def digests_of_a_step() -> None:
     """Equal in equal steps; the first that differs is that of the op that was hit."""
-    other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None))
+    other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None), History(None))
     torch.manual_seed(8)
     model, rows = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
 

@@ -1,0 +1,151 @@
+"""A compiled graph gone through op by op, beside its run: the watch of ops sees each as if it ran by itself.
+
+So the sites of a graph are found, named and counted as those of eager code are. What the graph writes is copied before,
+and random streams are put back: the run itself comes behind it.
+
+A module's ops in a graph have its name (`nn_module_stack`), all others that of what was called. An op that the backward
+graph computes again is a further run of the forward pass's site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch.fx import Interpreter, Node
+
+from detrain.adapters.torch.faults.graphs import Graph, Point, is_writing
+from detrain.adapters.torch.faults.injector import Injector, bits_copied
+from detrain.adapters.torch.faults.op_operands import COPY, name_of
+from detrain.adapters.torch.faults.step_place import OfNode, OpPlace
+from detrain.adapters.torch.faults.watched_ops import WatchedOps
+
+_COMPUTED_AGAIN: Final = ("is_forward", "must_be_in_forward")
+"""Marks of PyTorch's on nodes of the forward pass, wherever they are."""
+
+
+@dataclass(slots=True)
+class GraphCall:
+    """One call of a graph in the step."""
+
+    graph: Graph
+    place: OpPlace
+    """Where it was called."""
+    owner: Any
+    """The module whose method runs."""
+    turn: int
+    """How often the graph was called there before."""
+    number: Hashable
+    """Of autograd's function for its forward pass."""
+    given: dict[str, Any] = field(default_factory=dict)
+    """By the names of nodes: what going through its forward graph has given."""
+
+
+class GraphWalk(Interpreter):  # type: ignore[misc]
+    """Goes through a graph once; finds the runs of the site that is to be hit."""
+
+    def __init__(self, call: GraphCall, ops: WatchedOps, injector: Injector) -> None:
+        super().__init__(call.graph.module)
+        self._call, self._ops, self._injector = call, ops, injector
+        self._paths: dict[int, str] | None = None
+        self._inputs = {node.name for node in call.graph.placeholders}
+        self.points: list[Point] = []
+        self.armed: list[int] = []
+        """Which of them are to be hit."""
+
+    def go(self, args: Sequence[Any]) -> None:
+        """Go through it with arguments of a call."""
+        graph, ops = self._call.graph, self._ops
+        written = graph.written
+        given = [self._call.given.get(node.name, each) for node, each in zip(graph.placeholders, args, strict=True)]
+        mine = [bits_copied(each) if place in written else each for place, each in enumerate(given)]
+        ops.begin_graph([(args[place], mine[place]) for place in written])
+        ops.injector = self  # while it is gone through nothing is hit
+        try:
+            self.run(*mine, enable_io_processing=False)
+        finally:
+            ops.injector = self._injector
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node."""
+        self._node = n
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op, at the place of its node."""
+        is_op = isinstance(target, torch._ops.OpOverload)
+        if not is_op or (is_writing(self._node) and name_of(target) != COPY):
+            return super().call_function(target, args, kwargs)
+        if not self._node.all_input_nodes and hasattr(target, "impl_aten"):  # the seeds of Inductor's random numbers
+            return self._ops.given_from_nowhere(target.impl_aten(*args, **kwargs))
+        call, meta = self._call, self._node.meta
+        is_again = call.graph.is_backward and meta.get("partitioner_tag") in _COMPUTED_AGAIN
+        names = call.graph.passes.names
+        number = call.number, meta.get("seq_nr")
+        of_node = self._ops.of_node = OfNode(number, list(names.get(self._node.name, ())) if is_again else [])
+        try:
+            return self._ops.run_at(self._place(is_again=is_again), target, args, kwargs)
+        finally:
+            self._ops.of_node = None
+            if not call.graph.is_backward:
+                names[self._node.name] = of_node.names
+
+    def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Keep what is given: the backward graph, which takes it in, is to find the same tensors."""
+        nodes: Any = self._node.args[0]
+        if not self._call.graph.is_backward:
+            kept = {node.name: each for node, each in zip(nodes, args[0], strict=True) if isinstance(node, Node)}
+            self._call.given.update({name: each for name, each in kept.items() if name not in self._inputs})
+        return super().output(target, args, kwargs)
+
+    def _place(self, *, is_again: bool) -> OpPlace:
+        call, meta = self._call, self._node.meta
+        stage = "forward" if is_again else call.place.stage
+        stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+        for key in reversed(stack):
+            module = self._module(str(key).partition("@")[0])
+            if module is not None:
+                return OpPlace(stage, self._ops.where.layer(module), (call.place.call, call.turn, key))
+        return OpPlace(stage, call.place.layer, call.place.call)
+
+    def _module(self, key: str) -> Any:
+        """Return the module that a node came from; of the same class, where a graph serves several (`owner`), the one
+        that runs.
+        """
+        first = self._call.graph.owner() if self._call.graph.owner is not None else None
+        if self._paths is None:
+            self._paths = {id(module): path for path, module in first.named_modules()} if first is not None else {}
+        path = self._paths.get(int(key)) if key.isdecimal() else None
+        if path is not None and isinstance(self._call.owner, torch.nn.Module):
+            return self._call.owner.get_submodule(path)
+        return self._ops.where.module(int(key)) if key.isdecimal() else None
+
+    # In the injector's place.
+
+    def must_hit(self, name: str, signature: str) -> bool:
+        """Return whether the op that is about to run is a run of the site."""
+        is_site = self._injector.is_site(name, signature)
+        self._is_now = self._injector.must_hit(name, signature)
+        return is_site
+
+    def hit(self, args: Sequence[Any], run: Any, outputs_of: Any) -> Any:
+        """Note where the fault is to be; run the op as it is."""
+        result = run(args)
+        copied = self._node.args[1] if name_of(self._node.target) == COPY else None
+        outputs = [args[1]] if copied is not None else outputs_of(result)
+        if self._injector.may_take(args, outputs):
+            self._enter(copied)
+        return result
+
+    def copy_with_fault(self, tensor: Any) -> Any:
+        """Note where the fault is to be, and return a copy."""
+        if self._injector.may_take((), [tensor]):
+            self._enter(next(each for each in self._node.all_input_nodes if self.env.get(each) is tensor))
+        return bits_copied(tensor)
+
+    def _enter(self, taken_in: Any) -> None:
+        if self._is_now:
+            self.armed.append(len(self.points))
+        self.points.append(Point(self._node.name, taken_in.name if isinstance(taken_in, Node) else ""))
