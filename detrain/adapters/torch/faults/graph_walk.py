@@ -21,9 +21,13 @@ from detrain.adapters.torch.faults.injector import Injector, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
 from detrain.adapters.torch.faults.step_place import OfNode, OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
+from detrain.faults.sites import Stage
 
-_COMPUTED_AGAIN: Final = ("is_forward", "must_be_in_forward")
-"""Marks of PyTorch's on nodes of the forward pass, wherever they are."""
+_STAGES: Final[dict[str, Stage]] = {
+    **dict.fromkeys(("is_forward", "must_be_in_forward"), "forward"),
+    **dict.fromkeys(("is_backward", "must_be_in_backward"), "backward"),
+}
+"""Of which pass a node is, by PyTorch's mark on it: either graph may have some of the other."""
 
 
 @dataclass(slots=True)
@@ -81,12 +85,13 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         if not self._node.all_input_nodes and hasattr(target, "impl_aten"):  # the seeds of Inductor's random numbers
             return self._ops.given_from_nowhere(target.impl_aten(*args, **kwargs))
         call, meta = self._call, self._node.meta
-        is_again = call.graph.is_backward and meta.get("partitioner_tag") in _COMPUTED_AGAIN
+        stage = _STAGES.get(str(meta.get("partitioner_tag")), call.place.stage) if call.graph.has_gradients else call.place.stage
+        is_again = call.graph.is_backward and stage == "forward"
         names = call.graph.passes.names
         number = call.number, meta.get("seq_nr")
         of_node = self._ops.of_node = OfNode(number, list(names.get(self._node.name, ())) if is_again else [])
         try:
-            return self._ops.run_at(self._place(is_again=is_again), target, args, kwargs)
+            return self._ops.run_at(self._place(stage), target, args, kwargs)
         finally:
             self._ops.of_node = None
             if not call.graph.is_backward:
@@ -100,9 +105,8 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
             self._call.given.update({name: each for name, each in kept.items() if name not in self._inputs})
         return super().output(target, args, kwargs)
 
-    def _place(self, *, is_again: bool) -> OpPlace:
+    def _place(self, stage: Stage) -> OpPlace:
         call, meta = self._call, self._node.meta
-        stage = "forward" if is_again else call.place.stage
         stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
         for key in reversed(stack):
             module = self._module(str(key).partition("@")[0])

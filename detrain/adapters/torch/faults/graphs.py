@@ -1,7 +1,7 @@
 """Graphs that a backend of `torch.compile` has compiled, and such with a fault in them.
 
 AOTAutograd hands a backend a graph of ops for the forward pass, one for the backward pass, or one of which no gradients
-are taken. A fault is put into a copy of such a graph by ops of detrain's own, behind or before the op that is hit, which
+are taken. A fault is put into a copy of such a graph by ops of detrain's own, behind or before the op that is hit: they
 read what is to be done as they run. So arming, and another plan, compile nothing; another place compiles its graph once
 more, as the backend did. What the two passes hand to one another stays as it was.
 """
@@ -188,8 +188,7 @@ _library: Any = None
 
 def _faulty(value: Any, run: int) -> Any:
     injector, armed = _running[-1]
-    found = injector.copy_with_fault(value) if run in armed else value
-    return bits_copied(value) if found is value else found
+    return injector.faulty(value) if run in armed else bits_copied(value)
 
 
 def _mixed(golden: Any, faulty: Any, run: int) -> Any:

@@ -97,9 +97,15 @@ class Injector:
             if not self._fits(injection, tensor, tensor):
                 self._misfits += 1
                 return tensor
+        return self.faulty(tensor)
+
+    def faulty(self, tensor: Any) -> Any:
+        """Return a copy of a tensor that has the fault's shape, with the fault in it."""
+        assert self.injection is not None
+        with unseen():
             self._count += 1
             copy = bits_copied(tensor)
-            self._put(injection, copy)
+            self._put(self.injection, copy)
             return copy
 
     def _change(

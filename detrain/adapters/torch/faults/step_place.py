@@ -168,7 +168,8 @@ class StepCalls:
         """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
         for it.
         """
-        is_new = place.stage == "backward" and (computes or _gathers(torch._C._current_autograd_node()))
+        node = torch._C._current_autograd_node()
+        is_new = place.stage == "backward" and (computes or (node is not None and _gathers(node)))
         if not is_new and not any(map(self._is_from_gradients, inputs)):
             return
         for each in outputs:

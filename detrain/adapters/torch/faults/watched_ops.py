@@ -317,7 +317,7 @@ class WatchedOps:
             self._factors.setdefault(number, (_factor(factors[0]), _factor(factors[1])))
             return "", is_turned
         node = torch._C._current_autograd_node()
-        number = None if node is None else node._sequence_nr() if self.of_node is None else self.of_node.number
+        number = self.of_node.number if self.of_node is not None else node._sequence_nr() if node is not None else None
         known = self._factors.get(number)
         if known is None:
             return "", False
