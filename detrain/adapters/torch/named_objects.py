@@ -62,10 +62,10 @@ class NamedObjects:
         known = self._names.get(id(value))
         return known[1] if known is not None and known[0]() is value else fallback or type(value).__name__
 
-    def at(self, number: int) -> Any:
-        """Return the object with this identity; None if no name leads to one."""
+    def name_at(self, number: int) -> str:
+        """Return the name of the object with this identity; empty if no name leads to one."""
         known = self._names.get(number)
-        return known[0]() if known is not None else None
+        return known[1] if known is not None and known[0]() is not None else ""
 
     def owner(self, tensor: Any) -> str:
         """Return the name of the module that a parameter is of; empty if it is of none."""

@@ -41,6 +41,8 @@ class Compiled:
         self._owner: Any = None
         """The module or optimizer whose method it is."""
         self._graphs = 0
+        self._root: weakref.ref[Any] | None = None
+        """The module whose method is compiled."""
         self._obstacle = ""
         """Why no faults can be put into what has been compiled."""
         self._calls: Counter[tuple[int, Hashable]] = Counter()
@@ -99,6 +101,8 @@ class Compiled:
 
         @wraps(compile_graph)
         def call_user_compiler(this: Any, *args: Any, **kwargs: Any) -> Any:
+            root = this.local_scope.get("self")
+            self._root = weakref.ref(root) if isinstance(root, torch.nn.Module) else None
             before = self._graphs
             result = compile_graph(this, *args, **kwargs)
             if self._graphs == before:
@@ -138,7 +142,7 @@ class Compiled:
 
         @wraps(original)
         def compile_(state: Any, capture: Any, partition: Any, forward: Any, backward: Any, inference: Any) -> Any:
-            passes = Passes()
+            passes = Passes(self._root)
             self._graphs += 1
             return original(
                 state,
@@ -165,10 +169,11 @@ class Compiled:
             pristine = copied(module)
             with self._unwatched():
                 plain = _boxed(compiler(module, inputs))
-            owner = weakref.ref(self._owner) if isinstance(self._owner, torch.nn.Module) else None
-            graph = Graph(pristine, again, plain, passes, is_backward, has_gradients, owner)
+            graph = Graph(pristine, again, plain, passes, is_backward, has_gradients)
 
             def run(args: list[Any]) -> Any:
+                if passes.parameters is None:
+                    passes.note(args)
                 return self._run(graph, args) if self._ops.is_on and not self._obstacle else plain(args)
 
             run._boxed_call = True  # type: ignore[attr-defined]
@@ -213,14 +218,15 @@ class Compiled:
         if graph.is_backward:
             node = torch._C._current_autograd_node()
             forward = self._forward.get(node._sequence_nr() if node is not None else None)
-            owner, given, number = (forward.owner, forward.given, forward.number) if forward is not None else (None, {}, id(graph))
-            return GraphCall(graph, OpPlace("backward", place.layer, place.call), owner, turn, number, given)
+            place = OpPlace("backward", place.layer, place.call)
+            if forward is None:
+                return GraphCall(graph, place, [], turn, id(graph))
+            return GraphCall(graph, place, forward.renamed, turn, forward.number, forward.given, forward.names)
+        renamed = self._ops.where.renamed((first(), args[at]) for at, first in (graph.passes.parameters or {}).items())
         number = torch.autograd._get_sequence_nr() - 1
-        call = GraphCall(
-            graph, OpPlace("forward", place.layer, place.call) if graph.has_gradients else place, self._owner, turn, number
-        )
-        if graph.has_gradients:
-            self._forward[number] = call
+        if not graph.has_gradients:
+            return GraphCall(graph, place, renamed, turn, number)
+        call = self._forward[number] = GraphCall(graph, OpPlace("forward", place.layer, place.call), renamed, turn, number)
         return call
 
     def _unwatched(self) -> AbstractContextManager[None]:

@@ -37,14 +37,16 @@ class GraphCall:
     graph: Graph
     place: OpPlace
     """Where it was called."""
-    owner: Any
-    """The module whose method runs."""
+    renamed: Sequence[tuple[str, str]]
+    """What names of modules begin with for which it was made, and with what those for which it is called."""
     turn: int
     """How often the graph was called there before."""
     number: Hashable
     """Of autograd's function for its forward pass."""
     given: dict[str, Any] = field(default_factory=dict)
     """By the names of nodes: what going through its forward graph has given."""
+    names: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By the names of nodes: the names and signatures that their sites had in its forward graph."""
 
 
 class GraphWalk(Interpreter):  # type: ignore[misc]
@@ -53,7 +55,6 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
     def __init__(self, call: GraphCall, ops: WatchedOps, injector: Injector) -> None:
         super().__init__(call.graph.module)
         self._call, self._ops, self._injector = call, ops, injector
-        self._paths: dict[int, str] | None = None
         self._inputs = {node.name for node in call.graph.placeholders}
         self.points: list[Point] = []
         self.armed: list[int] = []
@@ -87,7 +88,7 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         call, meta = self._call, self._node.meta
         stage = _STAGES.get(str(meta.get("partitioner_tag")), call.place.stage) if call.graph.has_gradients else call.place.stage
         is_again = call.graph.is_backward and stage == "forward"
-        names = call.graph.passes.names
+        names = call.names
         number = call.number, meta.get("seq_nr")
         of_node = self._ops.of_node = OfNode(number, list(names.get(self._node.name, ())) if is_again else [])
         try:
@@ -108,23 +109,18 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
     def _place(self, stage: Stage) -> OpPlace:
         call, meta = self._call, self._node.meta
         stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-        for key in reversed(stack):
-            module = self._module(str(key).partition("@")[0])
-            if module is not None:
-                return OpPlace(stage, self._ops.where.layer(module), (call.place.call, call.turn, key))
+        root = call.graph.passes.root
+        for key in (*reversed(stack), *([str(id(root()))] if root is not None else [])):
+            layer = self._ops.where.layer_at(int(key.partition("@")[0]))
+            if layer:
+                return OpPlace(stage, self._renamed(layer), (call.place.call, call.turn, key))
         return OpPlace(stage, call.place.layer, call.place.call)
 
-    def _module(self, key: str) -> Any:
-        """Return the module that a node came from; of the same class, where a graph serves several (`owner`), the one
-        that runs.
-        """
-        first = self._call.graph.owner() if self._call.graph.owner is not None else None
-        if self._paths is None:
-            self._paths = {id(module): path for path, module in first.named_modules()} if first is not None else {}
-        path = self._paths.get(int(key)) if key.isdecimal() else None
-        if path is not None and isinstance(self._call.owner, torch.nn.Module):
-            return self._call.owner.get_submodule(path)
-        return self._ops.where.module(int(key)) if key.isdecimal() else None
+    def _renamed(self, layer: str) -> str:
+        for old, new in self._call.renamed:
+            if f"{layer}.".startswith(f"{old}."):
+                return new + layer[len(old) :]
+        return layer
 
     # In the injector's place.
 

@@ -43,8 +43,14 @@ class Point:
 class Passes:
     """What the forward and the backward graph of one function know of each other."""
 
-    names: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """By the name of a node: the names and signatures of its sites, in the forward pass."""
+    root: weakref.ref[Any] | None
+    """The module whose method they were made of; None: it was a function."""
+    parameters: dict[int, weakref.ref[Any]] | None = None
+    """By the places of arguments: those of the first call, for which they were made. They may serve others."""
+
+    def note(self, args: Sequence[Any]) -> None:
+        """They are called first."""
+        self.parameters = {place: weakref.ref(each) for place, each in enumerate(args) if isinstance(each, torch.nn.Parameter)}
 
 
 @dataclass(eq=False)
@@ -59,8 +65,6 @@ class Graph:
     passes: Passes
     is_backward: bool
     has_gradients: bool
-    owner: weakref.ref[Any] | None
-    """The module whose method was compiled with it."""
     _variants: dict[Hashable, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
     @property
@@ -227,19 +231,15 @@ def _as_laid_out(value: Any, like: Any) -> Any:
     return found.copy_(value)
 
 
-_ONCE_ONLY: Final = ("with_effects", "run_and_save_rng_state")
+_ONCE_ONLY: Final = ("_c10d_functional", "c10d", "with_effects")
+"""What names of ops begin with that other processes, or the world, hear of."""
 
 
 def is_once_only(module: GraphModule) -> str:
     """Return the op of a graph that must not be run more often than the program runs it; empty if there is none."""
     for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):
-            name: str = name_of(node.target)
-            if name.startswith(("_c10d_functional", "c10d")) or (is_writing(node) and name != COPY):
-                return name
-        elif isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in (
-            "with_effects",
-            "run_and_save_rng_state",
-        ):
-            return node.target.name()
+        is_higher = isinstance(node.target, torch._ops.HigherOrderOperator)
+        name = name_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else node.target.name() if is_higher else ""
+        if name.startswith(_ONCE_ONLY) or (is_writing(node) and name != COPY):
+            return str(name)
     return ""

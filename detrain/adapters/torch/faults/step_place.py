@@ -9,7 +9,7 @@ order in which ops make them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -137,13 +137,22 @@ class StepCalls:
         self._pop(owner)
         self._listen()
 
-    def layer(self, module: Any) -> str:
-        """Return the name of a module."""
-        return self._names.name(module)
+    def layer_at(self, number: int) -> str:
+        """Return the name of the module with this identity; empty if no name leads to it."""
+        return self._names.name_at(number)
 
-    def module(self, number: int) -> Any:
-        """Return the module with this identity, if a name leads to it."""
-        return self._names.at(number)
+    def renamed(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, str]]:
+        """Return what the names of modules begin with that have parameters, and with what those that have others in
+        their places: pairs of these parameters are given.
+        """
+        found: set[tuple[str, str]] = set()
+        for each in pairs:
+            old, new = (self._names.owner(parameter).split(".") for parameter in each)
+            while old and new and old[-1] == new[-1]:
+                del old[-1], new[-1]
+            if old and new and "" not in (*old, *new):
+                found.add((".".join(old), ".".join(new)))
+        return sorted(found, reverse=True)
 
     def held(self) -> list[Any]:
         """Return parameters, buffers and what optimizers keep: what outlives a step."""
