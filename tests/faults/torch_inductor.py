@@ -63,7 +63,7 @@ class Training:
     def __init__(self, *, has_compiled_step: bool, is_whole: bool) -> None:
         torch._dynamo.reset()
         torch.manual_seed(3)
-        self.has_compiled_step = has_compiled_step
+        self.has_compiled_step, self.is_whole = has_compiled_step, is_whole
         self.net = Net()
         self.optimizer: Any = torch.optim.AdamW(self.net.parameters(), 0.01)
         self.rows, self.labels = torch.randn(STEPS, 8, 6), torch.randint(0, 3, (STEPS, 8))
@@ -97,6 +97,7 @@ def put(value: torch.Tensor) -> torch.Tensor:
     if Hand.is_now and Hand.injection is not None:
         Hand.runs += 1
         injection = Hand.injection
+        assert tuple(value.shape) == injection.shape, (injection.site, value.shape)
         whole = np.ascontiguousarray(value.detach().numpy()).copy()
         bits = whole.reshape(-1).view(np.dtype(f"i{whole.itemsize}"))
         before = bits.copy()
@@ -119,6 +120,8 @@ class Hand(CustomGraphPass):
     is_now = False
     runs = 0
     done: ClassVar[set[Any]] = set()
+    outside = ""
+    """The layer of what no module runs inside of the graph."""
 
     def uuid(self) -> Any:
         """Return what the cache of kernels tells it by."""
@@ -127,7 +130,9 @@ class Hand(CustomGraphPass):
     def __call__(self, graph: Any) -> None:
         """Change a graph."""
         assert Hand.injection is not None
-        nodes = sorted(graph.nodes, key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
+        nodes = list(graph.nodes)
+        if not any(node.meta.get("partitioner_tag") for node in nodes):  # Inductor has put them into another order before
+            nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
         is_backward = any(node.name.startswith("tangents") for node in nodes)
         turns: Counter[tuple[str, str]] = Counter()
         for node in nodes:
@@ -139,7 +144,7 @@ class Hand(CustomGraphPass):
             stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
             key, (path, _class) = list(stack.items())[-1] if stack else ("", ("", None))
             layer = path.rpartition("net")[2] if "net" in path else path.partition("']")[2]
-            layer = f"training.net{layer}" if stack or stage != "optimizer" else "training.optimizer"
+            layer = f"training.net{layer}" if stack else "training.optimizer" if stage == "optimizer" else Hand.outside
             turn = turns[key, f"{stage}/{layer}/{name}"]
             turns[key, f"{stage}/{layer}/{name}"] += 1
             whole = f"{stage}/{layer}/{name}" + (f"#{turn}" if turn else "")
@@ -159,6 +164,7 @@ def by_hand(make: Callable[[], Training], injection: Injection) -> tuple[dict[st
     Hand.injection, Hand.runs = injection, 0
     with config.patch(post_grad_custom_pre_pass=Hand()):
         it = make()
+        Hand.outside = "loss" if it.is_whole else "training.net"
         for turn in range(STEPS):
             Hand.is_now = turn == HIT
             it.one(turn)
