@@ -131,7 +131,7 @@ class Hand(CustomGraphPass):
         """Change a graph."""
         assert Hand.injection is not None
         nodes = list(graph.nodes)
-        if not any(node.meta.get("partitioner_tag") for node in nodes):  # Inductor has put them into another order before
+        if not any(str(node.meta.get("partitioner_tag")).startswith("is_") for node in nodes):  # Inductor has put them into another order before
             nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
         is_backward = any(node.name.startswith("tangents") for node in nodes)
         turns: Counter[tuple[str, str]] = Counter()

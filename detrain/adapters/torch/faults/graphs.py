@@ -181,7 +181,7 @@ def _define() -> None:
     library = torch.library.Library(OWN, "FRAGMENT")
     for schema, does, gives in ((_FAULTY, _faulty, _like), (_MIXED, _mixed, _like)):
         name = schema.partition("(")[0]
-        library.define(schema, tags=(torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag))
+        library.define(schema, tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag))
         library.impl(name, does, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{OWN}::{name}", gives, lib=library)
     _library = library
