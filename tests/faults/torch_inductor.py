@@ -131,7 +131,9 @@ class Hand(CustomGraphPass):
         """Change a graph."""
         assert Hand.injection is not None
         nodes = list(graph.nodes)
-        if not any(str(node.meta.get("partitioner_tag")).startswith("is_") for node in nodes):  # Inductor has put them into another order before
+        if not any(
+            str(node.meta.get("partitioner_tag")).startswith("is_") for node in nodes
+        ):  # Inductor has put them into another order before
             nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
         is_backward = any(node.name.startswith("tangents") for node in nodes)
         turns: Counter[tuple[str, str]] = Counter()
@@ -152,7 +154,11 @@ class Hand(CustomGraphPass):
             if whole != site or graph in Hand.done:
                 continue
             Hand.done.add(graph)  # a module that is called twice runs it twice: the first run
-            target = next(user for user in node.users if user.args[1] == int(number or 0)) if isinstance(node.meta["val"], tuple) else node
+            target = (
+                next(user for user in node.users if user.args[1] == int(number or 0))
+                if isinstance(node.meta["val"], tuple)
+                else node
+            )
             with graph.inserting_after(target):
                 new = graph.call_function(torch.ops.by_hand.put.default, (target,))
             new.meta = dict(target.meta)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
@@ -600,14 +599,6 @@ def what_is_trained_has_names() -> None:
     del net, own, optimizer
 
 
-def compiled_programs() -> None:
-    """Refused: their ops are inside of kernels."""
-    torch.compile(lambda value: value + 1)
-    for ask in (instruments.begin_step, lambda: instruments.arm(0)):
-        with pytest.raises(FaultInvalid, match=r"torch\.compile"):
-            ask()
-
-
 TRIED = [
     a_recurrent_cell,
     gradients_that_are_gathered,
@@ -631,10 +622,10 @@ TRIED = [
 ]
 
 
-def main(what: str = "") -> None:
-    """Try all, or what takes long: `torch.compile` imports much."""
+def main() -> None:
+    """Try all."""
     found: dict[str, str | None] = {}
-    for each in [compiled_programs] if what else TRIED:
+    for each in TRIED:
         try:
             each()
             found[each.__name__] = None
@@ -644,4 +635,4 @@ def main(what: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
