@@ -19,7 +19,7 @@ import torch
 
 from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History
 from detrain.adapters.torch.faults.graph_walk import GraphCall, GraphWalk
-from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only
+from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only, streams_kept
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
@@ -141,7 +141,7 @@ class Compiled:
         original = module.aot_stage2_compile
 
         @wraps(original)
-        def compile_(state: Any, capture: Any, partition: Any, forward: Any, backward: Any, inference: Any) -> Any:
+        def compile_(state: Any, capture: Any, partition: Any, forward: Any, backward: Any = None, inference: Any = None) -> Any:
             passes = Passes(self._root)
             self._graphs += 1
             return original(
@@ -149,8 +149,8 @@ class Compiled:
                 capture,
                 partition,
                 self._heard(forward, passes, has_gradients=True),
-                self._heard(backward, passes, has_gradients=True, is_backward=True),
-                self._heard(inference, passes),
+                self._heard(backward or forward, passes, has_gradients=True, is_backward=True),
+                self._heard(inference or forward, passes),
             )
 
         module.aot_stage2_compile = compile_
@@ -197,17 +197,21 @@ class Compiled:
         """Run a graph in a step that is watched."""
         with self._unwatched(), torch.no_grad():
             call = self._call_of(graph, args)
-            walk = GraphWalk(call, self._ops, self._injector)
-            with torch.random.fork_rng(
-                sorted({each.device.index for each in args if isinstance(each, torch.Tensor) and each.is_cuda})
-            ):
-                walk.go(args)
+            walk, faulty = GraphWalk(call, self._ops, self._injector), None
+            try:
+                with streams_kept(args):
+                    walk.go(args)
+                    if walk.points and self._injector.injection is not None:
+                        faulty = graph.with_points(walk.points, self._injector.injection)
+            except Exception as error:  # any op, and any backend
+                self._obstacle = f"a graph cannot be gone through, or compiled with a site: {type(error).__name__}: {error}"
+                return graph.plain(args)
             taken = list(args)
-            if walk.points:
-                outputs, is_equal = graph.run(args, walk.points, walk.armed, self._injector)
-                self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
-            else:
+            if faulty is None:
                 outputs = graph.plain(args)
+            else:
+                outputs, is_equal = graph.run(args, faulty, walk.armed, self._injector)
+                self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
             self._ops.end_graph(call.place, taken, outputs)
             return outputs
 

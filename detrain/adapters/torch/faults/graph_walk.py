@@ -66,7 +66,7 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         written = graph.written
         given = [self._call.given.get(node.name, each) for node, each in zip(graph.placeholders, args, strict=True)]
         mine = [bits_copied(each) if place in written else each for place, each in enumerate(given)]
-        ops.begin_graph([(args[place], mine[place]) for place in written])
+        ops.begin_graph(self._call.place, args, [(args[place], mine[place]) for place in written])
         ops.injector = self  # while it is gone through nothing is hit
         try:
             self.run(*mine, enable_io_processing=False)
@@ -134,18 +134,17 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         """Note where the fault is to be; run the op as it is."""
         result = run(args)
         copied = self._node.args[1] if name_of(self._node.target) == COPY else None
-        outputs = [args[1]] if copied is not None else outputs_of(result)
-        if self._injector.may_take(args, outputs):
-            self._enter(copied)
+        self._enter(args, [args[1]] if copied is not None else outputs_of(result), copied)
         return result
 
     def copy_with_fault(self, tensor: Any) -> Any:
         """Note where the fault is to be, and return a copy."""
-        if self._injector.may_take((), [tensor]):
-            self._enter(next(each for each in self._node.all_input_nodes if self.env.get(each) is tensor))
+        self._enter((), [tensor], next(each for each in self._node.all_input_nodes if self.env.get(each) is tensor))
         return bits_copied(tensor)
 
-    def _enter(self, taken_in: Any) -> None:
+    def _enter(self, args: Sequence[Any], outputs: Sequence[Any], taken_in: Any) -> None:
+        if not self._injector.may_take(args, outputs, is_now=self._is_now):
+            return
         if self._is_now:
             self.armed.append(len(self.points))
         self.points.append(Point(self._node.name, taken_in.name if isinstance(taken_in, Node) else ""))

@@ -78,12 +78,12 @@ class Graph:
         into = {node.args[0] for node in self.module.graph.nodes if is_writing(node)}
         return frozenset(place for place, node in enumerate(self.placeholders) if node in into)
 
-    def run(self, args: list[Any], points: Sequence[Point], armed: Sequence[int], injector: Injector) -> tuple[Any, bool]:
+    def run(
+        self, args: list[Any], faulty: Callable[[list[Any]], Any], armed: Sequence[int], injector: Injector
+    ) -> tuple[Any, bool]:
         """Run it with a fault at some of its points, those that are armed; return what it gives, and whether with none
-        armed it gives what the program's own gives, to the bit.
+        armed it gives what the program's own gives, to the bit. `faulty`: see `with_points`.
         """
-        assert injector.injection is not None
-        faulty = self._with_points(tuple(points), injector.injection)
         unarmed, plain = ([bits_copied(each) for each in args] for _ in range(2))
         with streams_kept(args), armed_in(injector, ()):
             found = faulty(list(unarmed))
@@ -94,7 +94,9 @@ class Graph:
             outputs = faulty(args)
         return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, own, strict=True)), is_equal
 
-    def _with_points(self, points: tuple[Point, ...], injection: Injection) -> Callable[[list[Any]], Any]:
+    def with_points(self, points: Sequence[Point], injection: Injection) -> Callable[[list[Any]], Any]:
+        """Return it with faults at points that can be armed: compiled, if it has not been."""
+        points = tuple(points)
         what = points, injection.site, injection.operand, injection.index, bool(injection.limited)
         if what not in self._variants:
             _define()

@@ -71,11 +71,11 @@ class Injector:
         """Return whether an op is the one that the fault is of."""
         return self.injection is not None and name == self._op and self.injection.signature in ("", signature)
 
-    def may_take(self, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Return whether an op has the shapes that the fault is for; where it has not, that is noted."""
+    def may_take(self, args: Sequence[Any], outputs: Sequence[Any], *, is_now: bool) -> bool:
+        """Return whether an op has the shapes that the fault is for; of one that is to be hit and has not, note it."""
         target, golden = self._target(args, outputs)
         is_fit = self.injection is not None and self._fits(self.injection, target, golden)
-        self._misfits += not is_fit
+        self._misfits += is_now and not is_fit
         return is_fit
 
     def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:

@@ -49,6 +49,8 @@ from detrain.adapters.torch.faults.step_place import OfNode, OpPlace, StepCalls
 from detrain.adapters.torch.held_memory import unseen
 from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
+GRAPH: Final = "graph"
+"""Stands in the names of digests where a compiled graph has run."""
 _Factor = tuple[weakref.ref[Any], int, int]
 """Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
 
@@ -79,6 +81,8 @@ class WatchedOps:
     """Memories that ops of the step have made."""
     _accesses: FirstAccesses = field(default_factory=FirstAccesses)
     _has_gradient: bool = False
+    _graph: str = ""
+    """The name of the compiled graph that runs, if digests are taken."""
     of_node: OfNode | None = None
     """The node of a compiled graph that an op is run for; None: it runs by itself."""
 
@@ -130,8 +134,15 @@ class WatchedOps:
         self.where.leave_compiled(owner)
         _push_mode(self._mode)
 
-    def begin_graph(self, copies: Iterable[tuple[Any, Any]]) -> None:
-        """A compiled graph is gone through; of each argument that it writes a copy, which stands for it."""
+    def begin_graph(self, place: OpPlace, args: Sequence[Any], copies: Iterable[tuple[Any, Any]]) -> None:
+        """A compiled graph is called, and will be gone through; of each argument that it writes a copy stands for it.
+
+        What is gone through is not what runs: digests are taken of what the graph takes in, and gives.
+        """
+        self._graph = self._name(place, GRAPH)[0] if self._digests else ""
+        if self._digests:
+            self._take_digests_of_arguments(self._graph, args)
+            self._digests = False
         for original, copy in copies:
             for kept in (self._held, self._made):
                 if _is_in(kept, original):
@@ -148,6 +159,9 @@ class WatchedOps:
         given = list(tensors_in(outputs))
         self._made_by(given, list(tensors_in(args)))
         self.where.note(place, [], given, computes=True)
+        self._digests = bool(self._graph)
+        for number, each in enumerate(given if self._digests else ()):
+            self._take_digest(output_name(self._graph, number), each)
 
     def sites(self) -> list[Site]:
         """Return the sites of the step, if gradients are taken in it."""
@@ -191,9 +205,7 @@ class WatchedOps:
             return outputs_of(func, args, kwargs, result)
 
         if self._digests:
-            for number, each in enumerate(inputs):
-                if not _is_in(self._known, each):  # it comes from outside of the step
-                    self._take_digest(f"argument {number} of {name}", each)
+            self._take_digests_of_arguments(name, inputs)
         if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
         else:
@@ -239,6 +251,11 @@ class WatchedOps:
         before: dict[int, weakref.ref[Any]] = {}
         _remember(before, inputs)
         _remember(self._made, [each for each in given if not _is_in(before, each)])
+
+    def _take_digests_of_arguments(self, name: str, inputs: Sequence[Any]) -> None:
+        for number, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor) and not _is_in(self._known, each):  # it comes from outside of the step
+                self._take_digest(f"argument {number} of {name}", each)
 
     def _take_digest(self, name: str, tensor: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:

@@ -27,7 +27,9 @@ class TorchRollback:
         self._loaders, self._hooks, self._compiled = loaders, hooks, compiled
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold settings, counts, what is compiled and how far loaders are. Tensors are held by who goes through the program's objects."""
+        """Hold settings, counts, what is compiled and how far loaders are. Tensors are held by who goes through the
+        program's objects.
+        """
         set_to = {name: get() for name, (get, _set) in flags.FLAGS.items()}
         hooks, begun, places = self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places()
         compiled = json.loads(json.dumps(self._compiled.state()))
