@@ -222,19 +222,21 @@ def test_what_cannot_be_told_from_a_fault_is_refused(folder: Path, kind: str, wh
     assert why in run.err.replace(f"{os.path.realpath(folder)}/", "")
 
 
-def test_the_first_op_in_which_two_runs_part_is_named(folder: Path) -> None:
+@pytest.mark.parametrize(("kind", "op"), [("sgd", "forward/net.body.0/convolution"), ("aot", "forward/net/graph:")])
+def test_the_first_op_in_which_two_runs_part_is_named(folder: Path, kind: str, op: str) -> None:
     (folder / "program.py").write_text(PROGRAM.replace("torch.randn(40, 2, 6, 6, generator=generator)", "IMAGES"))
     images = "import torch\nIMAGES = torch.arange(2880.0).reshape(40, 2, 6, 6).remainder(7)\n"
     (folder / "program.py").write_text(images + (folder / "program.py").read_text())
     said = []
     for home, most in (("a", "DEFAULT"), ("b", "SSE41")):
-        run = detrain("run", "--ckpt", home, "program.py", "sgd", cwd=folder, ONEDNN_MAX_CPU_ISA=most)
+        run = detrain("run", "--ckpt", home, "program.py", kind, cwd=folder, ONEDNN_MAX_CPU_ISA=most)
         assert run.status == 0, run.err
         said += weights(run.out)
     if len(set(said)) == 1:
         pytest.skip("this processor has no other instructions than those")
-    run = detrain("diff", "--bisect", "a", "b", "program.py", "sgd", cwd=folder)
-    assert "they part in step 0:0, at forward/net.body.0/convolution: all that it depends on is equal" in run.out, run.out + run.err
+    run = detrain("diff", "--bisect", "a", "b", "program.py", kind, cwd=folder)
+    assert f"they part in step 0:0, at {op}" in run.out, run.out + run.err
+    assert ": all that it depends on is equal" in run.out
 
 
 def test_the_example(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Programs that Inductor compiles, with faults put in by the adapter; and the same programs, in which a pass of their own
-puts an op of their own behind the node that is hit. Run by test_torch in a process of its own, which it changes: prints
-JSON.
+"""Programs that Inductor compiles, with faults put in by the adapter; and the same programs, in which a pass of their
+own puts an op of their own behind the node that is hit. Run by test_torch in a process of its own, which it changes:
+prints JSON.
 
 Which node a site is, is said again here: the k-th of its op that a module ran in a pass, as the graph has them.
 """
