@@ -247,10 +247,29 @@ def what_is_refused() -> None:
     watch._history, watch._obstacle = history, ""
 
 
+def going_back() -> None:
+    """What has been compiled since is undone: a graph for any size would have served the size that had one of its own."""
+
+    def state() -> Any:
+        return json.loads(json.dumps(adapter._compiled.state()))
+
+    training = Training("a module")
+    training.one()
+    put_back, before = adapter.rollback.hold(on_host=False), state()
+    for rows in (5, 8):
+        training.one(rows)
+    assert state() != before
+    put_back()
+    assert state() == before
+    training.one()
+    assert state() == before
+
+
 TRIED: list[Callable[[], None]] = [
     names_are_those_of_eager_code,
     another_size,
     another_graph,
+    going_back,
     what_is_refused,
 ]
 LONG: list[Callable[[], None]] = [ways, nothing_else_is_changed]
