@@ -1,6 +1,6 @@
 """What faults cost: an unarmed site in the compiled step, and the share of a trial that is its steps' own time.
 
-    python benchmarks/faults.py [--torch] [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
+    python benchmarks/faults.py [--torch [--compiled]] [--steps 150] [--rounds 9] [--trials 24] [--repeat 7]
 
 Step times: the step of the digits example, traced three times in one process: bare, with one site in place (unarmed),
 with a site at every convolution and matrix product. All are traced anew for each round (traces of one and the same step
@@ -16,7 +16,7 @@ runs in a process of its own before each campaign and after it (a process of Ten
 all of its steps as the next one does).
 
 With `--torch` the same of PyTorch's example: a step whose ops nobody watches, in a process with an experiment; one that
-is armed, and one whose sites are listed; each beside the bare step.
+is armed, and one whose sites are listed; each beside the bare step. With `--compiled` of a model under `torch.compile`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def step_times(steps: int, rounds: int) -> None:
         print(f"unarmed / bare, {name}: {quartiles(found)}")
 
 
-def torch_step_times(steps: int, rounds: int) -> None:
+def torch_step_times(steps: int, rounds: int, *, is_compiled: bool) -> None:
     """Print the times of steps of PyTorch's example, beside the bare step."""
     import torch
     from torch import nn
@@ -165,10 +165,11 @@ def torch_step_times(steps: int, rounds: int) -> None:
         model = nn.Sequential(*layers, nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 10))
         optimizer = torch.optim.AdamW(model.parameters(), 1e-6)  # or the loss of one batch becomes 0
         images, labels = torch.randn(32, 1, 8, 8), torch.randint(0, 10, (32,))
+        run = torch.compile(model) if is_compiled else model
 
         def step() -> None:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
+            nn.functional.cross_entropy(run(images), labels).backward()
             optimizer.step()
 
         return step
@@ -185,24 +186,39 @@ def torch_step_times(steps: int, rounds: int) -> None:
         def attach(self, instruments: Any) -> None:
             self.instruments = instruments
 
+        def ends_with(self, _loss: Callable[[], float]) -> bool:
+            return False
+
     graph = torch.autograd.graph
     original = graph._engine_run_backward
     trial = Trial()
-    Torch(Settings(0, threads=1, experiment=trial), Streams())  # with more, others on the machine count more
+    torch.set_num_threads(1)  # with more, others on the machine count more
+    unheard = made()
+    unheard()
+    adapter = Torch(Settings(0, threads=1, experiment=trial), Streams())
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    unset = (frames.set_eval_frame, frames._maybe_set_eval_frame) if frames is not None else ()
+    for module in ("torch._dynamo", "torch._functorch.aot_autograd") if is_compiled else ():
+        adapter.on_import(module)
+    set_ = (frames.set_eval_frame, frames._maybe_set_eval_frame) if frames is not None else ()
     instruments, watched = trial.instruments, graph._engine_run_backward
     step = made()
     instruments.begin_step()
     step()
-    found = {site.label: site for site in instruments.sites() if site.is_contraction}
+    found = {site.label.rpartition(".")[2]: site for site in instruments.sites() if site.is_contraction}
     faults = {  # of the lowest bit: what follows computes with numbers as usual
-        "armed, an output": draw_injection(found["step.model.4"], model_named("BIT:0"), 0, trial_rng(0, 0)),
-        "armed, a weight": draw_injection(found["step.model.4_grad_wt"], model_named("BIT:0@weight"), 0, trial_rng(0, 0)),
+        "armed, an output": draw_injection(found["4"], model_named("BIT:0"), 0, trial_rng(0, 0)),
+        "armed, a weight": draw_injection(found["4_grad_wt"], model_named("BIT:0@weight"), 0, trial_rng(0, 0)),
     }
 
     def bare() -> None:
         graph._engine_run_backward = torch.autograd._engine_run_backward = original
-        step()
+        if frames is not None:
+            frames.set_eval_frame, frames._maybe_set_eval_frame = unset
+        unheard()
         graph._engine_run_backward = torch.autograd._engine_run_backward = watched
+        if frames is not None:
+            frames.set_eval_frame, frames._maybe_set_eval_frame = set_
 
     def plain() -> None:
         step()
@@ -394,9 +410,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--torch", action="store_true", help="PyTorch's example")
+    parser.add_argument("--compiled", action="store_true", help="under torch.compile: its step times alone")
     options = parser.parse_args()
     if options.torch:
-        torch_step_times(options.steps, options.rounds)
+        torch_step_times(options.steps, options.rounds, is_compiled=options.compiled)
         with tempfile.TemporaryDirectory() as folder:
             if options.trials:
                 trials(torch_digits(Path(folder), options.trials), options.repeat)

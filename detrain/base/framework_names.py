@@ -123,7 +123,10 @@ TORCH: Final = FrameworkNames(
     imported="torch",
     adapter=("detrain.adapters.torch.adapter", "Torch"),
     versions=((2, 9), (2, 16)),
-    followed=("torch._dynamo", "torch._inductor.codecache", "safetensors.torch", "safetensors.numpy"),
+    followed=(
+        *("torch._dynamo", "torch._inductor.codecache", "torch._functorch.aot_autograd"),
+        *("safetensors.torch", "safetensors.numpy"),
+    ),
     has_doctor=True,
     captured="PyTorch's tensors that the program can reach: weights, gradients, what optimizers keep, buffers",
     streams="PyTorch's generators, those of workers too",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,25 @@ def test_steps_of_all_kinds() -> None:
     assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
 
 
+@pytest.mark.parametrize("every", [pytest.param(23, id="some"), pytest.param(2, id="most", marks=pytest.mark.slow)])
+def test_a_fault_in_each_op_of_a_compiled_step_is_that_of_the_step_computed_by_hand(every: int) -> None:
+    found = said("torch_graphs", str(every))
+    assert found["wrong"] == {name: [] for name in found["tried"]}
+    assert min(found["tried"].values()) > 200 / every
+
+
+@pytest.mark.parametrize("what", ["short", pytest.param("long", marks=pytest.mark.slow)])
+def test_compiled_steps_of_all_kinds(what: str) -> None:
+    found = said("torch_graphs", what)
+    assert len(found) == {"short": 5, "long": 2}[what]
+    assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
+
+
 @pytest.mark.slow
-def test_programs_that_are_compiled_are_refused() -> None:
-    assert said("torch_steps", "compiled") == {"compiled_programs": None}
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler of C++")
+def test_a_fault_in_what_inductor_compiles_is_that_of_the_programs_own_pass_and_op() -> None:
+    found = said("torch_inductor", "9")
+    assert found["wrong"] == {name: [] for name in found["wrong"]}
+    tried = found["tried"]
+    assert min(tried[stage] for stage in ("forward", "backward", "optimizer")) >= 4
+    assert tried["unarmed equal"] == sum(tried[stage] for stage in ("forward", "backward", "optimizer"))

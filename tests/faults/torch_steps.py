@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
@@ -23,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from detrain.adapters.api import Settings
 from detrain.adapters.torch.adapter import Torch
+from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import injector
 from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.adapters.torch.named_objects import NamedObjects
@@ -550,7 +550,7 @@ def nothing_else_is_changed() -> None:
 
 def digests_of_a_step() -> None:
     """Equal in equal steps; the first that differs is that of the op that was hit."""
-    other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None))
+    other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None), History(None))
     torch.manual_seed(8)
     model, rows = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
 
@@ -599,14 +599,6 @@ def what_is_trained_has_names() -> None:
     del net, own, optimizer
 
 
-def compiled_programs() -> None:
-    """Refused: their ops are inside of kernels."""
-    torch.compile(lambda value: value + 1)
-    for ask in (instruments.begin_step, lambda: instruments.arm(0)):
-        with pytest.raises(FaultInvalid, match=r"torch\.compile"):
-            ask()
-
-
 TRIED = [
     a_recurrent_cell,
     gradients_that_are_gathered,
@@ -630,10 +622,10 @@ TRIED = [
 ]
 
 
-def main(what: str = "") -> None:
-    """Try all, or what takes long: `torch.compile` imports much."""
+def main() -> None:
+    """Try all."""
     found: dict[str, str | None] = {}
-    for each in [compiled_programs] if what else TRIED:
+    for each in TRIED:
         try:
             each()
             found[each.__name__] = None
@@ -643,4 +635,4 @@ def main(what: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -64,17 +64,21 @@ class Torch:
         self.leaves = TorchLeaves(self.loaders, self._spread, self.devices)
         self._hooks = GlobalHooks()
         self._compiled = History(getattr(settings.probes, "fail", None))
-        self.rollback = TorchRollback(self.loaders, self._hooks)
+        self.rollback = TorchRollback(self.loaders, self._hooks, self._compiled)
         self.norms = TorchNorms()
         self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded, fail)
         self.replicas = self._processes.buckets
+        self._instruments: TorchInstruments | None = None
         if settings.experiment is not None:
-            settings.experiment.attach(TorchInstruments(settings.experiment))
+            self._instruments = TorchInstruments(settings.experiment, self._compiled)
+            settings.experiment.attach(self._instruments)
         self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None
 
     def on_import(self, module: str) -> None:
         """Follow what is compiled, and what is saved."""
         self._compiled.on_import(module)
+        if self._instruments is not None:
+            self._instruments.on_import(module)
         if self._saved is not None:
             self._saved.on_import(module)
 

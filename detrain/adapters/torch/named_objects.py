@@ -30,6 +30,9 @@ _DEEPEST: Final = 4
 """How far from a name modules are looked for."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
 
+_COMPILED: Final = "_orig_mod"
+"""The name by which what `torch.compile` returns for a module holds it: no part of the module's name."""
+
 _WHOLE: Final = (torch.nn.Module, Optimizer, torch.amp.GradScaler, torch.Tensor, Dataset, DataLoader, Sampler, ModuleType, type)
 """What nothing further is looked for in."""
 
@@ -58,6 +61,11 @@ class NamedObjects:
         """Return the name of an object; that of its class, if no name has led to it."""
         known = self._names.get(id(value))
         return known[1] if known is not None and known[0]() is value else fallback or type(value).__name__
+
+    def name_at(self, number: int) -> str:
+        """Return the name of the object with this identity; empty if no name leads to one."""
+        known = self._names.get(number)
+        return known[1] if known is not None and known[0]() is not None else ""
 
     def owner(self, tensor: Any) -> str:
         """Return the name of the module that a parameter is of; empty if it is of none."""
@@ -93,8 +101,10 @@ class NamedObjects:
     def _enter(self, name: str, value: Any) -> None:
         if isinstance(value, torch.nn.Module):
             for path, module in value.named_modules():
-                if id(module) not in self._names:
-                    found = self._give(f"{name}.{path}" if path else name, module)
+                if id(module) not in self._names and _COMPILED not in vars(module).get("_modules", ()):
+                    found = self._give(
+                        ".".join(part for part in f"{name}.{path}".split(".") if part not in ("", _COMPILED)), module
+                    )
                     for parameter in module._parameters.values():
                         if parameter is not None:
                             self._owners.setdefault(id(parameter), (weakref.ref(parameter), found))

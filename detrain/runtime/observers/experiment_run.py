@@ -170,7 +170,7 @@ class ExperimentRun:
             self._instruments.arm(self.plan.occurrence)
             self._write(Log(is_armed=True))
             self._is_armed = True
-        elif self._instruments.is_part_of_steps:
+        else:
             self._instruments.arm(UNARMED)
 
     def ends_with(self, loss: Callable[[], float]) -> bool:

@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from types import CodeType
@@ -27,13 +27,16 @@ from typing import Any, Final, NoReturn
 import torch
 
 from detrain.adapters.torch.compiler import sizes
+from detrain.base import PACKAGE
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
 from detrain.python.inspect.object_graph import OF_CACHE
 
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
-"""The modules that must have been imported before something is compiled, and before a kernel is loaded."""
+GRAPHS: Final = "torch._functorch.aot_autograd"
+"""The modules that must have been imported before something is compiled, before a kernel is loaded, and before a graph
+is handed to a backend."""
 _KNOWN: Final = ((2, 13), (2, 14))
 """The versions of PyTorch whose compiler is followed, by private functions that other versions have otherwise."""
 _OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
@@ -60,7 +63,7 @@ class History:
 
     def __init__(self, fail: Callable[[DetrainError], NoReturn] | None) -> None:
         self._fail = fail
-        self._is_followed = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) in _KNOWN
+        self.is_followed = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) in _KNOWN
         self._sizes = sizes.Sizes()
         self._made: dict[int, tuple[CodeType, list[Variant]]] = {}
         self._by_id: dict[str, Variant] = {}
@@ -78,9 +81,11 @@ class History:
 
     def on_import(self, module: str) -> None:
         """Hear of what is compiled, and of the kernels that are loaded."""
-        if not self._is_followed:
+        if not self.is_followed:
             return
         if module == DYNAMO:
+            # Behind a graph break it would compile what our hooks call (of an optimizer whose `step` is compiled).
+            sys.modules[f"{DYNAMO}.trace_rules"].add(PACKAGE.name)
             self._hear_of_frames()
             self._sizes.watch()
         elif module == KERNELS:
@@ -115,7 +120,7 @@ class History:
 
     def uncaptured(self) -> list[str]:
         """Return the frames that a resumed run would compile again, and which of its settings it does not know."""
-        if not self._is_followed:
+        if not self.is_followed:
             return [_NOT_FOLLOWED] if has_compiled() else []
         found = [f"{words})" for words in self._given_up.values()]
         by_key: dict[str, list[int]] = {}
@@ -136,6 +141,10 @@ class History:
         variants = [(key, each) for key, all_ in (*made, *self._waiting.items()) for each in all_]
         loaded = [(key, each) for key, each in variants if each.kernels or each.expected]
         return {key for key, each in loaded if self._is_timed or sizes.has_any(each.sizes)}
+
+    def apart(self) -> AbstractContextManager[object]:
+        """Inside, what is compiled is not the program's."""
+        return self._loads()
 
     # What is compiled.
 

@@ -1,58 +1,269 @@
-"""Programs that `torch.compile` is called in: their ops are inside of kernels, where no fault can be put yet.
+"""Programs that `torch.compile` is called in: what it compiles is heard of; what of it can have no faults is refused.
 
-While ops are watched PyTorch runs such functions op by op, whose bits are others: so they are refused, beforehand.
+While ops are watched one by one PyTorch runs no compiled code, or other code. So the watch is off in a compiled call,
+and each graph that runs there, or in the backward pass, is gone through in its place, and hit.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from functools import wraps
+from types import FrameType
 from typing import Any, Final
 
 import torch
 
-from detrain.adapters.torch.compiler.history import has_compiled
+from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History
+from detrain.adapters.torch.faults.graph_walk import GraphCall, GraphWalk
+from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only, streams_kept
+from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.step_place import OpPlace
+from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.base.errors import FaultInvalid
-from detrain.python.inspect.frames import is_user_file
 
 _OFF: Final = "TORCHDYNAMO_DISABLE"
 """Set to 1, `torch.compile` returns what it is given."""
+_CALL: Final = "compile_wrapper"
+"""The function of PyTorch's that stands for what was compiled."""
 
 
-def is_off() -> bool:
-    """Return whether nothing is compiled in this process."""
-    return os.environ.get(_OFF) == "1"
+class Compiled:
+    """Hears of compiled calls and graphs, from the import of the compiler on."""
 
+    def __init__(self, ops: WatchedOps, injector: Injector, history: History) -> None:
+        self._ops, self._injector, self._history = ops, injector, history
+        self._call: FrameType | None = None
+        """The compiled call that runs, the outermost one."""
+        self._owner: Any = None
+        """The module or optimizer whose method it is."""
+        self._graphs = 0
+        self._root: weakref.ref[Any] | None = None
+        """The module whose method is compiled."""
+        self._obstacle = ""
+        """Why no faults can be put into what has been compiled."""
+        self._calls: Counter[tuple[int, Hashable]] = Counter()
+        self._forward: dict[Hashable, GraphCall] = {}
+        """The calls of forward graphs in this step, by the number of autograd's function."""
+        self.is_unarmed_equal: bool | None = None
+        """Whether the graphs that were hit would have given the same bits with a site and no fault; None: none was."""
 
-class CompileWatch:
-    """Hears of calls of `torch.compile`."""
+    def on_import(self, module: str) -> None:
+        """Hear of what is compiled."""
+        if module == DYNAMO:
+            self._hear_of_calls()
+        elif module == GRAPHS:
+            self._hear_of_graphs()
 
-    def __init__(self) -> None:
-        self._where = ""
-        original: Any = torch.compile
-
-        @wraps(original)
-        def compile_(*args: Any, **kwargs: Any) -> Any:
-            if not self._where and not is_off():
-                self._where = _caller()
-            return original(*args, **kwargs)
-
-        torch.compile = compile_
+    def begin(self) -> None:
+        """A step begins that is watched."""
+        self._calls.clear()
+        self._forward.clear()
+        self.is_unarmed_equal = None
 
     def check(self) -> None:
-        """Raise FaultInvalid if something has been compiled."""
-        if self._where or has_compiled():
+        """Raise FaultInvalid if something has been compiled that no faults can be put into."""
+        dynamo = sys.modules.get(f"{DYNAMO}.compiled_autograd")
+        is_traced = dynamo is not None and bool(dynamo.compiled_autograd_enabled)
+        why = self._obstacle or ("its backward pass is traced, too (compiled autograd)" if is_traced else "")
+        if why:
             raise FaultInvalid(
-                f"the program uses torch.compile{self._where and f' ({self._where})'}, inside of whose kernels no fault can be put",
+                f"the program uses torch.compile in a way in which no fault can be put into its step: {why}",
                 f"set {_OFF}=1 in the environment, for replays too: all steps are eager then, with bits of their own",
             )
 
+    # Compiled calls.
 
-def _caller() -> str:
-    frame = sys._getframe(2)
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return "in a library"
+    def _hear_of_calls(self) -> None:
+        if not self._history.is_followed:
+            self._obstacle = f"that is known of PyTorch 2.13 and 2.14 alone, and this is {torch.__version__}"
+            return
+        frames: Any = sys.modules[f"{DYNAMO}.eval_frame"]
+        graphs = sys.modules[f"{DYNAMO}.output_graph"].OutputGraph
+        first, last, compile_graph = frames.set_eval_frame, frames._maybe_set_eval_frame, graphs.call_user_compiler
+
+        def set_eval_frame(callback: Any) -> Any:
+            """What a compiled call does first; before it looks at PyTorch's modes."""
+            frame = sys._getframe(1)
+            if self._call is None and frame.f_code.co_name == _CALL:
+                self._enter(frame)
+            return first(callback)
+
+        def set_eval_frame_back(callback: Any) -> Any:
+            """And last."""
+            result = last(callback)
+            if sys._getframe(1) is self._call and not callable(callback):
+                self._leave()
+            return result
+
+        @wraps(compile_graph)
+        def call_user_compiler(this: Any, *args: Any, **kwargs: Any) -> Any:
+            root = this.local_scope.get("self")
+            self._root = weakref.ref(root) if isinstance(root, torch.nn.Module) else None
+            before = self._graphs
+            result = compile_graph(this, *args, **kwargs)
+            if self._graphs == before:
+                name = getattr(this.compiler_fn, "__name__", "") or type(this.compiler_fn).__name__
+                self._obstacle = self._obstacle or f"its backend ({name}) is given no graph of ops by AOTAutograd"
+            return result
+
+        module = frames.OptimizedModule
+        call = module.__call__
+
+        @wraps(call)
+        def call_module(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._call is None and self._ops.is_on:  # or it warns of our hooks
+                with self._ops.where.unheard():
+                    return call(this, *args, **kwargs)
+            return call(this, *args, **kwargs)
+
+        module.__call__ = call_module
+        frames.set_eval_frame, frames._maybe_set_eval_frame = set_eval_frame, set_eval_frame_back
+        graphs.call_user_compiler = call_user_compiler
+
+    def _enter(self, frame: FrameType) -> None:
+        self._call, self._owner = frame, getattr(frame.f_locals.get("fn"), "__self__", None)
+        if self._ops.is_on:
+            self._ops.enter_compiled(self._owner)
+
+    def _leave(self) -> None:
+        if self._ops.is_on:
+            self._ops.leave_compiled(self._owner)
+        self._call = self._owner = None
+
+    # Graphs.
+
+    def _hear_of_graphs(self) -> None:
+        module: Any = sys.modules[GRAPHS]
+        original = module.aot_stage2_compile
+
+        @wraps(original)
+        def compile_(state: Any, capture: Any, partition: Any, forward: Any, backward: Any = None, inference: Any = None) -> Any:
+            passes = Passes(self._root)
+            self._graphs += 1
+            return original(
+                state,
+                capture,
+                partition,
+                self._heard(forward, passes, has_gradients=True),
+                self._heard(backward or forward, passes, has_gradients=True, is_backward=True),
+                self._heard(inference or forward, passes),
+            )
+
+        module.aot_stage2_compile = compile_
+        # What comes from AOTAutograd's own cache comes without its graph; kernels are in another one.
+        module.should_use_local_autograd_cache = module.should_use_remote_autograd_cache = lambda: False
+
+    def _heard(
+        self, compiler: Callable[..., Any], passes: Passes, *, has_gradients: bool = False, is_backward: bool = False
+    ) -> Callable[..., Any]:
+        """Return a compiler of graphs that tells of what it compiles, and of each call of that."""
+
+        @wraps(compiler)
+        def compile_graph(module: Any, inputs: Any) -> Any:
+            self._obstacle = self._obstacle or _obstacle(module, inputs)
+            again = self._compiler(compiler, list(inputs))
+            pristine = copied(module)
+            with self._unwatched():
+                plain = _boxed(compiler(module, inputs))
+            graph = Graph(pristine, again, plain, passes, is_backward, has_gradients)
+
+            def run(args: list[Any]) -> Any:
+                if passes.parameters is None:
+                    passes.note(args)
+                return self._run(graph, args) if self._ops.is_on and not self._obstacle else plain(args)
+
+            run._boxed_call = True  # type: ignore[attr-defined]
+            return run
+
+        return compile_graph
+
+    def _compiler(self, compiler: Callable[..., Any], inputs: list[Any]) -> Callable[[Any], Callable[[list[Any]], Any]]:
+        """Return what compiles a graph later as it would now."""
+        guards = sys.modules["torch._guards"]
+        tracing, compiling = guards.TracingContext.try_get(), guards.CompileContext.try_get()
+
+        def compile_(module: Any) -> Callable[[list[Any]], Any]:
+            as_then = guards.tracing(tracing), guards.compile_context(compiling), torch._C._DisableAutocast()
+            with self._history.apart(), as_then[0], as_then[1], as_then[2], torch.no_grad():
+                return _boxed(compiler(module, inputs))
+
+        return compile_
+
+    def _run(self, graph: Graph, args: list[Any]) -> Any:
+        """Run a graph in a step that is watched."""
+        with self._unwatched(), torch.no_grad():
+            call = self._call_of(graph, args)
+            walk, faulty = GraphWalk(call, self._ops, self._injector), None
+            try:
+                with streams_kept(args):
+                    walk.go(args)
+                    if walk.points and self._injector.injection is not None:
+                        faulty = graph.with_points(walk.points, self._injector.injection)
+            except Exception as error:  # any op, and any backend
+                self._obstacle = f"a graph cannot be gone through, or compiled with a site: {type(error).__name__}: {error}"
+                return graph.plain(args)
+            taken = list(args)
+            if faulty is None:
+                outputs = graph.plain(args)
+            else:
+                outputs, is_equal = graph.run(args, faulty, walk.armed, self._injector)
+                self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
+            self._ops.end_graph(call.place, taken, outputs)
+            return outputs
+
+    def _call_of(self, graph: Graph, args: list[Any]) -> GraphCall:
+        place = self._ops.where.place([each for each in args if isinstance(each, torch.Tensor)])
+        turn = self._calls[id(graph), place.call]
+        self._calls[id(graph), place.call] += 1
+        if graph.is_backward:
+            node = torch._C._current_autograd_node()
+            forward = self._forward.get(node._sequence_nr() if node is not None else None)
+            place = OpPlace("backward", place.layer, place.call)
+            if forward is None:
+                return GraphCall(graph, place, [], turn, id(graph))
+            return GraphCall(graph, place, forward.renamed, turn, forward.number, forward.given, forward.names)
+        renamed = self._ops.where.renamed((first(), args[at]) for at, first in (graph.passes.parameters or {}).items())
+        number = torch.autograd._get_sequence_nr() - 1
+        if not graph.has_gradients:
+            return GraphCall(graph, place, renamed, turn, number)
+        call = self._forward[number] = GraphCall(graph, OpPlace("forward", place.layer, place.call), renamed, turn, number)
+        return call
+
+    def _unwatched(self) -> AbstractContextManager[None]:
+        """Inside, no ops are watched."""
+        return _Unwatched(self._ops if self._ops.is_on and self._call is None else None)
+
+
+class _Unwatched:
+    def __init__(self, ops: WatchedOps | None) -> None:
+        self._ops = ops
+
+    def __enter__(self) -> None:
+        if self._ops is not None:
+            self._ops.enter_compiled(None)
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._ops is not None:
+            self._ops.leave_compiled(None)
+
+
+def _boxed(function: Any) -> Callable[[list[Any]], Any]:
+    """Return what a backend has given as a function of a list."""
+    if getattr(function, "_boxed_call", False):
+        return function  # type: ignore[no-any-return]
+    return lambda args: function(*args)
+
+
+def _obstacle(module: Any, inputs: Any) -> str:
+    name = is_once_only(module)
+    if name:
+        return f"a graph has an op that is not to run twice ({name})"
+    config = sys.modules.get("torch._inductor.config")
+    has_gpu = any(isinstance(each, torch.Tensor) and each.is_cuda for each in inputs)
+    if has_gpu and config is not None and config.triton.cudagraphs:
+        return "its kernels are replayed together, as CUDA graphs (reduce-overhead)"
+    return ""

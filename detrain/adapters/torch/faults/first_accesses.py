@@ -61,10 +61,12 @@ class FirstAccesses:
     def __init__(self) -> None:
         self._bytes: dict[int, tuple[Any, Any]] = {}
         """By identity of a memory: it, and for each of its bytes what has been done with it first."""
+        self.is_whole = True
+        """Whether all ops of the step are seen."""
 
     def begin(self, tensors: Iterable[Any]) -> None:
         """A step begins; these tensors outlive it."""
-        self._bytes = {}
+        self._bytes, self.is_whole = {}, True
         for storage in (each.untyped_storage() for each in tensors if dtype_of(each)):
             self._bytes.setdefault(id(storage), (storage, torch.zeros(storage.nbytes(), dtype=torch.uint8)))
 
@@ -78,6 +80,11 @@ class FirstAccesses:
             for each in tensors_in([value]):
                 self._mark(each, _OVERWRITTEN if overwrites else _READ)
 
+    def note_read(self, tensors: Iterable[Any]) -> None:
+        """What these hold is read."""
+        for each in tensors:
+            self._mark(each, _READ)
+
     def of(self, tensor: Any) -> Access | None:
         """Return what the step has done with a tensor first; None where that is not known."""
         if not dtype_of(tensor) or tensor.untyped_storage() in _given_away:
@@ -87,7 +94,8 @@ class FirstAccesses:
             return None
         marks = marks.reshape(tensor.numel(), -1)
         overwritten, untouched = (int((marks == how).all(1).sum()) for how in (_OVERWRITTEN, 0))
-        return Access(tensor.numel() - overwritten - untouched, overwritten, untouched)
+        is_known = self.is_whole or not (overwritten or untouched)
+        return Access(tensor.numel() - overwritten - untouched, overwritten, untouched) if is_known else None
 
     def _marks(self, tensor: Any) -> Any:
         known = self._bytes.get(id(tensor.untyped_storage())) if dtype_of(tensor) else None

@@ -23,7 +23,8 @@ class Injector:
     """The injection of a process that is taken up, and what has been done of it."""
 
     def __init__(self) -> None:
-        self._injection: Injection | None = None
+        self.injection: Injection | None = None
+        """What is taken up."""
         self._op, self._output = "", 0
         self._countdown = self._count = self._misfits = 0
         self._golden = self._injected = b""
@@ -31,7 +32,7 @@ class Injector:
 
     def select(self, injection: Injection) -> None:
         """Put this injection in from now on; nothing has been done of it."""
-        self._injection = injection
+        self.injection = injection
         self._op, self._output = op_and_output(injection.site)
         self._countdown = self._count = self._misfits = 0
         self._golden = self._injected = b""
@@ -39,10 +40,10 @@ class Injector:
 
     def check(self) -> None:
         """Raise FaultInvalid where the op that was to be hit does not give the same bits twice."""
-        if self._is_changing and self._injection is not None:
+        if self._is_changing and self.injection is not None:
             raise FaultInvalid(
-                f"{self._injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
-                f"{self._injection.operand}",
+                f"{self.injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
+                f"{self.injection.operand}",
                 "choose an output for the fault, or another site",
             )
 
@@ -61,18 +62,27 @@ class Injector:
 
     def must_hit(self, name: str, signature: str) -> bool:
         """Return whether the op that is about to run is to be hit; it counts as run."""
-        if not self._countdown or name != self._op or self._injection is None:
-            return False
-        if self._injection.signature not in ("", signature):
+        if not self._countdown or not self.is_site(name, signature):
             return False
         self._countdown -= 1
         return not self._countdown
+
+    def is_site(self, name: str, signature: str) -> bool:
+        """Return whether an op is the one that the fault is of."""
+        return self.injection is not None and name == self._op and self.injection.signature in ("", signature)
+
+    def may_take(self, args: Sequence[Any], outputs: Sequence[Any], *, is_now: bool) -> bool:
+        """Return whether an op has the shapes that the fault is for; of one that is to be hit and has not, note it."""
+        target, golden = self._target(args, outputs)
+        is_fit = self.injection is not None and self._fits(self.injection, target, golden)
+        self._misfits += is_now and not is_fit
+        return is_fit
 
     def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
         """Run an op and return its result with the fault in it; as it is, if the operand or the output has another
         shape. `run` runs it on arguments, `outputs_of` returns the outputs of a result.
         """
-        injection = self._injection
+        injection = self.injection
         assert injection is not None
         result = run(args)
         with unseen():
@@ -81,15 +91,21 @@ class Injector:
 
     def copy_with_fault(self, tensor: Any) -> Any:
         """Return a copy of what an op is about to take in, with the fault in it; itself, if it has another shape."""
-        injection = self._injection
+        injection = self.injection
         assert injection is not None
         with unseen():
             if not self._fits(injection, tensor, tensor):
                 self._misfits += 1
                 return tensor
+        return self.faulty(tensor)
+
+    def faulty(self, tensor: Any) -> Any:
+        """Return a copy of a tensor that has the fault's shape, with the fault in it."""
+        assert self.injection is not None
+        with unseen():
             self._count += 1
-            copy = _copy(tensor)
-            self._put(injection, copy)
+            copy = bits_copied(tensor)
+            self._put(self.injection, copy)
             return copy
 
     def _change(
@@ -100,10 +116,8 @@ class Injector:
         outputs_of: Callable[[Any], list[Any]],
         result: Any,
     ) -> None:
-        outputs = outputs_of(result)
-        golden = outputs[self._output] if self._output < len(outputs) else None
+        target, golden = self._target(args, outputs_of(result))
         place = injection.index if injection.operand != "output" else None
-        target = golden if place is None else args[place] if place < len(args) else None
         if not self._fits(injection, target, golden):
             self._misfits += 1
             return
@@ -111,7 +125,7 @@ class Injector:
             self._count += 1
             self._put(injection, target)
             return
-        copy = _copy(target)
+        copy = bits_copied(target)
 
         def again() -> Any:
             return outputs_of(run([copy if number == place else each for number, each in enumerate(args)]))[self._output]
@@ -122,6 +136,20 @@ class Injector:
         self._count += 1
         self._put(injection, copy)
         _take(golden, again(), injection.array("limited"))
+
+    def _target(self, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the tensor of an op that is hit, and the output that sees it; None for one that it does not have."""
+        golden = outputs[self._output] if self._output < len(outputs) else None
+        place = self.injection.index if self.injection is not None and self.injection.operand != "output" else None
+        return golden if place is None else args[place] if place < len(args) else None, golden
+
+    def mixed(self, golden: Any, faulty: Any) -> Any:
+        """Return an output that sees a fault of an operand where it is limited to."""
+        assert self.injection is not None
+        with unseen():
+            found = bits_copied(golden)
+            _take(found, faulty, self.injection.array("limited"))
+            return found
 
     def strike(self, injection: Injection, tensor: Any) -> bool:
         """Change the bits of a tensor that no op is giving; return whether it is the one that is meant."""
@@ -178,15 +206,20 @@ def _bytes(bits: Any) -> bytes:
     return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
 
 
-def _copy(tensor: Any) -> Any:
-    """Return a copy with a memory of its own, in the same layout, unless elements share a place there."""
+def bits_copied(tensor: Any) -> Any:
+    """Return a copy with a memory of its own, in the same layout, unless elements share a place there; of anything else
+    than a tensor itself.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     reach, strides = 0, tensor.stride()
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
             strides = torch.empty(tensor.shape, device="meta").stride()
         reach += (size - 1) * stride
     copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    bits_of(copy).copy_(bits_of(tensor))
+    into, source = (bits_of(copy), bits_of(tensor)) if tensor.dtype in INTEGERS else (copy, tensor)
+    into.copy_(source)
     return copy
 
 

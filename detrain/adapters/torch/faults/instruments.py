@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from detrain.adapters.instruments import TakesInstruments
-from detrain.adapters.torch.faults import compiled, first_accesses
+from detrain.adapters.torch.compiler.history import History
+from detrain.adapters.torch.faults import first_accesses
+from detrain.adapters.torch.faults.compiled import Compiled
 from detrain.adapters.torch.faults.injector import Injector
 from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
@@ -21,18 +23,22 @@ class TorchInstruments:
 
     is_part_of_steps: Final = False
 
-    def __init__(self, experiment: TakesInstruments) -> None:
+    def __init__(self, experiment: TakesInstruments, history: History) -> None:
         plans = experiment.plans
         self._injector = Injector()
         self._names = NamedObjects()
         self._ops = WatchedOps(StepCalls(self._names), self._injector)
         self._losses = Losses(experiment.ends_with)
-        self._compiled = compiled.CompileWatch()
+        self._compiled = Compiled(self._ops, self._injector, history)
         if plans[0].is_profile:
             first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None
         if plans[0].injection is not None:
             self.select(plans[0].injection)
+
+    def on_import(self, module: str) -> None:
+        """Hear of what is compiled."""
+        self._compiled.on_import(module)
 
     def select(self, injection: Injection) -> None:
         """Take up one of the injections."""
@@ -59,6 +65,7 @@ class TorchInstruments:
     def _begin(self) -> None:
         self._ops.end()
         self._compiled.check()
+        self._compiled.begin()
         self._names.look()
 
     def is_placed(self) -> bool:
@@ -69,8 +76,11 @@ class TorchInstruments:
         """Return what the fault has done so far."""
         return self._injector.firing()
 
-    def is_unarmed_equal(self) -> None:
-        """Nobody has looked: the steps before the fault tell."""
+    def is_unarmed_equal(self) -> bool | None:
+        """Return whether a compiled graph that was hit would have given the same bits with a site and no fault. Of
+        eager ops nobody has looked: the steps before the fault tell.
+        """
+        return self._compiled.is_unarmed_equal
 
     def memory(self) -> list[Site]:
         """Return parameters, buffers and what optimizers keep."""

@@ -24,7 +24,15 @@ _NO_ARITHMETIC: Final = frozenset(
         *("clone", "contiguous", "copy", "copy_", "detach", "detach_", "lift", "lift_fresh", "set_", "resize_", "alias"),
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "ones", "ones_like", "new_ones"),
         *("zeros", "zeros_like", "new_zeros", "zero_", "full", "full_like", "new_full", "scalar_tensor", "arange"),
-        *("_unsafe_view", "_reshape_copy", "_local_scalar_dense", "is_pinned", "_pin_memory", "is_same_size"),
+        *(
+            "_unsafe_view",
+            "_reshape_copy",
+            "_local_scalar_dense",
+            "inductor_lookup_seed",
+            "is_pinned",
+            "_pin_memory",
+            "is_same_size",
+        ),
     }
 )
 """Ops that compute nothing: they hand on, or write what is the same each time."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
+from torch._guards import TracingContext
 from torch.autograd import graph
 
 from detrain.adapters.torch.held_memory import unseen
@@ -31,6 +32,8 @@ class Losses:
 
         @wraps(original)
         def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            if TracingContext.try_get() is not None:  # a graph is made: nothing is computed
+                return original(tensors, *arguments, **named)
             is_inner = len(arguments) > 2 and arguments[2] and not any(map(_is_of_function, tensors))
             if (named.get("accumulate_grad") or not is_inner) and torch._C._current_autograd_node() is None:
                 self._note(tensors)

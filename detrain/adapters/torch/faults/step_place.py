@@ -9,11 +9,15 @@ order in which ops make them.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+from torch.nn import Module
 from torch.nn.modules import module as modules
+from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
 from detrain.adapters.torch.named_objects import NamedObjects
@@ -31,8 +35,26 @@ class OpPlace:
 
     stage: Stage
     layer: str
-    call: int
+    call: Hashable
     """Which call of the module it is in: those of a step are counted; 0 outside of all."""
+
+
+@dataclass(slots=True)
+class OfNode:
+    """The node of a graph that an op is run for."""
+
+    number: Hashable
+    """Of autograd's function for it."""
+    given: list[tuple[str, str]]
+    """The names and signatures that are left of those that it was given in the forward pass."""
+    names: list[tuple[str, str]] = field(default_factory=list)
+    """Those that it is given now."""
+
+    def known(self, base: str) -> tuple[str, str] | None:
+        """Return the next name that it has already; None if it has none."""
+        if self.given and self.given[0][0].partition("#")[0] == base:
+            return self.given.pop(0)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +63,7 @@ class _Running:
 
     value: Any
     layer: str
-    call: int
+    call: Hashable
     node: Any
     """The function that autograd ran when it was called."""
     stage: Stage
@@ -59,7 +81,7 @@ class StepCalls:
         self._names = names
         self._running: list[_Running] = []
         self._calls = 0
-        self._of_nodes: dict[int, tuple[str, int]] = {}
+        self._of_nodes: dict[int, tuple[str, Hashable]] = {}
         """Layer and call of what made each of autograd's functions, by its number."""
         self._from_gradients: dict[int, _Reference] = {}
         """The memories that values of the backward pass, and what was made of them, lie in; by identity."""
@@ -68,14 +90,22 @@ class StepCalls:
         """A step begins."""
         self._running, self._calls = [], 0
         self._of_nodes, self._from_gradients = {}, {}
+        self._listen()
+
+    def end(self) -> None:
+        """It is over."""
+        self._ignore()
+        self._running, self._of_nodes, self._from_gradients = [], {}, {}
+
+    def _listen(self) -> None:
         modules._global_forward_pre_hooks[_KEY] = self._call_module
         modules._global_forward_hooks[_KEY] = self._leave_module
         modules._global_forward_hooks_always_called[_KEY] = True
         optimizers._global_optimizer_pre_hooks[_KEY] = self._call_optimizer
         optimizers._global_optimizer_post_hooks[_KEY] = self._leave_optimizer
 
-    def end(self) -> None:
-        """It is over."""
+    @staticmethod
+    def _ignore() -> None:
         for held in (
             modules._global_forward_pre_hooks,
             modules._global_forward_hooks,
@@ -84,7 +114,45 @@ class StepCalls:
             optimizers._global_optimizer_post_hooks,
         ):
             held.pop(_KEY, None)
-        self._running, self._of_nodes, self._from_gradients = [], {}, {}
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Inside, calls are not followed."""
+        self._ignore()
+        try:
+            yield
+        finally:
+            self._listen()
+
+    def enter_compiled(self, owner: Any) -> None:
+        """A compiled method of a module or an optimizer, or a compiled function, is called: PyTorch's compiler is not
+        to meet our hooks.
+        """
+        self._ignore()
+        if isinstance(owner, Optimizer | Module):
+            self._push(owner, self._names.name(owner), "optimizer" if isinstance(owner, Optimizer) else "forward")
+
+    def leave_compiled(self, owner: Any) -> None:
+        """It is over."""
+        self._pop(owner)
+        self._listen()
+
+    def layer_at(self, number: int) -> str:
+        """Return the name of the module with this identity; empty if no name leads to it."""
+        return self._names.name_at(number)
+
+    def renamed(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, str]]:
+        """Return what the names of modules begin with that have parameters, and with what those that have others in
+        their places: pairs of these parameters are given.
+        """
+        found: set[tuple[str, str]] = set()
+        for each in pairs:
+            old, new = (self._names.owner(parameter).split(".") for parameter in each)
+            while old and new and old[-1] == new[-1]:
+                del old[-1], new[-1]
+            if old and new and "" not in (*old, *new):
+                found.add((".".join(old), ".".join(new)))
+        return sorted(found, reverse=True)
 
     def held(self) -> list[Any]:
         """Return parameters, buffers and what optimizers keep: what outlives a step."""
@@ -109,7 +177,8 @@ class StepCalls:
         """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
         for it.
         """
-        is_new = place.stage == "backward" and (computes or _gathers(torch._C._current_autograd_node()))
+        node = torch._C._current_autograd_node()
+        is_new = place.stage == "backward" and (computes or (node is not None and _gathers(node)))
         if not is_new and not any(map(self._is_from_gradients, inputs)):
             return
         for each in outputs:
@@ -122,7 +191,7 @@ class StepCalls:
         known = self._from_gradients.get(id(storage)) if storage is not None else None
         return known is not None and known() is storage
 
-    def _layer_of(self, node: Any) -> tuple[str, int]:
+    def _layer_of(self, node: Any) -> tuple[str, Hashable]:
         if _gathers(node):
             return self._names.owner(node.variable), 0
         return self._of_nodes.get(node._sequence_nr(), ("", 0))

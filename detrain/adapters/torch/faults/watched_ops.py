@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,10 +45,12 @@ from detrain.adapters.torch.faults.op_operands import (
     tensors_in,
     with_another,
 )
-from detrain.adapters.torch.faults.step_place import OpPlace, StepCalls
+from detrain.adapters.torch.faults.step_place import OfNode, OpPlace, StepCalls
 from detrain.adapters.torch.held_memory import unseen
 from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
+GRAPH: Final = "graph"
+"""Stands in the names of digests where a compiled graph has run."""
 _Factor = tuple[weakref.ref[Any], int, int]
 """Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
 
@@ -63,13 +65,13 @@ class WatchedOps:
     _process: int = 0
     _notes: bool = False
     _digests: bool = False
-    _turns: dict[tuple[str, int], int] = field(default_factory=dict)
+    _turns: dict[tuple[str, Hashable], int] = field(default_factory=dict)
     """How often an op has run in a call of a module, by stage, layer and name, and the call."""
     _before: dict[OpPlace, str] = field(default_factory=dict)
     """Digest of the names of the ops that have run at a place."""
     _sites: dict[str, Site] = field(default_factory=dict)
     _taken: list[tuple[str, int, int]] = field(default_factory=list)
-    _factors: dict[int, tuple[_Factor, _Factor]] = field(default_factory=dict)
+    _factors: dict[Hashable, tuple[_Factor, _Factor]] = field(default_factory=dict)
     """Input and weight of each product, by the number of autograd's function for it."""
     _known: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     """Memories of which a digest was taken, by identity."""
@@ -79,6 +81,10 @@ class WatchedOps:
     """Memories that ops of the step have made."""
     _accesses: FirstAccesses = field(default_factory=FirstAccesses)
     _has_gradient: bool = False
+    _graph: str = ""
+    """The name of the compiled graph that runs, if digests are taken."""
+    of_node: OfNode | None = None
+    """The node of a compiled graph that an op is run for; None: it runs by itself."""
 
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
@@ -92,21 +98,70 @@ class WatchedOps:
         _remember(self._held, held)
         self._accesses.begin(held if notes else [])
         self._mode = _WatchMode(self._run)
-        self._mode.__enter__()
+        _push_mode(self._mode)
 
     def end(self) -> None:
         """It is over."""
         if self._mode is None:
             return
         self.where.end()
-        mode, self._mode, above = self._mode, None, []
+        self._take_off()
+        self._mode = None
+
+    def _take_off(self) -> None:
+        above: list[Any] = []
         while torch._C._len_torch_dispatch_stack():
             each = _pop_mode()
-            if each is mode:
+            if each is self._mode:
                 break
             above.append(each)
         for each in reversed(above):
             _push_mode(each)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the ops of this step are watched."""
+        return self._mode is not None and os.getpid() == self._process
+
+    def enter_compiled(self, owner: Any) -> None:
+        """See no ops: under a mode PyTorch would not run what it has compiled. The graphs that run are told of."""
+        self._take_off()
+        self.where.enter_compiled(owner)
+        self._accesses.is_whole = False
+
+    def leave_compiled(self, owner: Any) -> None:
+        """See them again."""
+        self.where.leave_compiled(owner)
+        _push_mode(self._mode)
+
+    def begin_graph(self, place: OpPlace, args: Sequence[Any], copies: Iterable[tuple[Any, Any]]) -> None:
+        """A compiled graph is called, and will be gone through; of each argument that it writes a copy stands for it.
+
+        What is gone through is not what runs: digests are taken of what the graph takes in, and gives.
+        """
+        self._graph = self._name(place, GRAPH)[0] if self._digests else ""
+        if self._digests:
+            self._take_digests_of_arguments(self._graph, args)
+            self._digests = False
+        for original, copy in copies:
+            for kept in (self._held, self._made):
+                if _is_in(kept, original):
+                    _remember(kept, [copy])
+            self._accesses.note_read([original])
+
+    def given_from_nowhere(self, tensor: Any) -> Any:
+        """Return a tensor that something of the step has made, and no op that is watched."""
+        self._made_by([tensor], ())
+        return tensor
+
+    def end_graph(self, place: OpPlace, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """It has run."""
+        given = list(tensors_in(outputs))
+        self._made_by(given, list(tensors_in(args)))
+        self.where.note(place, [], given, computes=True)
+        self._digests = bool(self._graph)
+        for number, each in enumerate(given if self._digests else ()):
+            self._take_digest(output_name(self._graph, number), each)
 
     def sites(self) -> list[Site]:
         """Return the sites of the step, if gradients are taken in it."""
@@ -125,8 +180,12 @@ class WatchedOps:
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not isinstance(func, torch._ops.OpOverload) or os.getpid() != self._process:  # a worker of a loader, forked here
             return func(*args, **kwargs)
+        place = self.where.place(list(tensors_in((*args, *kwargs.values()))))
+        return self.run_at(place, func, args, kwargs)
+
+    def run_at(self, place: OpPlace, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an op that is at a place; all that is done with an op is done here."""
         inputs = list(tensors_in((*args, *kwargs.values())))
-        place = self.where.place(inputs)
         self._has_gradient |= place.stage == "backward"
         self._accesses.note(func, args, kwargs)
         args, kwargs = self._taken_in(func, place, args, kwargs)
@@ -146,9 +205,7 @@ class WatchedOps:
             return outputs_of(func, args, kwargs, result)
 
         if self._digests:
-            for number, each in enumerate(inputs):
-                if not _is_in(self._known, each):  # it comes from outside of the step
-                    self._take_digest(f"argument {number} of {name}", each)
+            self._take_digests_of_arguments(name, inputs)
         if self.injector.must_hit(name, signature):
             result = self.injector.hit(args, lambda values: func(*values, **kwargs), given_by)
         else:
@@ -165,9 +222,14 @@ class WatchedOps:
     def _name(self, place: OpPlace, op: str) -> tuple[str, str]:
         """Return the name of an op that is about to run, and its signature."""
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
+        if self.of_node is not None and (known := self.of_node.known(base)) is not None:
+            return known
         turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
         signature = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
-        return f"{base}#{turn}" if turn else base, signature
+        found = f"{base}#{turn}" if turn else base, signature
+        if self.of_node is not None:
+            self.of_node.names.append(found)
+        return found
 
     def _taken_in(self, func: Any, place: OpPlace, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments of an op that is about to run, with the fault in one of them, if it is there."""
@@ -189,6 +251,11 @@ class WatchedOps:
         before: dict[int, weakref.ref[Any]] = {}
         _remember(before, inputs)
         _remember(self._made, [each for each in given if not _is_in(before, each)])
+
+    def _take_digests_of_arguments(self, name: str, inputs: Sequence[Any]) -> None:
+        for number, each in enumerate(inputs):
+            if isinstance(each, torch.Tensor) and not _is_in(self._known, each):  # it comes from outside of the step
+                self._take_digest(f"argument {number} of {name}", each)
 
     def _take_digest(self, name: str, tensor: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
@@ -261,13 +328,14 @@ class WatchedOps:
             return "", False
         first, second = (args[each] for each in places)
         if place.stage != "backward":
-            number = torch.autograd._get_sequence_nr() - 1
+            number = torch.autograd._get_sequence_nr() - 1 if self.of_node is None else self.of_node.number
             is_turned = _is_parameter(first) and not _is_parameter(second)
             factors = (second, first) if is_turned else (first, second)
             self._factors.setdefault(number, (_factor(factors[0]), _factor(factors[1])))
             return "", is_turned
         node = torch._C._current_autograd_node()
-        known = self._factors.get(node._sequence_nr()) if node is not None else None
+        number = self.of_node.number if self.of_node is not None else node._sequence_nr() if node is not None else None
+        known = self._factors.get(number)
         if known is None:
             return "", False
         is_input, is_weight = ([_lies_at(each, factor) for each in (first, second)] for factor in known)

@@ -1,11 +1,13 @@
 """The way back to a moment that is held in memory.
 
-Tensors go back with the Python objects that hold them. What is left are the settings of the process, counts, and the
-iterators over DataLoaders: these are brought back to where they were, and load their batches again.
+Tensors go back with the Python objects that hold them. What is left are the settings of the process, counts, what has
+been compiled since, and the iterators over DataLoaders: these are brought back to where they were, and load their
+batches again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
 from detrain.adapters.torch import settings as flags
+from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.hooks import GlobalHooks
 
@@ -20,13 +23,16 @@ from detrain.adapters.torch.hooks import GlobalHooks
 class TorchRollback:
     """See `detrain.adapters.api.Rollback`."""
 
-    def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks) -> None:
-        self._loaders, self._hooks = loaders, hooks
+    def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks, compiled: History) -> None:
+        self._loaders, self._hooks, self._compiled = loaders, hooks, compiled
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold settings, counts and how far loaders are. Tensors are held by who goes through the program's objects."""
+        """Hold settings, counts, what is compiled and how far loaders are. Tensors are held by who goes through the
+        program's objects.
+        """
         set_to = {name: get() for name, (get, _set) in flags.FLAGS.items()}
         hooks, begun, places = self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places()
+        compiled = json.loads(json.dumps(self._compiled.state()))
 
         def put_back() -> None:
             reasons = self._loaders.put_back(places)
@@ -36,6 +42,7 @@ class TorchRollback:
                 get, set_flag = flags.FLAGS[name]
                 if get() != value:
                     set_flag(value)
+            self._compiled.restore(compiled)
             self._hooks.set_count(hooks)
             self._loaders.set_count(begun)
 

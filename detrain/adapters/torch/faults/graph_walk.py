@@ -1,0 +1,150 @@
+"""A compiled graph gone through op by op, beside its run: the watch of ops sees each as if it ran by itself.
+
+So the sites of a graph are found, named and counted as those of eager code are. What the graph writes is copied before,
+and random streams are put back: the run itself comes behind it.
+
+A module's ops in a graph have its name (`nn_module_stack`), all others that of what was called. An op that the backward
+graph computes again is a further run of the forward pass's site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch.fx import Interpreter, Node
+
+from detrain.adapters.torch.faults.graphs import Graph, Point, is_writing
+from detrain.adapters.torch.faults.injector import Injector, bits_copied
+from detrain.adapters.torch.faults.op_operands import COPY, name_of
+from detrain.adapters.torch.faults.step_place import OfNode, OpPlace
+from detrain.adapters.torch.faults.watched_ops import WatchedOps
+from detrain.faults.sites import Stage
+
+_STAGES: Final[dict[str, Stage]] = {
+    **dict.fromkeys(("is_forward", "must_be_in_forward"), "forward"),
+    **dict.fromkeys(("is_backward", "must_be_in_backward"), "backward"),
+}
+"""Of which pass a node is, by PyTorch's mark on it: either graph may have some of the other."""
+
+
+@dataclass(slots=True)
+class GraphCall:
+    """One call of a graph in the step."""
+
+    graph: Graph
+    place: OpPlace
+    """Where it was called."""
+    renamed: Sequence[tuple[str, str]]
+    """What names of modules begin with for which it was made, and with what those for which it is called."""
+    turn: int
+    """How often the graph was called there before."""
+    number: Hashable
+    """Of autograd's function for its forward pass."""
+    given: dict[str, Any] = field(default_factory=dict)
+    """By the names of nodes: what going through its forward graph has given."""
+    names: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By the names of nodes: the names and signatures that their sites had in its forward graph."""
+
+
+class GraphWalk(Interpreter):  # type: ignore[misc]
+    """Goes through a graph once; finds the runs of the site that is to be hit."""
+
+    def __init__(self, call: GraphCall, ops: WatchedOps, injector: Injector) -> None:
+        super().__init__(call.graph.module)
+        self._call, self._ops, self._injector = call, ops, injector
+        self._inputs = {node.name for node in call.graph.placeholders}
+        self.points: list[Point] = []
+        self.armed: list[int] = []
+        """Which of them are to be hit."""
+
+    def go(self, args: Sequence[Any]) -> None:
+        """Go through it with arguments of a call."""
+        graph, ops = self._call.graph, self._ops
+        written = graph.written
+        given = [self._call.given.get(node.name, each) for node, each in zip(graph.placeholders, args, strict=True)]
+        mine = [bits_copied(each) if place in written else each for place, each in enumerate(given)]
+        ops.begin_graph(self._call.place, args, [(args[place], mine[place]) for place in written])
+        ops.injector = self  # while it is gone through nothing is hit
+        try:
+            self.run(*mine, enable_io_processing=False)
+        finally:
+            ops.injector = self._injector
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node."""
+        self._node = n
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op, at the place of its node."""
+        is_op = isinstance(target, torch._ops.OpOverload)
+        if not is_op or (is_writing(self._node) and name_of(target) != COPY):
+            return super().call_function(target, args, kwargs)
+        if not self._node.all_input_nodes and hasattr(target, "impl_aten"):  # the seeds of Inductor's random numbers
+            return self._ops.given_from_nowhere(target.impl_aten(*args, **kwargs))
+        call, meta = self._call, self._node.meta
+        stage = _STAGES.get(str(meta.get("partitioner_tag")), call.place.stage) if call.graph.has_gradients else call.place.stage
+        is_again = call.graph.is_backward and stage == "forward"
+        names = call.names
+        number = call.number, meta.get("seq_nr")
+        of_node = self._ops.of_node = OfNode(number, list(names.get(self._node.name, ())) if is_again else [])
+        try:
+            return self._ops.run_at(self._place(stage), target, args, kwargs)
+        finally:
+            self._ops.of_node = None
+            if not call.graph.is_backward:
+                names[self._node.name] = of_node.names
+
+    def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Keep what is given: the backward graph, which takes it in, is to find the same tensors."""
+        nodes: Any = self._node.args[0]
+        if not self._call.graph.is_backward:
+            kept = {node.name: each for node, each in zip(nodes, args[0], strict=True) if isinstance(node, Node)}
+            self._call.given.update({name: each for name, each in kept.items() if name not in self._inputs})
+        return super().output(target, args, kwargs)
+
+    def _place(self, stage: Stage) -> OpPlace:
+        call, meta = self._call, self._node.meta
+        stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+        root = call.graph.passes.root
+        for key in (*reversed(stack), *([str(id(root()))] if root is not None else [])):
+            layer = self._ops.where.layer_at(int(key.partition("@")[0]))
+            if layer:
+                return OpPlace(stage, self._renamed(layer), (call.place.call, call.turn, key))
+        return OpPlace(stage, call.place.layer, call.place.call)
+
+    def _renamed(self, layer: str) -> str:
+        for old, new in self._call.renamed:
+            if f"{layer}.".startswith(f"{old}."):
+                return new + layer[len(old) :]
+        return layer
+
+    # In the injector's place.
+
+    def must_hit(self, name: str, signature: str) -> bool:
+        """Return whether the op that is about to run is a run of the site."""
+        is_site = self._injector.is_site(name, signature)
+        self._is_now = self._injector.must_hit(name, signature)
+        return is_site
+
+    def hit(self, args: Sequence[Any], run: Any, outputs_of: Any) -> Any:
+        """Note where the fault is to be; run the op as it is."""
+        result = run(args)
+        copied = self._node.args[1] if name_of(self._node.target) == COPY else None
+        self._enter(args, [args[1]] if copied is not None else outputs_of(result), copied)
+        return result
+
+    def copy_with_fault(self, tensor: Any) -> Any:
+        """Note where the fault is to be, and return a copy."""
+        self._enter((), [tensor], next(each for each in self._node.all_input_nodes if self.env.get(each) is tensor))
+        return bits_copied(tensor)
+
+    def _enter(self, args: Sequence[Any], outputs: Sequence[Any], taken_in: Any) -> None:
+        if not self._injector.may_take(args, outputs, is_now=self._is_now):
+            return
+        if self._is_now:
+            self.armed.append(len(self.points))
+        self.points.append(Point(self._node.name, taken_in.name if isinstance(taken_in, Node) else ""))

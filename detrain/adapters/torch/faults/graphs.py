@@ -1,0 +1,247 @@
+"""Graphs that a backend of `torch.compile` has compiled, and such with a fault in them.
+
+AOTAutograd hands a backend a graph of ops for the forward pass, one for the backward pass, or one of which no gradients
+are taken. A fault is put into a copy of such a graph by ops of detrain's own, behind or before the op that is hit: they
+read what is to be done as they run. So arming, and another plan, compile nothing; another place compiles its graph once
+more, as the backend did. What the two passes hand to one another stays as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from detrain.adapters.torch.faults.injector import Injector, bits_copied
+from detrain.adapters.torch.faults.op_operands import COPY, name_of
+from detrain.faults.experiment import Injection
+from detrain.faults.sites import op_and_output
+
+OWN: Final = "detrain"
+"""The namespace of our ops."""
+_FAULTY: Final = "faulty(Tensor value, int run) -> Tensor"
+_MIXED: Final = "mixed(Tensor golden, Tensor faulty, int run) -> Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An op of a graph that is a run of the site."""
+
+    node: str
+    taken_in: str = ""
+    """The node whose value is hit where that op, and it alone, takes it in; empty: as the injection says."""
+
+
+@dataclass(eq=False)
+class Passes:
+    """What the forward and the backward graph of one function know of each other."""
+
+    root: weakref.ref[Any] | None
+    """The module whose method they were made of; None: it was a function."""
+    parameters: dict[int, weakref.ref[Any]] | None = None
+    """By the places of arguments: those of the first call, for which they were made. They may serve others."""
+
+    def note(self, args: Sequence[Any]) -> None:
+        """They are called first."""
+        self.parameters = {place: weakref.ref(each) for place, each in enumerate(args) if isinstance(each, torch.nn.Parameter)}
+
+
+@dataclass(eq=False)
+class Graph:
+    """A graph as it came to the backend, and what that has made of it."""
+
+    module: GraphModule
+    compile: Callable[[GraphModule], Callable[[list[Any]], Any]]
+    """Compiles such a graph as this one was."""
+    plain: Callable[[list[Any]], Any]
+    """The program's own: takes a list of arguments, which it may empty."""
+    passes: Passes
+    is_backward: bool
+    has_gradients: bool
+    _variants: dict[Hashable, Callable[[list[Any]], Any]] = field(default_factory=dict)
+
+    @property
+    def placeholders(self) -> list[Node]:
+        """Its inputs, in the order of its arguments."""
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The places of the arguments that it writes."""
+        into = {node.args[0] for node in self.module.graph.nodes if is_writing(node)}
+        return frozenset(place for place, node in enumerate(self.placeholders) if node in into)
+
+    def run(
+        self, args: list[Any], faulty: Callable[[list[Any]], Any], armed: Sequence[int], injector: Injector
+    ) -> tuple[Any, bool]:
+        """Run it with a fault at some of its points, those that are armed; return what it gives, and whether with none
+        armed it gives what the program's own gives, to the bit. `faulty`: see `with_points`.
+        """
+        unarmed, plain = ([bits_copied(each) for each in args] for _ in range(2))
+        with streams_kept(args), armed_in(injector, ()):
+            found = faulty(list(unarmed))
+        with streams_kept(args):
+            own = self.plain(list(plain))
+        is_equal = all(map(_is_same, found, own)) and all(_is_same(unarmed[place], plain[place]) for place in self.written)
+        with armed_in(injector, armed):
+            outputs = faulty(args)
+        return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, own, strict=True)), is_equal
+
+    def with_points(self, points: Sequence[Point], injection: Injection) -> Callable[[list[Any]], Any]:
+        """Return it with faults at points that can be armed: compiled, if it has not been."""
+        points = tuple(points)
+        what = points, injection.site, injection.operand, injection.index, bool(injection.limited)
+        if what not in self._variants:
+            _define()
+            self._variants[what] = self.compile(_with_ops(copied(self.module), points, injection))
+        return self._variants[what]
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """Return a copy of a graph, also while its compiler computes with tensors that have no values."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        return copy.deepcopy(module)
+
+
+def is_writing(node: Node) -> bool:
+    """Return whether a node writes into its first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def _with_ops(module: GraphModule, points: Iterable[Point], injection: Injection) -> GraphModule:
+    graph, ops = module.graph, getattr(torch.ops, OWN)
+    nodes = {node.name: node for node in graph.nodes}
+
+    def added(target: Any, args: tuple[Any, ...], like: Node) -> Node:
+        new = graph.call_function(target, args)
+        new.meta = dict(like.meta)
+        return new
+
+    for run, point in enumerate(points):
+        node = nodes[point.node]
+        if point.taken_in:
+            value = nodes[point.taken_in]
+            with graph.inserting_before(node):
+                node.replace_input_with(value, added(ops.faulty.default, (value, run), value))
+            continue
+        for target in _outputs(node, op_and_output(injection.site)[1]):
+            with graph.inserting_before(target.next):
+                if injection.operand == "output":
+                    new = added(ops.faulty.default, (target, run), target)
+                else:
+                    index = injection.index or 0
+                    operand = node.args[index]
+                    faulty = added(ops.faulty.default, (operand, run), operand)
+                    again = graph.node_copy(node, lambda each: each)
+                    again.args = tuple(faulty if place == index else each for place, each in enumerate(node.args))
+                    new = again if target is node else added(operator.getitem, (again, target.args[1]), target)
+                    if injection.limited:
+                        new = added(ops.mixed.default, (target, new, run), target)
+            target.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
+    graph.lint()
+    module.recompile()
+    return module
+
+
+def _outputs(node: Node, number: int) -> list[Node]:
+    """Return the nodes that have the value of an output of an op."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return [node] if not number else []
+    return [user for user in node.users if user.target is operator.getitem and user.args[1] == number]
+
+
+# What our ops do.
+
+_running: list[tuple[Injector, Sequence[int]]] = []
+"""The injector whose fault is in the graph that runs, and the points that are hit."""
+
+
+@contextmanager
+def armed_in(injector: Injector, armed: Sequence[int]) -> Iterator[None]:
+    """Inside, points of a graph with these numbers are hit."""
+    _running.append((injector, armed))
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def _define() -> None:
+    """Define our ops, once in a process."""
+    global _library  # noqa: PLW0603 - PyTorch forgets ops whose library is gone
+    if _library is not None:
+        return
+    library = torch.library.Library(OWN, "FRAGMENT")
+    for schema, does, gives in ((_FAULTY, _faulty, _like), (_MIXED, _mixed, _like)):
+        name = schema.partition("(")[0]
+        library.define(schema, tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag))
+        library.impl(name, does, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{OWN}::{name}", gives, lib=library)
+    _library = library
+
+
+_library: Any = None
+
+
+def _faulty(value: Any, run: int) -> Any:
+    injector, armed = _running[-1]
+    return injector.faulty(value) if run in armed else bits_copied(value)
+
+
+def _mixed(golden: Any, faulty: Any, run: int) -> Any:
+    injector, armed = _running[-1]
+    return injector.mixed(golden, faulty) if run in armed else bits_copied(golden)
+
+
+def _like(value: Any, *_others: Any) -> Any:
+    return torch.empty_like(value)
+
+
+# Two runs of one graph.
+
+
+def streams_kept(args: Iterable[Any]) -> AbstractContextManager[None]:
+    """Inside, random numbers may be drawn: their streams are put back."""
+    devices = {each.device.index for each in args if isinstance(each, torch.Tensor) and each.is_cuda}
+    kept: AbstractContextManager[None] = torch.random.fork_rng(sorted(devices))
+    return kept
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return bool(one == other) if type(one) is type(other) else False
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    mine, its = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    return bool(torch.equal(mine, its))
+
+
+def _as_laid_out(value: Any, like: Any) -> Any:
+    """Return a tensor with the strides of another one: what follows was compiled for these."""
+    if not isinstance(value, torch.Tensor) or value.stride() == like.stride():
+        return value
+    found = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return found.copy_(value)
+
+
+_ONCE_ONLY: Final = ("_c10d_functional", "c10d", "with_effects")
+"""What names of ops begin with that other processes, or the world, hear of."""
+
+
+def is_once_only(module: GraphModule) -> str:
+    """Return the op of a graph that must not be run more often than the program runs it; empty if there is none."""
+    for node in module.graph.nodes:
+        is_higher = isinstance(node.target, torch._ops.HigherOrderOperator)
+        name = name_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else node.target.name() if is_higher else ""
+        if name.startswith(_ONCE_ONLY) or (is_writing(node) and name != COPY):
+            return str(name)
+    return ""

@@ -1,0 +1,356 @@
+"""Steps that PyTorch has compiled, with faults put in by the adapter. Run by test_torch in a process of its own, which
+it changes: prints JSON.
+
+What AOTAutograd's graphs are made of are the ops of the same steps in eager code: so they are compared with the steps
+that `torch_by_hand` computes op after op, and their sites with those of eager code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from detrain.adapters.torch.faults import compiled as of_compiled
+from detrain.base.errors import FaultInvalid
+from detrain.faults.drawing import draw_injection
+from detrain.faults.models import PUBLISHED, model_named
+from detrain.faults.plan import trial_rng
+from detrain.faults.sites import Site
+from tests.faults import torch_by_hand
+from tests.faults.torch_by_hand import (
+    ByHand,
+    Step,
+    Words,
+    adapter,
+    aten,
+    instruments,
+    tried,
+    word_state,
+    word_step,
+    word_step_by_hand,
+)
+
+for each in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
+    __import__(each)
+    adapter.on_import(each)
+AOT = {"backend": "aot_eager"}
+
+
+def words() -> Words:
+    """A step whose model is compiled."""
+    torch._dynamo.reset()
+    it = Words("for")
+    it.net.compile(**AOT)
+    return it
+
+
+class Pixels:
+    """A step with convolutions, one of them with a stride and padding."""
+
+    def __init__(self) -> None:
+        torch._dynamo.reset()
+        torch.manual_seed(7)
+        self.model = nn.Sequential(nn.Conv2d(4, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 2), nn.Flatten(), nn.Linear(64, 7))
+        self.run = torch.compile(self.model, **AOT)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.images, self.labels = torch.randn(5, 4, 6, 6), torch.tensor([1, 0, 6, 3, 3])
+
+
+def pixel_step(it: Pixels) -> None:
+    run, optimizer = it.run, it.optimizer
+    functional.cross_entropy(run(it.images), it.labels).backward()
+    optimizer.step()
+
+
+def pixel_step_by_hand(it: Pixels, op: ByHand) -> None:
+    conv, _relu, other, _flat, linear = it.model
+    forward, backward, one = "forward/it.model", "backward/it.model", [1, 1]
+    y = op(f"{forward}.0/convolution", aten.convolution, it.images, conv.weight, conv.bias, [2, 2], one, one, False, [0, 0], 1)
+    r = op(f"{forward}.1/relu", aten.relu, y)
+    v = op(f"{forward}.2/convolution", aten.convolution, r, other.weight, other.bias, one, [0, 0], one, False, [0, 0], 1)
+    flat = aten.view(v.contiguous(), [5, 64])
+    o = op(f"{forward}.4/addmm", aten.addmm, linear.bias, flat, linear.weight.t())
+    s = op("forward/_log_softmax", aten._log_softmax, o, 1, False)
+    _loss, weight = op("forward/nll_loss_forward", aten.nll_loss_forward, s, it.labels, None, 1, -100)
+    ds = op("backward/nll_loss_backward", aten.nll_loss_backward, torch.ones(()), s, it.labels, None, 1, -100, weight)
+    do = op("backward/_log_softmax_backward_data", aten._log_softmax_backward_data, ds, s, 1, torch.float32)
+    dflat = op(f"{backward}.4/mm", aten.mm, do, linear.weight.t().t())
+    dw5 = op(f"{backward}.4/mm", aten.mm, do.t(), flat)
+    db5 = op(f"{backward}.4/sum", aten.sum, do, [0], True)
+    dv = aten.view(dflat, list(v.shape))
+    dr, dw3, db3 = op(
+        f"{backward}.2/convolution_backward",
+        aten.convolution_backward, dv, r, other.weight, [16], one, [0, 0], one, False, [0, 0], 1, [True] * 3,
+    )  # fmt: skip
+    dy = op(f"{backward}.1/threshold_backward", aten.threshold_backward, dr, r, 0)
+    _dx, dw0, db0 = op(
+        f"{backward}.0/convolution_backward",
+        aten.convolution_backward, dy, it.images, conv.weight, [16], [2, 2], one, one, False, [0, 0], 1, [False, True, True],
+    )  # fmt: skip
+    for parameter, gradient in zip(it.model.parameters(), [dw0, db0, dw3, db3, dw5, aten.view(db5, [7])], strict=True):
+        op("optimizer/it.optimizer/add_", aten.add_, parameter, gradient, alpha=-0.1)
+
+
+STEPS = {
+    "compiled words, AdamW for": Step(words, word_step, word_step_by_hand, word_state),
+    "compiled images, SGD": Step(Pixels, pixel_step, pixel_step_by_hand, lambda it: dict(it.model.state_dict())),
+}
+
+
+class Block(nn.Module):
+    """A module that several of a model are of."""
+
+    def __init__(self, *, breaks: bool) -> None:
+        super().__init__()
+        self.lin, self.norm, self.breaks = nn.Linear(8, 8), nn.LayerNorm(8), breaks
+
+    def forward(self, x: Any) -> Any:
+        """Return the same form."""
+        x = torch.relu(self.lin(x)) * 2
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return torch.tanh(self.norm(x) * 3)
+
+
+class Net(nn.Module):
+    """A model with blocks, and batch normalisation, which stores."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList([Block(breaks=breaks) for _ in range(2)])
+
+    def forward(self, x: Any) -> Any:
+        """Return scores."""
+        x = self.norm(self.first(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+class Training:
+    """A program in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        torch._dynamo.reset()
+        torch.manual_seed(4)
+        self.net = Net(breaks=way == "graph breaks")
+        self.optimizer: Any = torch.optim.AdamW(self.net.parameters(), 0.01)
+        self.x, self.y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+        self.loss: Any = self.plain_loss
+        self.step: Any = self.optimizer.step
+        if way in ("a module", "graph breaks", "any size"):
+            self.net.compile(**AOT, dynamic=True if way == "any size" else None)
+        elif way == "blocks":
+            for block in self.net.blocks:
+                block.compile(**AOT)
+        elif way == "a loss and a step":
+            self.loss, self.step = (torch.compile(each, **AOT) for each in (self.plain_loss, self.optimizer.step))
+
+    def plain_loss(self, x: Any, y: Any) -> Any:
+        """Return the loss."""
+        return functional.cross_entropy(self.net(x), y)
+
+    def one(self, rows: int = 8) -> None:
+        """Train a step."""
+        self.optimizer.zero_grad()
+        self.loss(self.x[:rows], self.y[:rows]).backward()
+        self.step()
+
+
+def listed(training: Training) -> list[Site]:
+    """Return the sites of its next step."""
+    instruments.begin_step()
+    training.one()
+    return list(instruments.sites())
+
+
+def each_site_fires(way: str) -> None:
+    """Once, where it says, in a step that is the program's own without the fault."""
+    training = Training(way)
+    training.one()
+    sites = listed(training)
+    assert {site.stage for site in sites} == {"forward", "backward", "optimizer"}, way
+    for number, site in enumerate(sites):
+        for run in range(site.executions):
+            instruments.select(draw_injection(site, model_named("BIT:0"), 0, trial_rng(number, 2)))
+            instruments.arm(run)
+            training.one()
+            instruments.disarm()
+            firing = instruments.firing()
+            assert firing is not None, site.name
+            assert (firing.count, firing.golden != firing.injected) == (1, True), (site.name, firing)
+            assert instruments.is_unarmed_equal() in (None, True), site.name
+
+
+def ways() -> None:
+    for way in ("a module", "graph breaks", "blocks", "any size", "a loss and a step"):
+        each_site_fires(way)
+
+
+def names_are_those_of_eager_code() -> None:
+    """Where the op is the same: all but batch normalisation, and the step of a compiled optimizer."""
+    training = Training("eager")
+    training.one()
+    eager = listed(training)
+    del training
+    for way in ("a module", "blocks"):
+        training = Training(way)
+        training.one()
+        sites = {site.name: site for site in listed(training)}
+        del training  # or the next one would have another name
+        assert not [site.name for site in eager if site.name not in sites and site.layer != "training.net.norm"]
+        for site in eager:
+            if site.name in sites and site.is_contraction:
+                assert sites[site.name].role == site.role, site.name
+                assert sites[site.name].operands == site.operands, site.name
+
+
+def another_size() -> None:
+    """A fault in a smaller last batch, for which all is compiled again; one for another size is not done."""
+    training = Training("a module")
+    training.one()
+    site = next(site for site in listed(training) if site.name.endswith("net.first/addmm"))
+    instruments.select(draw_injection(site, PUBLISHED["RD"], 0, trial_rng(0, 0)))
+    instruments.arm(0)
+    training.one(rows=5)
+    instruments.disarm()
+    assert (instruments.firing().count, instruments.firing().misfits) == (0, 1)
+    instruments.begin_step()
+    training.one(rows=5)
+    site = next(site for site in instruments.sites() if site.name.endswith("net.first/addmm"))
+    assert site.operands["output"].shape == (5, 8)
+    instruments.select(draw_injection(site, PUBLISHED["RD"], 0, trial_rng(0, 0)))
+    instruments.arm(0)
+    training.one(rows=5)
+    instruments.disarm()
+    assert instruments.firing().count == 1
+
+
+def another_graph() -> None:
+    """A name that is that of another op now: the fault is not done."""
+    training = Training("a module")
+    training.one()
+    site = next(site for site in listed(training) if site.name.endswith("net.blocks.0/relu"))
+    training.net.blocks[0].forward = lambda x: torch.relu(x.abs() + training.net.blocks[0].lin(x))
+    torch._dynamo.reset()
+    instruments.select(draw_injection(site, PUBLISHED["RD"], 0, trial_rng(0, 0)))
+    instruments.arm(0)
+    training.one()
+    instruments.disarm()
+    assert instruments.firing() is None
+
+
+def nothing_else_is_changed() -> None:
+    """Steps in which sites are listed or a fault is armed and does nothing are the program's; random numbers, too."""
+
+    def trained(*, is_watched: bool) -> tuple[Any, ...]:
+        torch._dynamo.reset()
+        torch.manual_seed(9)
+        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        run = torch.compile(net)
+        for turn in range(4):
+            if is_watched and turn in (0, 2):
+                instruments.begin_step()
+            loss = run(torch.randn(8, 6)).sum()
+            loss.backward()
+            if is_watched and turn in (0, 2):
+                assert len(instruments.sites()) > 20
+        assert not torch._C._len_torch_dispatch_stack()
+        assert not torch.nn.modules.module._has_any_global_hook()
+        return loss.item(), torch.rand(()).item(), *(each.tolist() for each in (*net.state_dict().values(), net[0].weight.grad))
+
+    assert trained(is_watched=True) == trained(is_watched=False)
+
+
+def what_is_refused() -> None:
+    """Beforehand, with the reason."""
+
+    def refused(*reasons: str) -> None:
+        for ask in (instruments.begin_step, lambda: instruments.arm(0)):
+            with pytest.raises(FaultInvalid) as found:
+                ask()
+            assert all(reason in found.value.what for reason in reasons), found.value.what
+
+    watch = instruments._compiled
+    for name, why in (("eager", "its backend (eager) is given no graph"), ("mine", "its backend (mine) is given no graph")):
+
+        def mine(graph: Any, _inputs: Any) -> Any:
+            return graph.forward
+
+        torch.compile(lambda x: x * 2, backend=mine if name == "mine" else name)(torch.ones(2))
+        refused("torch.compile", why)
+        watch._obstacle = ""
+
+    with FakeTensorMode(), config.patch({"triton.cudagraphs": True}):
+        on_gpu = [torch.empty(2, device="cuda")]
+    assert of_compiled._obstacle(torch.fx.symbolic_trace(lambda x: x), on_gpu) == ""
+    with config.patch({"triton.cudagraphs": True}):
+        assert "CUDA graphs" in of_compiled._obstacle(torch.fx.symbolic_trace(lambda x: x), on_gpu)
+
+    with torch._dynamo.compiled_autograd._enable(lambda graph: graph):
+        refused("compiled autograd")
+
+    history, watch._history = watch._history, SimpleNamespace(is_followed=False)
+    watch.on_import("torch._dynamo")
+    refused("PyTorch 2.13 and 2.14 alone")
+    watch._history, watch._obstacle = history, ""
+
+
+def going_back() -> None:
+    """What was compiled since is undone: a graph for any size would have served the size that had one of its own."""
+
+    def state() -> Any:
+        return json.loads(json.dumps(adapter._compiled.state()))
+
+    training = Training("a module")
+    training.one()
+    put_back, before = adapter.rollback.hold(on_host=False), state()
+    for rows in (5, 8):
+        training.one(rows)
+    assert state() != before
+    put_back()
+    assert state() == before
+    training.one()
+    assert state() == before
+
+
+TRIED: list[Callable[[], None]] = [
+    names_are_those_of_eager_code,
+    another_size,
+    another_graph,
+    going_back,
+    what_is_refused,
+]
+LONG: list[Callable[[], None]] = [ways, nothing_else_is_changed]
+
+
+def main(what: str) -> None:
+    """Try steps by hand with one of so many models, or all else: `short`, `long`."""
+    if what.isdecimal():
+        wrong = {name: list(tried(name, step, list(PUBLISHED), every=int(what))) for name, step in STEPS.items()}
+        print(json.dumps({"wrong": wrong, "tried": torch_by_hand.counts}))
+        return
+    found: dict[str, str | None] = {}
+    for each in TRIED if what == "short" else LONG:
+        try:
+            each()
+            found[each.__name__] = None
+        except Exception:
+            found[each.__name__] = traceback.format_exc()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,241 @@
+"""Programs that Inductor compiles, with faults put in by the adapter; and the same programs, in which a pass of their
+own puts an op of their own behind the node that is hit. Run by test_torch in a process of its own, which it changes:
+prints JSON.
+
+Which node a site is, is said again here: the k-th of its op that a module ran in a pass, as the graph has them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.nn import functional
+
+from detrain.faults.drawing import draw_injection
+from detrain.faults.experiment import Injection
+from detrain.faults.models import PUBLISHED
+from detrain.faults.plan import trial_rng
+from detrain.faults.sites import Site
+from tests.faults.torch_by_hand import adapter, instruments
+
+SKIPPED = ("load", "copy_", "_local_scalar_dense")
+"""Sites that are no node, or an input of one."""
+STEPS, HIT = 4, 2
+
+
+class Block(nn.Module):
+    """A part with a module that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix, self.drop = nn.LayerNorm(8), nn.Linear(8, 8), nn.Dropout(0.2)
+
+    def forward(self, x: Any) -> Any:
+        """Return the same form."""
+        x = x + self.drop(functional.gelu(self.mix(self.norm(x))))
+        return torch.tanh(self.mix(x))
+
+
+class Net(nn.Module):
+    """A small classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(6, 8), Block(), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        """Return scores."""
+        return self.last(self.block(torch.relu(self.first(x))))
+
+
+class Training:
+    """A program: some steps, of which one may be hit by hand."""
+
+    def __init__(self, *, has_compiled_step: bool, is_whole: bool) -> None:
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        self.has_compiled_step, self.is_whole = has_compiled_step, is_whole
+        self.net = Net()
+        self.optimizer: Any = torch.optim.AdamW(self.net.parameters(), 0.01)
+        self.rows, self.labels = torch.randn(STEPS, 8, 6), torch.randint(0, 3, (STEPS, 8))
+        self.step = torch.compile(self.optimizer.step) if has_compiled_step else self.optimizer.step
+        self.loss: Any = torch.compile(self.plain_loss) if is_whole else self.plain_loss
+        if not is_whole:
+            self.net.compile()
+
+    def plain_loss(self, x: Any, y: Any) -> Any:
+        return functional.cross_entropy(self.net(x), y)
+
+    def one(self, turn: int) -> None:
+        """Train a step."""
+        self.optimizer.zero_grad()
+        self.loss(self.rows[turn], self.labels[turn]).backward()
+        self.step()
+
+    def state(self) -> dict[str, bytes]:
+        """Return weights and what the optimizer keeps, as bytes."""
+        kept = {f"{k} {n}": v for n, p in self.net.named_parameters() for k, v in self.optimizer.state[p].items()}
+        return {name: value.detach().numpy().tobytes() for name, value in {**self.net.state_dict(), **kept}.items()}
+
+
+# By hand.
+
+
+@torch.library.custom_op("by_hand::put", mutates_args=())
+def put(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy, with the fault in it if it is now."""
+    found = value.clone()
+    if Hand.is_now and Hand.injection is not None:
+        Hand.runs += 1
+        injection = Hand.injection
+        assert tuple(value.shape) == injection.shape, (injection.site, value.shape)
+        whole = np.ascontiguousarray(value.detach().numpy()).copy()
+        bits = whole.reshape(-1).view(np.dtype(f"i{whole.itemsize}"))
+        before = bits.copy()
+        arrays = [injection.array(name) for name in ("positions", "sources", "keep", "flip")]
+        for position, source, keep, flip in zip(*arrays, strict=True):
+            bits[position] = (before[source] & keep) ^ flip
+        found.copy_(torch.from_numpy(whole.reshape(tuple(value.shape))))
+    return found
+
+
+@put.register_fake
+def _(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(value)
+
+
+class Hand(CustomGraphPass):
+    """Puts the op behind the node that a site is, in the graphs that Inductor is about to compile."""
+
+    injection: Injection | None = None
+    is_now = False
+    runs = 0
+    done: ClassVar[set[Any]] = set()
+    outside = ""
+    """The layer of what no module runs inside of the graph."""
+
+    def uuid(self) -> Any:
+        """Return what the cache of kernels tells it by."""
+        return get_hash_for_files((__file__,), Hand.injection.site if Hand.injection is not None else "")
+
+    def __call__(self, graph: Any) -> None:
+        """Change a graph."""
+        assert Hand.injection is not None
+        nodes = list(graph.nodes)
+        if not any(
+            str(node.meta.get("partitioner_tag")).startswith("is_") for node in nodes
+        ):  # Inductor has put them into another order before
+            nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
+        is_backward = any(node.name.startswith("tangents") for node in nodes)
+        turns: Counter[tuple[str, str]] = Counter()
+        for node in nodes:
+            name = str(node.target).split(".")[1] if node.op == "call_function" and "." in str(node.target) else ""
+            tag = str(node.meta.get("partitioner_tag")).removeprefix("is_")
+            stage = "optimizer" if tag == "None" else tag
+            if not name or (is_backward and stage == "forward"):
+                continue
+            stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+            key, (path, _class) = list(stack.items())[-1] if stack else ("", ("", None))
+            layer = path.rpartition("net")[2] if "net" in path else path.partition("']")[2]
+            layer = f"training.net{layer}" if stack else "training.optimizer" if stage == "optimizer" else Hand.outside
+            turn = turns[key, f"{stage}/{layer}/{name}"]
+            turns[key, f"{stage}/{layer}/{name}"] += 1
+            whole = f"{stage}/{layer}/{name}" + (f"#{turn}" if turn else "")
+            site, _, number = Hand.injection.site.partition(":")
+            if whole != site or graph in Hand.done:
+                continue
+            Hand.done.add(graph)  # a module that is called twice runs it twice: the first run
+            target = (
+                next(user for user in node.users if user.args[1] == int(number or 0))
+                if isinstance(node.meta["val"], tuple)
+                else node
+            )
+            with graph.inserting_after(target):
+                new = graph.call_function(torch.ops.by_hand.put.default, (target,))
+            new.meta = dict(target.meta)
+            target.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
+
+
+def by_hand(make: Callable[[], Training], injection: Injection) -> tuple[dict[str, bytes], int]:
+    """Return where the program comes to with a fault put in by itself, and how often that was done."""
+    Hand.injection, Hand.runs = injection, 0
+    with config.patch(post_grad_custom_pre_pass=Hand()):
+        it = make()
+        Hand.outside = "loss" if it.is_whole else "training.net"
+        for turn in range(STEPS):
+            Hand.is_now = turn == HIT
+            it.one(turn)
+        return it.state(), Hand.runs
+
+
+# By the adapter.
+
+
+def trained(make: Callable[[], Training], injection: Injection | None = None, *, is_listed: bool = False) -> tuple[Any, list[Site]]:
+    """Return where the program comes to, and the sites of the step that is hit."""
+    training = make()
+    sites: list[Site] = []
+    for turn in range(STEPS):
+        if turn == HIT and injection is not None:
+            instruments.select(injection)
+            instruments.arm(0)
+        if turn == HIT and is_listed:
+            instruments.begin_step()
+        training.one(turn)
+        if turn == HIT and injection is not None:
+            instruments.disarm()
+        if turn == HIT and is_listed:
+            sites = instruments.sites()
+    return training.state(), sites
+
+
+def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> Iterator[str]:
+    """Yield what went wrong at each so many sites of a program."""
+    golden, _none = trained(make)
+    listed, sites = trained(make, is_listed=True)
+    if listed != golden:
+        yield "a step whose ops are watched is another"
+    chosen = [site for site in sites if site.op not in SKIPPED and "training" in site.layer]
+    if not make().has_compiled_step:
+        chosen = [site for site in chosen if site.stage != "optimizer"]
+    for number, site in list(enumerate(chosen))[::every]:
+        injection = draw_injection(site, PUBLISHED["RD" if number % 2 else "RBFLIP"], 0, trial_rng(number, 5))
+        expected, runs = by_hand(make, injection)
+        if runs != 1:
+            yield f"{site.name}: by hand it was done {runs} times"
+        found, _none = trained(make, injection)
+        firing = instruments.firing()
+        counts[site.stage] += 1
+        counts["unarmed equal"] += instruments.is_unarmed_equal() is True
+        counts["masked"] += expected == golden
+        if firing is None or firing.count != 1:
+            yield f"{site.name}: {firing}"
+        if found != expected and instruments.is_unarmed_equal():
+            yield f"{site.name}: other bits in {[name for name in found if found[name] != expected[name]]}"
+
+
+def main(every: str) -> None:
+    """Try all programs."""
+    for each in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
+        __import__(each)
+        adapter.on_import(each)
+    counts: Counter[str] = Counter()
+    makes = {
+        "a compiled module": lambda: Training(has_compiled_step=False, is_whole=False),
+        "a compiled loss and a compiled step": lambda: Training(has_compiled_step=True, is_whole=True),
+    }
+    found = {name: list(wrong(make, every=int(every), counts=counts)) for name, make in makes.items()}
+    print(json.dumps({"wrong": found, "tried": counts}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
