@@ -93,7 +93,7 @@ class MirrorFailed(StoreError):
     """The mirror of a checkpoint home cannot be read or written, or what is in it is damaged."""
 
     slug = "mirror"
-    exit_code = 99
+    exit_code = 71
 
 
 class CheckpointDamaged(StoreError):

@@ -147,7 +147,7 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start_or_tried_again(
     (tmp_path / "mirror").write_text("a file, and no folder")
     machine = Machine(tmp_path / "machine", f"file://{tmp_path}/mirror", pause=0.1)
     refused = machine.run()
-    assert refused.status == 99
+    assert refused.status == 71
     assert "--mirror-later" in refused.err
 
     machine = Machine(tmp_path / "machine", f"file://{tmp_path}/mirror", "--mirror-later", pause=0.1)
