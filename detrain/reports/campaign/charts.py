@@ -57,19 +57,18 @@ def shares_bar(shares: Mapping[str, float], width: int = 220, height: int = 14) 
 
 
 def interval_mark(estimate: Estimate, most: float, width: int = 160, height: int = 14) -> str:
-    """Return a dot with its interval on an axis from 0 to `most`; hollow where there are few trials."""
+    """Return a dot with its interval on an axis from 0 to `most`; nothing where there are too few trials."""
     if estimate.share is None:
         return ""
     scale = (width - 8) / most
     low, at, high = (4 + min(value, most) * scale for value in (estimate.low, estimate.share, estimate.high))
     middle = height / 2
-    fill = "#fff" if estimate.trials < ENOUGH else BLUE
     said = html.escape(f"{interval_text(estimate)}; {estimate.count} of {estimate.trials:,} trials")
     return (
         f'<svg class="mark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{said}">'
         f'<title>{said}</title><line x1="4" x2="{width - 4}" y1="{middle}" y2="{middle}" stroke="{_LINE}" stroke-width="1"/>'
         f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="{BLUE}" stroke-width="2"/>'
-        f'<circle cx="{at:.1f}" cy="{middle}" r="3.5" fill="{fill}" stroke="{BLUE}" stroke-width="1.5"/></svg>'
+        f'<circle cx="{at:.1f}" cy="{middle}" r="4" fill="{BLUE}"/></svg>'
     )
 
 

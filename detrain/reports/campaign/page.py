@@ -174,6 +174,8 @@ def _explained(summary: Summary) -> Iterator[str]:
     """Yield what the intervals of the lines above mean."""
     sure = f"{100 * summary.confidence:g}"
     yield f"Each interval of an outcome, a group or a model holds by itself: of 100 such, about {sure} have the truth."
+    if any(part.harmful.share is None for breakdown in summary.breakdowns[:3] for part in breakdown.parts):
+        yield f"Too few: trials worth fewer than {ENOUGH} that stand for equal shares of the population."
     if summary.categories:
         yield f"The intervals of the categories hold all at once, with {sure} %: they are wider."
 

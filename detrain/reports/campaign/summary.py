@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +19,7 @@ from detrain.faults.population.groups import Group
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.faults.statistics.allocation import trials_for
 from detrain.faults.statistics.comparison import ShareDifference, paired
-from detrain.faults.statistics.estimates import Estimate, Sample
+from detrain.faults.statistics.estimates import ENOUGH, Estimate, Sample
 from detrain.faults.statistics.intervals import CONFIDENCE
 from detrain.faults.statistics.latency import Latency, latency
 from detrain.reports.campaign.about import About
@@ -286,10 +288,12 @@ class _TrialSample:
         return Breakdown(title, parts)
 
     def _part(self, name: str, inside: NDArray[np.bool_]) -> Part:
+        trials, harmful = int(inside.sum()), self.estimate(self.harmful, inside)
+        if harmful.share is None or harmful.effective < ENOUGH:  # too few, in number or as they are weighted
+            return Part(name, trials, replace(harmful, share=None, low=0.0, high=1.0), {})
         outcomes = self.columns["outcome"]
         shares = {each: self.estimate(outcomes == each, inside).share for each in self.outcomes if (outcomes[inside] == each).any()}
-        known = {each: share for each, share in shares.items() if share is not None}
-        return Part(name, int(inside.sum()), self.estimate(self.harmful, inside), known)
+        return Part(name, trials, harmful, {each: share for each, share in shares.items() if share is not None})
 
     def heat_map(self, groups: NDArray[Any]) -> HeatMap:
         fields = bit_fields(self.columns)
@@ -335,11 +339,12 @@ def _avf(columns: Columns, seen: _TrialSample, about: About) -> list[Avf]:
 
 
 def _sizes(harmful: Estimate, rate: float | None, confidence: float) -> list[Size]:
-    share = 0.5 if harmful.share is None else min(max(harmful.share, 0.001), 0.999)
+    now = (harmful.high - harmful.low) / 2
     found = []
     for half_width in (0.05, 0.02, 0.01, 0.005, 0.001):
         trials = trials_for(half_width, confidence)
-        of_share = trials_for(half_width, confidence, share)
+        # As its trials are weighted here: an interval is narrower by the root of their number.
+        of_share = trials if harmful.share is None else math.ceil(harmful.trials * (now / half_width) ** 2)
         found.append(Size(half_width, trials, of_share, of_share / rate if rate else None))
     return found
 
