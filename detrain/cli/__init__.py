@@ -25,6 +25,7 @@ SECTIONS: Final = {
         "verify": "Kill a program, resume it, and compare bit for bit.",
         "diff": "Show where two runs part.",
         "at": "Stand at any step of a run that is over.",
+        "hindsight": "Print what a run would have said with statements added since.",
         "explain": "Say what an error or a warning means, and what to do.",
     },
     "Hardware faults": {

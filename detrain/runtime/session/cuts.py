@@ -93,6 +93,8 @@ class Cuts:
             parts.files.resume(path)
             for observer in parts.observers:
                 observer.has_resumed(cursor)
+            if parts.checkpointer.is_asked_for(cut):
+                self.save(cut, frame, loop)
         return True
 
     def load_again(self, frame: FrameType) -> None:
@@ -130,6 +132,10 @@ class Cuts:
         parts = self._parts
         if parts.experiment is None or parts.experiment.plan.has_checkpoints:
             parts.checkpointer.save(cut, frame, parts.baselines.of(cut), loop)
+        if parts.trial is not None and parts.trial.ends_at == f"{self._position.cursor(cut)} {cut}":
+            parts.saves.finish()
+            messages.flush_output()
+            os._exit(0)
         if cut in ("epoch", "load") and parts.termination.is_requested:
             self._end("with a checkpoint")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -81,6 +81,8 @@ class Saves:
         self._stays = Path(config.stations[-1]).name if config.stations else ""
         """The newest checkpoint from which a resume is not expected to be refused."""
         self._misses_metric = False
+        self._kept: dict[str, str] = {}
+        """Digests of the source files that are kept as text."""
         self._cost = Cost()
 
     @contextlib.contextmanager
@@ -97,13 +99,19 @@ class Saves:
         every = self._config.every
         return every.unit == "minutes" and now - self.last_at >= every.count * 60
 
-    def save(self, cursor: Cursor, snapshot: Snapshot) -> None:
-        """Write a checkpoint, a large one in the background."""
+    def save(self, cursor: Cursor, snapshot: Snapshot, sources: Callable[[], Mapping[str, tuple[str, bytes]]]) -> None:
+        """Write a checkpoint, a large one in the background.
+
+        `sources` returns the digests and bytes of the program's files, by name.
+        """
         is_large = snapshot.nbytes >= LARGE_BYTES
         self._lock.renew()
         self.finish_writing()  # or what went wrong with the save before would cost this one
         try:
             self.journal.flush()
+            if snapshot.meta.sources != self._kept:
+                self._catalogue.chronicle(self._config.program, self._config.run).keep_sources(sources())
+                self._kept = snapshot.meta.sources
             with messages.working("saving", cursor):
                 self.writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
         except StoreError as error:

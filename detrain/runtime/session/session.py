@@ -109,6 +109,9 @@ class Session:
         if not self._is_by_epoch:
             parts.baselines.left = parts.capture.left(frame, parts.baselines.at_phase)
         self.recorder.begin_epoch()
+        if not self.plan.is_resuming:
+            for observer in parts.observers:
+                observer.begin_epoch(position.cursor("epoch"))
         if cuts.arrive("epoch", frame) or self.plan.is_resuming or epoch == 0:
             return
         if parts.checkpointer.is_due_at_epoch(last_took) or parts.termination.is_requested:

@@ -1,0 +1,290 @@
+"""`detrain hindsight`: what a run would have said with statements that were added since, proved to be of that run.
+
+Stretches of the run go on from its checkpoints, several at a time. It is shown that the added statements have changed
+nothing of the training: each batch is the run's, and so are the tensors and random streams at each of its checkpoints.
+It is shown that stretches may be put together: the state in which one ends, the Python values of the added statements
+among them, is that in which the next begins. Where it is not, or a stretch cannot go on from its checkpoint with them,
+the program runs from its start in one process, which needs no such proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detrain.base import messages
+from detrain.base.cursor import Address, Cursor
+from detrain.base.errors import AdditionChanges, DetrainError, Diverged, UsageError, last_printed
+from detrain.moments.additions_since import Added, added_since
+from detrain.moments.culprit import find_culprit, of_training
+from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
+from detrain.store import Catalogue, Entry, read
+from detrain.verify.state_diff import Difference, compare
+
+
+@dataclass(frozen=True)
+class Span:
+    """The epochs that are asked for: from where one begins, or the program's start, to where another does, or its end."""
+
+    first: Cursor | None
+    last: Cursor | None
+
+    @classmethod
+    def parse(cls, text: str, run: PastRun) -> Span:
+        """Return the epochs A to B-1, of `A:B`; each may be left out, or begin with a phase (`1/0:1/3`).
+
+        Raises UsageError for what is none, or not in the run.
+        """
+        match = re.fullmatch(r"((?:\d+/)?\d+)?:((?:\d+/)?\d+)?", text)
+        if match is None:
+            raise UsageError(
+                f"--epochs {text!r} is not a range of epochs", "write it as A:B, from 0, without B itself: 2:5, 2: or :5"
+            )
+        ends = [_epoch(each) if each else None for each in match.groups()]
+        known = sorted({at[:2] for at in run.batches})
+        has = f"it has {', '.join(_range(phase, [e for p, e in known if p == phase]) for phase in sorted({p for p, _e in known}))}"
+        for number, at in enumerate(ends):
+            if at is not None and at not in known and not (number and (at[0], at[1] - 1) in known):
+                raise UsageError(
+                    f"--epochs {text}: the run has no epoch {match.group(number + 1)}; {has}", "give epochs that it has"
+                )
+        first, last = (Cursor(at[0], at[1], 0) if at is not None else None for at in ends)
+        if first is not None and last is not None and first.key() >= last.key():
+            raise UsageError(f"--epochs {text} holds no epoch", "the first comes before the last, which is left out: 2:5")
+        if last is not None and (last.phase, last.epoch) not in known:  # all of its phase
+            ended = Cursor(last.phase, last.epoch, 0, "end")
+            following = [Cursor(phase, epoch, 0) for phase, epoch in known if (phase, epoch) > (last.phase, last.epoch)]
+            is_kept = any(entry.cursor == ended for entry in run.entries)
+            last = ended if is_kept else next(iter(following), None)
+        return cls(first, last)
+
+
+def _epoch(text: str) -> tuple[int, int]:
+    phase, _, epoch = text.rpartition("/")
+    return int(phase or 0), int(epoch)
+
+
+def _range(phase: int, epochs: list[int]) -> str:
+    return (f"{phase}/" if phase else "") + f"{epochs[0]} to {epochs[-1]}"
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """What the program said in the epochs asked for, as if it had had the added statements from its start."""
+
+    out: bytes
+    """What it wrote to stdout."""
+    err: bytes
+    """What it wrote to stderr, without the lines of detrain."""
+    status: int
+    """As it ended, where it did."""
+    added: int
+    batches: int
+    """Compared with the run's, and equal."""
+    checkpoints: int
+    error: DetrainError | None = None
+    """Why there is not more: an addition changes the training."""
+
+
+def hindsight(run: PastRun, span: Span, jobs: int) -> Hindsight:
+    """Run the epochs asked for with what was added since, in copies of the current folder, `jobs` processes at a time.
+
+    Raises what `added_since` raises, Diverged where the program does other things than the run without any addition.
+    """
+    added = added_since(run)
+    with tempfile.TemporaryDirectory(prefix="detrain-hindsight-") as folder:
+        replays = Replays(added, Path(folder), jobs)
+        return _Proof(run, added, replays, span).told(jobs)
+
+
+class _Proof:
+    def __init__(self, run: PastRun, added: Added, replays: Replays, span: Span) -> None:
+        self._run, self._added, self._replays, self._span = run, added, replays, span
+        self._usable = Catalogue(run.home).ways(run.program.name, run.number)
+        behind = [entry for entry in run.entries if span.last is not None and entry.cursor.key() >= span.last.key()]
+        self._end = behind[0] if behind else None
+        """The checkpoint at which the last stretch ends; None: the program's end."""
+
+    def told(self, jobs: int) -> Hindsight:
+        """Return what there is to say."""
+        stretches, trials = self._stretches(jobs)
+        count = f", {len(stretches)} stretches" if len(stretches) > 1 else ""
+        messages.say(f"{_counted(self._added)}; running them again{count}")
+        done = self._replays.run([*stretches, *trials])
+        if len(done) > 1 or stretches[0].since is not None:
+            why = self._why_not_together(done[: len(stretches)], done[len(stretches) :])
+            if why:
+                messages.say(f"{why}: running the program from its start, in one process")
+                done = self._replays.run([self._stretch(None, self._end)])
+        return self._judged(done[: len(stretches)])
+
+    def _stretch(self, since: Entry | None, end: Entry | None) -> Stretch:
+        low = since.cursor.key() if since is not None else (-1,)
+        inside = [
+            each
+            for each in self._run.entries
+            if low <= each.cursor.key() and (end is None or each.cursor.key() <= end.cursor.key())
+        ]
+        return Stretch(since, end.cursor if end is not None else None, tuple(each.cursor for each in inside))
+
+    def _stretches(self, jobs: int) -> tuple[list[Stretch], list[Stretch]]:
+        """Return the stretches of the span, and those that show whether a run with the additions can go on from a
+        checkpoint, where no stretch begins at the start.
+        """
+        first = self._span.first
+        high = self._end.cursor.key() if self._end is not None else (1 << 60,)
+        has_start = any(of.is_store for _file, of in self._added.statements)
+        before_first = [each for each in self._usable if first is not None and each.cursor.key() <= first.key()]
+        since = before_first[-1] if before_first and not has_start else None
+        low = since.cursor.key() if since is not None else (-1,)
+        borders = [each for each in self._usable if low < each.cursor.key() < high]
+        places: list[Entry | None] = [since, *_spread(borders, list(self._run.batches), jobs, since, self._end), self._end]
+        stretches = [self._stretch(one, other) for one, other in itertools.pairwise(places)]
+        if since is None:
+            return stretches, []
+        early = self._usable[0]
+        trials = [self._stretch(None, early)]
+        return stretches, trials if early == since else [*trials, self._stretch(early, early)]
+
+    def _why_not_together(self, done: Sequence[Replay], trials: Sequence[Replay]) -> str:
+        """Return why what the stretches have said is not what one run would have; empty if it is."""
+        for replay in (*done, *trials):
+            refused = (
+                last_printed(replay.err.decode(errors="replace")) if replay.status and replay.stretch.since is not None else None
+            )
+            if refused is not None:
+                return f"with what was added no run goes on from {replay.stretch.since.cursor}, {refused[0]}"  # type: ignore[union-attr]
+        pairs = [*itertools.pairwise(done)]
+        pairs += [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
+        for one, other in pairs:
+            at = one.stretch.end
+            if at is None or self._changed(one, one.stretch.cuts) or one.status:
+                return ""  # what comes behind is not told
+            if key_of(at) not in one.states or key_of(at) not in other.states:
+                return f"the state at {at} cannot be taken with what was added"
+            parted = [each for each in compare(read(one.states[key_of(at)]), read(other.states[key_of(at)])) if not each.is_unused]
+            if parted:
+                return f"what was added keeps something from before {at} ({parted[0].name})"
+        return ""
+
+    def _judged(self, done: Sequence[Replay]) -> Hindsight:
+        """Return what is proved of the stretches, in order."""
+        out, err, batches, checkpoints = bytearray(), bytearray(), 0, 0
+        for replay in done:
+            stretch = replay.stretch
+            since, ahead = stretch.since, [each for each in self._run.entries if each.cursor in stretch.cuts]
+            for entry in [each for each in ahead if since is None or each.cursor.key() > since.cursor.key()]:
+                if key_of(entry.cursor) not in replay.states:
+                    continue  # it ended before, or none could be taken there
+                if self._changed(replay, [entry.cursor]):
+                    return self._refused(replay, since, entry, out, err)
+                checkpoints, since = checkpoints + 1, entry
+            missing = self._first_other(replay, None)
+            if missing is not None and not (replay.status and missing not in replay.batches):
+                return self._refused(replay, since, None, out, err)
+            batches += len(replay.batches)
+            self._take(replay, None, out, err)
+            if replay.status:
+                return Hindsight(bytes(out), bytes(err), replay.status, len(self._added.statements), batches, checkpoints)
+        return Hindsight(bytes(out), bytes(err), 0, len(self._added.statements), batches, checkpoints)
+
+    def _changed(self, replay: Replay, cuts: Sequence[Cursor]) -> list[Difference] | Address | None:
+        """Return how the training is another one up to some cuts that the replay has come to."""
+        for entry in self._run.entries:
+            if entry.cursor not in cuts or key_of(entry.cursor) not in replay.states:
+                continue
+            other = self._first_other(replay, address_of(entry))
+            if other is not None:
+                return other
+            found = of_training(compare(read(entry.path), read(replay.states[key_of(entry.cursor)])))
+            if found:
+                return found
+        return None
+
+    def _first_other(self, replay: Replay, upto: Address | None) -> Address | None:
+        """Return the first batch of the run that is another one in a replay, or is not in it."""
+        mine = (at for at in self._run.batches if starts_at(replay.stretch) <= at and before(replay.stretch, at))
+        wanted = (at for at in mine if upto is None or at < upto)
+        return next((at for at in wanted if replay.batches.get(at) != self._run.batches[at]), None)
+
+    def _refused(self, replay: Replay, since: Entry | None, entry: Entry | None, out: bytearray, err: bytearray) -> Hindsight:
+        """Return what was said up to the last checkpoint that is the run's, and what is the matter behind it."""
+        self._take(replay, since.cursor if since is not None else None, out, err, is_cut=True)
+        usable = [each for each in self._usable if since is not None and each.cursor.key() <= since.cursor.key()]
+        stretch = Stretch(usable[-1] if usable and replay.stretch.since is not None else None, entry.cursor if entry else None, ())
+        found = find_culprit(self._run, self._added, self._replays, stretch)
+        error: DetrainError
+        if found.is_without:
+            error = Diverged(
+                f"without what was added, too, the program does other things than the run ({found.what}): what it loads, or "
+                "its environment, has changed since",
+                "give it the data, arguments and variables of the environment that it had",
+            )
+        else:
+            what = f"`{found.statement}`" if found.statement else "a statement that was added"
+            error = AdditionChanges(
+                f"{what} changes the training, first {found.where}: {found.what}",
+                "what was said from there on is not of this run; only look at what is there: do not draw, load, write or leave",
+            )
+        return Hindsight(bytes(out), bytes(err), 0, len(self._added.statements), 0, 0, error)
+
+    def _take(self, replay: Replay, upto: Cursor | None, out: bytearray, err: bytearray, *, is_cut: bool = False) -> None:
+        """Add what a replay has said in the span, up to a cut if that is given; with `is_cut` nothing without one."""
+        first, last, stretch = self._span.first, self._span.last, replay.stretch
+        start: tuple[int, int] | None = (0, 0)
+        if stretch.since is not None:
+            start = replay.place(stretch.since.cursor)
+        if first is not None and (stretch.since is None or first.key() > stretch.since.cursor.key()):
+            start = replay.place(first)
+        end: tuple[int, int] | None = (len(replay.out), len(replay.err))
+        if last is not None and before_or_at(last, stretch.end):
+            end = replay.place(last) or end
+        if is_cut:
+            end = replay.place(upto) if upto is not None and upto != (stretch.since.cursor if stretch.since else None) else start
+        if start is None or end is None:
+            return
+        out += self._shown(replay, replay.out[start[0] : end[0]])
+        err += without_ours(self._shown(replay, replay.err[start[1] : end[1]]))
+
+    def _shown(self, replay: Replay, text: bytes) -> bytes:
+        """Return a text with the path of the user's folder in the place of its copy's."""
+        copy = replay.folder / "work" / "beside" / self._replays.source.name
+        return text.replace(str(copy).encode(), str(self._replays.source).encode())
+
+
+def before_or_at(cursor: Cursor, end: Cursor | None) -> bool:
+    """Return whether a cut is not behind the end of a stretch."""
+    return end is None or cursor.key() <= end.key()
+
+
+def without_ours(text: bytes) -> bytes:
+    """Return what was written to stderr without the lines of detrain."""
+    kept, is_ours = [], False
+    for line in text.splitlines(keepends=True):
+        is_ours = line.startswith(b"detrain: ") or (is_ours and line.startswith(b"  "))
+        if not is_ours:
+            kept.append(line)
+    return b"".join(kept)
+
+
+def _spread(borders: Sequence[Entry], batches: Sequence[Address], jobs: int, since: Entry | None, end: Entry | None) -> list[Entry]:
+    """Return checkpoints that part a span into so many stretches of about as many batches, at most."""
+    low = address_of(since) if since is not None else (-1, 0, 0)
+    inside = [at for at in batches if low <= at and (end is None or at < address_of(end))]
+    done = {entry: sum(at < address_of(entry) for at in inside) for entry in borders}
+    wanted = [len(inside) * number / jobs for number in range(1, jobs)]
+    chosen = {min(borders, key=lambda entry: abs(done[entry] - at)).cursor for at in wanted} if borders else set()
+    return [entry for entry in borders if entry.cursor in chosen and 0 < done[entry] < len(inside)]
+
+
+def _counted(added: Added) -> str:
+    count = len(added.statements)
+    if not count:
+        return "nothing was added since the run"
+    lines = ", ".join(f"{file.name}:{each.line}" for file, each in added.statements[:4])
+    return f"{count} statement{'s' * (count != 1)} added since the run ({lines}{', …' * (count > 4)})"
