@@ -39,10 +39,8 @@ def command(
 
     run = PastRun.of(given.found(), given.arguments, Path(home))
     found = hindsight(run, Span.parse(epochs, run), jobs or len(os.sched_getaffinity(0)))
-    click.get_binary_stream("stdout").write(found.out)
-    click.get_binary_stream("stdout").flush()
-    click.get_binary_stream("stderr").write(found.err)
-    click.get_binary_stream("stderr").flush()
+    click.echo(found.out, nl=False)
+    click.echo(found.err, nl=False, err=True)
     if found.error is not None:
         raise found.error
     if found.status:

@@ -95,10 +95,8 @@ class _Lines:
     @classmethod
     def of(cls, file: ChangedFile) -> _Lines:
         new = {line for each in file.added for line in each.starts}
-        earlier, now = (
-            [each.lineno for each in ast.walk(parse(data)) if isinstance(each, ast.stmt)] for data in (file.earlier, file.now)
-        )
-        return cls(sorted(set(earlier)), sorted(set(now) - new))
+        earlier, now = (_statement_lines(data) for data in (file.earlier, file.now))
+        return cls(sorted(earlier), sorted(now - new))
 
     def __call__(self, line: int) -> int:
         """Return the line now of one in the earlier source. Raises KeyError where that cannot be told."""
@@ -106,6 +104,10 @@ class _Lines:
         if len(self.earlier) != len(self.now):
             raise KeyError(line)  # two statements are on one line
         return line if at < 0 else line - self.earlier[at] + self.now[at]
+
+
+def _statement_lines(source: bytes) -> set[int]:
+    return {each.lineno for each in ast.walk(parse(source)) if isinstance(each, ast.stmt)}
 
 
 def added_since(run: PastRun) -> Added:
@@ -121,9 +123,7 @@ def added_since(run: PastRun) -> Added:
     for name, digest in sorted(sources.items()):
         path = folder / name
         if not name.endswith(".py"):
-            raise UsageError(
-                f"{name!r} is a cell of a notebook: statements can be added to programs only", "export it as a program"
-            )
+            raise UsageError(f"{name!r} is a cell of a notebook, not a file of a program", "export the notebook as a program")
         if not path.is_file():
             raise AnotherProgram(f"{name} is gone, which the run had", "bring it back")
         now = path.read_bytes()
@@ -145,7 +145,7 @@ def _additions(name: str, earlier: bytes, now: bytes) -> tuple[Addition, ...]:
         raise AnotherProgram(f"{name} is no Python now: {error}", "correct it") from error
     if isinstance(found, Changed):
         raise AnotherProgram(
-            f"{name} has not only more statements than in the run: `{found.text}` (line {found.line} at the time) was changed or is gone",
+            f"{name} has not only more statements: `{found.text}`, line {found.line} in the run, was changed or is gone",
             "bring it back: only statements that are added can be looked back with",
         )
     return tuple(found)

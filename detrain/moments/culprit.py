@@ -1,4 +1,4 @@
-"""Where a statement that was added changes the training, and which: found by running with some of them, and with none."""
+"""Where a statement that was added changes the training, and which: found by running with some of them and with none."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Search:
         return Stretch(self._stretch.since, cuts[-1], (*starts, *cuts), kept, self._batches[places[-1] - 1])
 
     def _cut(self, place: int) -> Cursor:
-        """Return the cut at which the state before a batch can be taken; behind the last, that at which the stretch ends."""
+        """Return the cut at which the state before a batch can be taken; behind the last one, the stretch's end."""
         if place == len(self._batches):
             phase, epoch, _batch = self._batches[-1]
             return self._stretch.end or Cursor(phase, epoch + 1, 0, "end")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from detrain.verify.state_diff import Difference, compare
 
 @dataclass(frozen=True)
 class Span:
-    """The epochs that are asked for: from where one begins, or the program's start, to where another does, or its end."""
+    """The epochs that are asked for: from where one begins, or the program does, to where another does, or the end."""
 
     first: Cursor | None
     last: Cursor | None
@@ -42,17 +42,13 @@ class Span:
         """
         match = re.fullmatch(r"((?:\d+/)?\d+)?:((?:\d+/)?\d+)?", text)
         if match is None:
-            raise UsageError(
-                f"--epochs {text!r} is not a range of epochs", "write it as A:B, from 0, without B itself: 2:5, 2: or :5"
-            )
+            raise UsageError(f"--epochs {text!r} is not a range of epochs", "write it as A:B, from 0 and without B: 2:5, 2: or :5")
         ends = [_epoch(each) if each else None for each in match.groups()]
         known = sorted({at[:2] for at in run.batches})
         has = f"it has {', '.join(_range(phase, [e for p, e in known if p == phase]) for phase in sorted({p for p, _e in known}))}"
         for number, at in enumerate(ends):
             if at is not None and at not in known and not (number and (at[0], at[1] - 1) in known):
-                raise UsageError(
-                    f"--epochs {text}: the run has no epoch {match.group(number + 1)}; {has}", "give epochs that it has"
-                )
+                raise UsageError(f"--epochs {text}: the run has no epoch {match[number + 1]}; {has}", "give epochs that it has")
         first, last = (Cursor(at[0], at[1], 0) if at is not None else None for at in ends)
         if first is not None and last is not None and first.key() >= last.key():
             raise UsageError(f"--epochs {text} holds no epoch", "the first comes before the last, which is left out: 2:5")
@@ -124,13 +120,10 @@ class _Proof:
         return self._judged(done[: len(stretches)])
 
     def _stretch(self, since: Entry | None, end: Entry | None) -> Stretch:
-        low = since.cursor.key() if since is not None else (-1,)
-        inside = [
-            each
-            for each in self._run.entries
-            if low <= each.cursor.key() and (end is None or each.cursor.key() <= end.cursor.key())
-        ]
-        return Stretch(since, end.cursor if end is not None else None, tuple(each.cursor for each in inside))
+        low, high = (each.cursor.key() if each is not None else None for each in (since, end))
+        cursors = [each.cursor for each in self._run.entries]
+        inside = [each for each in cursors if (low is None or low <= each.key()) and (high is None or each.key() <= high)]
+        return Stretch(since, end.cursor if end is not None else None, tuple(inside))
 
     def _stretches(self, jobs: int) -> tuple[list[Stretch], list[Stretch]]:
         """Return the stretches of the span, and those that show whether a run with the additions can go on from a
@@ -153,12 +146,6 @@ class _Proof:
 
     def _why_not_together(self, done: Sequence[Replay], trials: Sequence[Replay]) -> str:
         """Return why what the stretches have said is not what one run would have; empty if it is."""
-        for replay in (*done, *trials):
-            refused = (
-                last_printed(replay.err.decode(errors="replace")) if replay.status and replay.stretch.since is not None else None
-            )
-            if refused is not None:
-                return f"with what was added no run goes on from {replay.stretch.since.cursor}, {refused[0]}"  # type: ignore[union-attr]
         pairs = [*itertools.pairwise(done)]
         pairs += [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
         for one, other in pairs:
@@ -166,7 +153,7 @@ class _Proof:
             if at is None or self._changed(one, one.stretch.cuts) or one.status:
                 return ""  # what comes behind is not told
             if key_of(at) not in one.states or key_of(at) not in other.states:
-                return f"the state at {at} cannot be taken with what was added"
+                return f"with what was added no run goes on from {at} ({(_refusal(other) or ('it cannot be taken there',))[0]})"
             parted = [each for each in compare(read(one.states[key_of(at)]), read(other.states[key_of(at)])) if not each.is_unused]
             if parted:
                 return f"what was added keeps something from before {at} ({parted[0].name})"
@@ -185,9 +172,10 @@ class _Proof:
                     return self._refused(replay, since, entry, out, err)
                 checkpoints, since = checkpoints + 1, entry
             missing = self._first_other(replay, None)
-            if missing is not None and not (replay.status and missing not in replay.batches):
+            has_died = replay.status and _refusal(replay) is None and missing not in replay.batches
+            if missing is not None and not has_died:
                 return self._refused(replay, since, None, out, err)
-            batches += len(replay.batches)
+            batches += sum(at in replay.batches for at in self._batches_of(replay))
             self._take(replay, None, out, err)
             if replay.status:
                 return Hindsight(bytes(out), bytes(err), replay.status, len(self._added.statements), batches, checkpoints)
@@ -208,16 +196,22 @@ class _Proof:
 
     def _first_other(self, replay: Replay, upto: Address | None) -> Address | None:
         """Return the first batch of the run that is another one in a replay, or is not in it."""
-        mine = (at for at in self._run.batches if starts_at(replay.stretch) <= at and before(replay.stretch, at))
-        wanted = (at for at in mine if upto is None or at < upto)
+        wanted = (at for at in self._batches_of(replay) if upto is None or at < upto)
         return next((at for at in wanted if replay.batches.get(at) != self._run.batches[at]), None)
+
+    def _batches_of(self, replay: Replay) -> Iterator[Address]:
+        """Yield the batches of the run that a replay is to have."""
+        return (at for at in self._run.batches if starts_at(replay.stretch) <= at and before(replay.stretch, at))
 
     def _refused(self, replay: Replay, since: Entry | None, entry: Entry | None, out: bytearray, err: bytearray) -> Hindsight:
         """Return what was said up to the last checkpoint that is the run's, and what is the matter behind it."""
         self._take(replay, since.cursor if since is not None else None, out, err, is_cut=True)
         usable = [each for each in self._usable if since is not None and each.cursor.key() <= since.cursor.key()]
-        stretch = Stretch(usable[-1] if usable and replay.stretch.since is not None else None, entry.cursor if entry else None, ())
-        found = find_culprit(self._run, self._added, self._replays, stretch)
+        for start in (*usable[-1:], None):  # from the start, where it does not show from the checkpoint
+            stretch = Stretch(start, entry.cursor if entry else None, ())
+            found = find_culprit(self._run, self._added, self._replays, stretch)
+            if found.what:
+                break
         error: DetrainError
         if found.is_without:
             error = Diverged(
@@ -255,6 +249,11 @@ class _Proof:
         """Return a text with the path of the user's folder in the place of its copy's."""
         copy = replay.folder / "work" / "beside" / self._replays.source.name
         return text.replace(str(copy).encode(), str(self._replays.source).encode())
+
+
+def _refusal(replay: Replay) -> tuple[str, str] | None:
+    """Return what detrain has ended a replay with, if it has."""
+    return last_printed(replay.err.decode(errors="replace")) if replay.status else None
 
 
 def before_or_at(cursor: Cursor, end: Cursor | None) -> bool:

@@ -1,4 +1,4 @@
-"""Stretches of a run, run again with statements that were added since: several at a time, each in a copy of the folder."""
+"""Stretches of a run, run again with statements that were added since: several at a time, each in its own folder."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ class Replays:
         """`folder` is temporary, for everything that they leave; `jobs`: so many processes at a time."""
         self._added, self._folder, self._jobs, self._count = added, folder, jobs, 0
         self._outside = outside_of_run(added.run.home)
+        self._began_s = min(entry.path.stat().st_mtime for entry in added.run.entries) - 1
         self.source = Path.cwd()
 
     def run(self, stretches: Sequence[Stretch]) -> list[Replay]:
@@ -142,7 +143,9 @@ class Replays:
         kept = len(self._added.statements) if stretch.kept is None else stretch.kept
         for path, data in self._added.sources(kept).items():
             if source.resolve() in path.parents:
-                (place.work / path.relative_to(source.resolve())).write_bytes(data)
+                copy = place.work / path.relative_to(source.resolve())
+                copy.write_bytes(data)
+                os.utime(copy, (self._began_s, self._began_s))  # what a run reads is not younger than its checkpoint
             elif stretch.kept is not None:
                 raise UsageError(f"{str(path)!r} lies beside the current folder", f"start it in {str(path.parent)!r}")
         replay.home.mkdir()
@@ -171,7 +174,7 @@ class Replays:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=dying_with_this(),
+                preexec_fn=dying_with_this(),  # noqa: PLW1509  this process has no other threads
             )
         return replay, process
 
