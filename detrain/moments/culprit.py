@@ -1,4 +1,4 @@
-"""Where a statement that was added changes the training, and which: found by running with some of them and with none."""
+"""Where a statement that was added changes the training, and which: found by runs with some of them and with none."""
 
 from __future__ import annotations
 

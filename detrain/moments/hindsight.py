@@ -154,9 +154,12 @@ class _Proof:
                 return ""  # what comes behind is not told
             if key_of(at) not in one.states or key_of(at) not in other.states:
                 return f"with what was added no run goes on from {at} ({(_refusal(other) or ('it cannot be taken there',))[0]})"
-            parted = [each for each in compare(read(one.states[key_of(at)]), read(other.states[key_of(at)])) if not each.is_unused]
+            ended, begun, run = (read(path) for path in (one.states[key_of(at)], other.states[key_of(at)], self._path(at)))
+            # What the run has, a run that goes on there has, too: it need not be looked at how.
+            places = tuple(each.name for each in compare(ended, run))
+            parted = [each.name for each in compare(ended, begun) if each.name.startswith(places) and not each.is_unused]
             if parted:
-                return f"what was added keeps something from before {at} ({parted[0].name})"
+                return f"what was added keeps something from before {at} ({parted[0]})"
         return ""
 
     def _judged(self, done: Sequence[Replay]) -> Hindsight:
@@ -198,6 +201,9 @@ class _Proof:
         """Return the first batch of the run that is another one in a replay, or is not in it."""
         wanted = (at for at in self._batches_of(replay) if upto is None or at < upto)
         return next((at for at in wanted if replay.batches.get(at) != self._run.batches[at]), None)
+
+    def _path(self, at: Cursor) -> Path:
+        return next(entry.path for entry in self._run.entries if entry.cursor == at)
 
     def _batches_of(self, replay: Replay) -> Iterator[Address]:
         """Yield the batches of the run that a replay is to have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from detrain.base.errors import Diverged, StoreError, UsageError
 from detrain.campaign.subject import link
 from detrain.faults.experiment import parse_cursor, written
 from detrain.launcher.program import Program
+from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
 from detrain.store.journal import read_batches
@@ -93,6 +95,23 @@ class PastRun:
         path = program.shown if program.is_module or inside.startswith("..") else inside
         is_module = ["-m"] if program.is_module else []
         return [sys.executable, "-m", "detrain", "run", *whole, *is_module, path, *self.arguments]
+
+    def set_back(self, copy: Path, folder: Path) -> None:
+        """Have the files in a copy of a folder as the run found them when it began, as far as that is known."""
+        log = Changes(Catalogue(self.home).journal(self.program.name, self.number).with_suffix(".changes"), None)
+        for path, was in log.found_by_run().items():
+            there = copy / os.path.relpath(path, folder.resolve())
+            if copy not in there.parents or not os.path.lexists(there):
+                continue
+            if isinstance(was, int):
+                if there.is_file() and not there.is_symlink() and there.stat().st_size > was:
+                    os.truncate(there, was)
+            elif was is None and there.is_dir() and not there.is_symlink():
+                shutil.rmtree(there)
+            elif was is None or was.is_file():
+                there.unlink()
+                if was is not None:
+                    shutil.copyfile(was, there)
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
         """Raise Diverged where a batch of a run in another home, up to this one, is another than the run had."""

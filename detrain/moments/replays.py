@@ -140,6 +140,8 @@ class Replays:
         if not place.is_copied:
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         place.begin()
+        if stretch.since is None:
+            run.set_back(place.work, source)
         kept = len(self._added.statements) if stretch.kept is None else stretch.kept
         for path, data in self._added.sources(kept).items():
             if source.resolve() in path.parents:

@@ -56,6 +56,8 @@ def stand(
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         home, errors = folder / "ckpt", folder / "stderr"
         before = _before(run.entries, at)
+        if not before:
+            run.set_back(folder / source.name, source)
         moment = Moment(
             at=at,
             until=until,
