@@ -85,11 +85,11 @@ class _Search:
         """Return the first statement with which, and with those before it, the state is another one; empty: unknown."""
         statements, low = added.statements, 0
         high = len(statements)
-        (without,) = self._replays.run([self._part([self.high], 0)])
+        without = self._replays.run([self._part([self.high], 0)]) if high > 1 else []
         while high - low > 1:
             middle = (low + high) // 2
             (some,) = self._replays.run([self._part([self.high], middle)])
-            found, is_known = self._unlike(without, some, self.high)
+            found, is_known = self._unlike(without[0], some, self.high)
             if not found and not is_known:
                 return ""
             low, high = (low, middle) if found else (middle, high)
