@@ -17,6 +17,7 @@ SECTIONS: Final = {
         "run": "Train, with checkpoints; run again, it resumes to the bit.",
         "launch": "Train in several processes, as torchrun starts them.",
         "status": "Show how a run stands, and what a failure now would cost.",
+        "timeline": "Show what happened to a run.",
         "ckpt": "List, show, verify, compare and export checkpoints.",
     },
     "Look and prove": {

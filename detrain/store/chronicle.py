@@ -1,13 +1,16 @@
 """The chronicle: what the processes of one run have to say of it, as lines of JSON that are only added, beside its
 checkpoints.
 
-It has the text of the program's source, which nobody runs from there. A line that is torn, or of a kind that a later
+When its processes started and ended, and when they took checkpoints; and the text of the program's source, which nobody
+runs from there. A line that is torn, or of a kind that a later
 version writes, is passed over: nothing that a run does rests on this file.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +46,45 @@ class Source(msgspec.Struct, frozen=True, tag="source", tag_field="kind"):
         return self.text.encode("utf-8" if self.is_utf8 else "latin-1")
 
 
-Event = Source
+class Started(msgspec.Struct, frozen=True, tag="start", tag_field="kind", omit_defaults=True):
+    """A process begins to run the program."""
+
+    at: float
+    """Seconds since 1970, as in all that follow."""
+    pid: int
+    host: str
+    since: str = ""
+    """The checkpoint that it goes on from, by the file's name; empty: it starts anew."""
+    environment: dict[str, str] = {}
+    """Versions and settings that decide about bits."""
+
+
+class Saved(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", omit_defaults=True):
+    """A checkpoint is written."""
+
+    at: float
+    name: str
+    """Of its file."""
+    size_bytes: int
+    took_s: float
+    """To write it; what large ones take, training does not wait for."""
+    batches_done: int
+    loss: float | None = None
+    """What the program had under the name `loss`, if that was a number."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="kind", omit_defaults=True):
+    """A process ends by itself. One that is killed leaves no such line."""
+
+    at: float
+    pid: int
+    how: str = ""
+    """Empty: with the program's last line; else by which exception, signal or error of detrain's."""
+
+
+Event = Source | Started | Saved | Ended
+now = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
+"""The time: the program may be told another one."""
 _EVENT = msgspec.json.Decoder(Event)
 
 

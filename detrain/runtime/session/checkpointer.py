@@ -14,6 +14,7 @@ from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.base.options import Mode
 from detrain.python.codec.api import Baseline, Encoded
+from detrain.python.inspect.program_metrics import find_metric
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
@@ -137,7 +138,8 @@ class Checkpointer:
             snapshot = self.take(cut, frame, baseline, loop)
             if snapshot is None:
                 return
-            self._saves.save(self._state.position.cursor(cut), snapshot, self._state.identity.files)
+            loss = find_metric("loss", frame, self._state.adapters.to_array)
+            self._saves.save(self._state.position.cursor(cut), snapshot, self._state.identity.files, loss)
             self._state.recorder.batches.record_next_at_once()
         if cut == "epoch":
             self._epoch_base, self._batches_saved = self._state.position.epoch, self._batches_at

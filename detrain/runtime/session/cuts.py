@@ -16,6 +16,7 @@ from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
+from detrain.store.chronicle import Ended, now
 
 
 class Cuts:
@@ -146,13 +147,13 @@ class Cuts:
 
     def _end(self, how: str) -> None:
         """End as SIGTERM ends a process, with everything written."""
-        self.finish()
+        self.finish("SIGTERM")
         messages.say(f"ended by SIGTERM {how}; run it again to go on")
         messages.flush_output()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def finish(self) -> None:
-        """The program ends."""
+    def finish(self, how: str = "") -> None:
+        """The program ends; `how`: by which exception or signal, if by one."""
         parts = self._parts
         self.require_whole()
         if not parts.saves.has_checkpoint and not parts.termination.is_requested:
@@ -165,5 +166,6 @@ class Cuts:
         for observer in parts.observers:
             observer.end()
         parts.saves.finish()
+        parts.saves.note(Ended(now(), os.getpid(), how))
         if parts.just_in_time is not None:
             parts.just_in_time.finish()

@@ -8,6 +8,7 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
@@ -369,4 +370,5 @@ class Session:
 
     def finish(self) -> None:
         """The program ends."""
-        self._cuts.finish()
+        raised = getattr(sys, "last_type", None)  # Python has printed it
+        self._cuts.finish(raised.__name__ if raised is not None else "")
