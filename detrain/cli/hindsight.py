@@ -46,5 +46,7 @@ def command(
     if found.status:
         messages.say(f"the program ended with status {found.status}, with what was added; up to there it is this run")
         return found.status
+    if found.not_compared:
+        messages.warn(f"not compared with the run, as no state could be taken there: {', '.join(found.not_compared)}")
     messages.say(f"as this run was: {found.batches} batches and {found.checkpoints} checkpoints are the same")
     return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from detrain.base.source_parsing import parse
+from detrain.base.structure import bound_names
 from detrain.instrument.text_edits import Edit, apply, decode_source, line_starts
 
 _Block = ast.stmt | ast.ExceptHandler | ast.match_case
@@ -41,10 +42,8 @@ class Addition:
     is_store: bool
     """Whether it writes into something that others may read: an attribute, an element, a name of another scope, or a
     name by `+=`."""
-    is_definition: bool
-    """Whether it is an import, or defines a function or class."""
-    depth: int
-    """In how many loops and functions it stands."""
+    rebinds: tuple[str, ...]
+    """The names that it binds, if it stands in a loop or function."""
 
 
 def additions(earlier: bytes, now: bytes) -> list[Addition] | Changed:
@@ -146,7 +145,6 @@ def _addition(node: ast.stmt, depth: int, source: bytes, starts: Sequence[int]) 
     end = starts[node.end_lineno - 1] + node.end_col_offset
     inside = [each for each in ast.walk(node) if isinstance(each, ast.stmt)]
     text = source[begin:end].decode().splitlines()[0].strip()
-    is_definition = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     return Addition(
         node.lineno,
         text,
@@ -154,8 +152,7 @@ def _addition(node: ast.stmt, depth: int, source: bytes, starts: Sequence[int]) 
         end,
         tuple(each.lineno for each in inside),
         any(map(_stores, ast.walk(node))),
-        is_definition,
-        depth,
+        bound_names([node]) if depth else (),
     )
 
 

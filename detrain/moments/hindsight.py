@@ -23,7 +23,9 @@ from detrain.moments.additions_since import Added, added_since
 from detrain.moments.culprit import find_culprit, of_training
 from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
-from detrain.store import Catalogue, Entry, read
+from detrain.python.codec.graph_files import unpack
+from detrain.python.inspect.graph import is_array, is_reference
+from detrain.store import Catalogue, Entry, Snapshot, read
 from detrain.verify.state_diff import Difference, compare
 
 
@@ -79,10 +81,11 @@ class Hindsight:
     """What it wrote to stderr, without the lines of detrain."""
     status: int
     """As it ended, where it did."""
-    added: int
     batches: int
     """Compared with the run's, and equal."""
     checkpoints: int
+    not_compared: tuple[str, ...] = ()
+    """Checkpoints of the run at which none could be taken, and `the end` where nothing says how the run ended."""
     error: DetrainError | None = None
     """Why there is not more: an addition changes the training."""
 
@@ -105,25 +108,37 @@ class _Proof:
         behind = [entry for entry in run.entries if span.last is not None and entry.cursor.key() >= span.last.key()]
         self._end = behind[0] if behind else None
         """The checkpoint at which the last stretch ends; None: the program's end."""
+        phase, epoch, batch = list(run.batches)[-1]
+        is_behind = self._end is None and run.entries[-1].cursor.key() <= Cursor(phase, epoch, batch, "load").key()
+        self._tail = [Cursor(phase, epoch, batch + 1, "load"), Cursor(phase, epoch + 1, 0)] if is_behind else []
+        """Where a process is that has done the run's last batch, if that lies behind its last checkpoint."""
+        replays.is_inside |= is_behind
 
     def told(self, jobs: int) -> Hindsight:
         """Return what there is to say."""
         stretches, trials = self._stretches(jobs)
         count = f", {len(stretches)} stretches" if len(stretches) > 1 else ""
-        messages.say(f"{_counted(self._added)}; running them again{count}")
-        done = self._replays.run([*stretches, *trials])
-        if len(done) > 1 or stretches[0].since is not None:
-            why = self._why_not_together(done[: len(stretches)], done[len(stretches) :])
-            if why:
-                messages.say(f"{why}: running the program from its start, in one process")
-                done = self._replays.run([self._stretch(None, self._end)])
-        return self._judged(done[: len(stretches)])
+        messages.say(f"{_counted(self._added)}; running the program again{count}")
+        last = [self._without()] if self._tail else []
+        done = self._replays.run([*stretches, *trials, *last])
+        whole, tried, twin = done[: len(stretches)], done[len(stretches) :][: len(trials)], done[len(stretches) + len(trials) :]
+        why = self._why_not_together(whole, tried)
+        if why:
+            messages.say(f"{why}: running it from its start, in one process")
+            whole, tried = self._replays.run([self._stretch(None, self._end)]), []
+        return self._judged([*tried[:1], *whole], twin)
 
     def _stretch(self, since: Entry | None, end: Entry | None) -> Stretch:
         low, high = (each.cursor.key() if each is not None else None for each in (since, end))
         cursors = [each.cursor for each in self._run.entries]
         inside = [each for each in cursors if (low is None or low <= each.key()) and (high is None or each.key() <= high)]
-        return Stretch(since, end.cursor if end is not None else None, tuple(inside))
+        return Stretch(since, end.cursor if end is not None else None, (*inside, *(self._tail if end is None else ())))
+
+    def _without(self) -> Stretch:
+        """Return the stretch behind the run's last checkpoint, without any addition: with it is compared what no
+        checkpoint of the run is there for.
+        """
+        return Stretch(self._usable[-1] if self._usable else None, None, tuple(self._tail), kept=0)
 
     def _stretches(self, jobs: int) -> tuple[list[Stretch], list[Stretch]]:
         """Return the stretches of the span, and those that show whether a run with the additions can go on from a
@@ -146,9 +161,8 @@ class _Proof:
 
     def _why_not_together(self, done: Sequence[Replay], trials: Sequence[Replay]) -> str:
         """Return why what the stretches have said is not what one run would have; empty if it is."""
-        pairs = [*itertools.pairwise(done)]
-        pairs += [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
-        for one, other in pairs:
+        pairs = [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
+        for one, other in [*pairs, *itertools.pairwise(done)]:
             at = one.stretch.end
             if at is None or self._changed(one, one.stretch.cuts) or one.status:
                 return ""  # what comes behind is not told
@@ -160,29 +174,52 @@ class _Proof:
             parted = [each.name for each in compare(ended, begun) if each.name.startswith(places) and not each.is_unused]
             if parted:
                 return f"what was added keeps something from before {at} ({parted[0]})"
+        since = done[0].stretch.since
+        if since is not None:
+            if key_of(since.cursor) not in done[0].states:
+                return f"with what was added no run goes on from {since.cursor} ({(_refusal(done[0]) or ('',))[0]})"
+            held = self._may_hold(read(done[0].states[key_of(since.cursor)]), read(since.path))
+            if held:
+                return f"what was added may keep something from before {since.cursor} ({held})"
         return ""
 
-    def _judged(self, done: Sequence[Replay]) -> Hindsight:
-        """Return what is proved of the stretches, in order."""
-        out, err, batches, checkpoints = bytearray(), bytearray(), 0, 0
+    def _may_hold(self, begun: Snapshot, run: Snapshot) -> str:
+        """Return a name of what was added that can hold what epochs before have put there, and that none but they would
+        show: data. Functions hold none, and what no checkpoint can hold, as loggers and writers, is made to be told.
+        """
+        rebound = {name for _file, of in self._added.statements for name in of.rebinds}
+        graph, known = (unpack(each.python, each.arrays) for each in (begun, run))
+        for key, item in graph.roots.items():
+            name = key.rpartition("|")[2]
+            is_data = graph.nodes[item[0]].kind not in ("opaque", "function", "class") if is_reference(item) else name in rebound
+            if key not in known.roots and (is_data or is_array(item)):
+                return name
+        return ""
+
+    def _judged(self, done: Sequence[Replay], twin: Sequence[Replay]) -> Hindsight:
+        """Return what is proved of the stretches, in order; `twin`: the last one without what was added."""
+        out, err, batches, checkpoints, unknown = bytearray(), bytearray(), 0, 0, list[str]()
         for replay in done:
             stretch = replay.stretch
             since, ahead = stretch.since, [each for each in self._run.entries if each.cursor in stretch.cuts]
             for entry in [each for each in ahead if since is None or each.cursor.key() > since.cursor.key()]:
                 if key_of(entry.cursor) not in replay.states:
-                    continue  # it ended before, or none could be taken there
+                    unknown += [str(entry.cursor)] if not replay.status else []
+                    continue
                 if self._changed(replay, [entry.cursor]):
                     return self._refused(replay, since, entry, out, err)
                 checkpoints, since = checkpoints + 1, entry
             missing = self._first_other(replay, None)
             has_died = replay.status and _refusal(replay) is None and missing not in replay.batches
-            if missing is not None and not has_died:
+            parted = _parted(replay, twin[0]) if twin and replay is done[-1] and not replay.status else ""
+            if (missing is not None and not has_died) or parted:
                 return self._refused(replay, since, None, out, err)
+            unknown += ["the end"] if parted is None else []
             batches += sum(at in replay.batches for at in self._batches_of(replay))
             self._take(replay, None, out, err)
             if replay.status:
-                return Hindsight(bytes(out), bytes(err), replay.status, len(self._added.statements), batches, checkpoints)
-        return Hindsight(bytes(out), bytes(err), 0, len(self._added.statements), batches, checkpoints)
+                return Hindsight(bytes(out), bytes(err), replay.status, batches, checkpoints)
+        return Hindsight(bytes(out), bytes(err), 0, batches, checkpoints, tuple(unknown))
 
     def _changed(self, replay: Replay, cuts: Sequence[Cursor]) -> list[Difference] | Address | None:
         """Return how the training is another one up to some cuts that the replay has come to."""
@@ -231,7 +268,7 @@ class _Proof:
                 f"{what} changes the training, first {found.where}: {found.what}",
                 "what was said from there on is not of this run; only look at what is there: do not draw, load, write or leave",
             )
-        return Hindsight(bytes(out), bytes(err), 0, len(self._added.statements), 0, 0, error)
+        return Hindsight(bytes(out), bytes(err), 0, 0, 0, error=error)
 
     def _take(self, replay: Replay, upto: Cursor | None, out: bytearray, err: bytearray, *, is_cut: bool = False) -> None:
         """Add what a replay has said in the span, up to a cut if that is given; with `is_cut` nothing without one."""
@@ -255,6 +292,21 @@ class _Proof:
         """Return a text with the path of the user's folder in the place of its copy's."""
         copy = replay.folder / "work" / "beside" / self._replays.source.name
         return text.replace(str(copy).encode(), str(self._replays.source).encode())
+
+
+def _parted(replay: Replay, twin: Replay) -> str | None:
+    """Return what is another one at the end of a replay than at that of one without what was added; None: that cannot
+    be told.
+    """
+    found, begun = "", "" if twin.stretch.since is None else key_of(twin.stretch.since.cursor)
+    cuts = [key for key in replay.states if key in twin.states and key != begun]
+    ends = replay.digests.keys() & twin.digests.keys()
+    for key in cuts:
+        found = found or ", ".join(each.name for each in of_training(compare(read(twin.states[key]), read(replay.states[key]))))
+    for key in ends:
+        one, other = twin.digests[key], replay.digests[key]
+        found = found or ", ".join(name for name in one if other.get(name, one[name]) != one[name])
+    return found if cuts or ends else None
 
 
 def _refusal(replay: Replay) -> tuple[str, str] | None:

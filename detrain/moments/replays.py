@@ -56,6 +56,8 @@ class Replay:
     status: int = 0
     notes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """How much had been written to stdout and stderr, by what was done (`saved`, `begun`, `resumed`) and the cut."""
+    digests: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Those of all variables, by key, at the ends of phases and of the program."""
 
     @property
     def home(self) -> Path:
@@ -98,6 +100,8 @@ class Replays:
         self._outside = outside_of_run(added.run.home)
         self._began_s = min(entry.path.stat().st_mtime for entry in added.run.entries) - 1
         self.source = Path.cwd()
+        self.is_inside = any(entry.cursor.is_inside for entry in added.run.entries)
+        """Whether checkpoints are taken inside of epochs: what they hold at the start of one is said otherwise then."""
 
     def run(self, stretches: Sequence[Stretch]) -> list[Replay]:
         """Run them, and return them in the same order. Raises UsageError where the folder is too large to be copied."""
@@ -152,7 +156,7 @@ class Replays:
                 raise UsageError(f"{str(path)!r} lies beside the current folder", f"start it in {str(path.parent)!r}")
         replay.home.mkdir()
         self._added.write_info(replay.home)
-        inside = any(entry.cursor.is_inside for entry in run.entries) or any(cut.is_inside for cut in stretch.cuts)
+        inside = self.is_inside or any(cut.is_inside for cut in stretch.cuts)
         since = [entry for entry in run.entries if stretch.since is not None and entry.cursor.key() <= stretch.since.cursor.key()]
         plan = VerifyPlan(
             str(replay.folder / "notes"),
@@ -182,8 +186,9 @@ class Replays:
 
     def _read_notes(self, replay: Replay) -> None:
         notes = replay.folder / "notes"
-        lines = map(json.loads, notes.read_text().splitlines()) if notes.is_file() else ()
+        lines = [json.loads(line) for line in notes.read_text().splitlines()] if notes.is_file() else []
         replay.notes = {key: tuple(what) for key, what in lines if isinstance(what, list)}
+        replay.digests = {key: what for key, what in lines if isinstance(what, dict)}
 
 
 def before(stretch: Stretch, at: Address) -> bool:

@@ -73,8 +73,7 @@ HARMLESS = {
             ),
             (BEFORE_LOOP, "logger.setLevel(logging.INFO)\n"),
             (BEHIND_STEP, "            logger.info('%d %r', step, loss.item())\n"),
-        ),
-        is_parallel=False,
+        )
     ),
     "a function": Addition(
         (
@@ -163,7 +162,7 @@ def test_what_is_printed_a_program_prints_that_had_the_statements_from_its_start
 
     assert done.status == 0, done.err
     assert done.out == bare(text).out
-    assert ("running the program from its start" not in done.err) == HARMLESS[kind].is_parallel, done.err
+    assert ("from its start, in one process" not in done.err) == HARMLESS[kind].is_parallel, done.err
     assert "20 batches and 4 checkpoints are the same" in done.err
 
 
@@ -263,17 +262,59 @@ def test_one_that_was_killed_is_run_again(run: Path, bare: Callable[[str], Resul
     assert look_back(run, text, "--jobs", 2).out == bare(text).out
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_is_looked_back_at_up_to_its_last_batch(tmp_path: Path, bare: Callable[[str], Result]) -> None:
-    killed = PROGRAM.replace(IN_BODY, "            if (epoch, step) == (2, 3): import os; os.kill(os.getpid(), 9)\n" + IN_BODY)
-    (tmp_path / "program.py").write_text(killed)
-    assert detrain("run", "--keep", "100", "program.py", cwd=tmp_path).status == -signal.SIGKILL
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run was killed at 2:3."""
+    folder = tmp_path_factory.mktemp("killed") / "work"
+    folder.mkdir()
+    text = PROGRAM.replace(
+        IN_BODY, "            if (epoch, step) == (2, 3) and DIES: import os; os.kill(os.getpid(), 9)\n" + IN_BODY
+    )
+    (folder / "program.py").write_text(text.replace("history = []", "history = []; DIES = len(sys.argv) > 1"))
+    assert detrain("run", "--keep", "100", "program.py", "dies", cwd=folder).status == -signal.SIGKILL
+    return folder
 
-    done = look_back(tmp_path, killed.replace(IN_BODY, "            print(step, loss.item())\n" + IN_BODY), "--jobs", 2)
+
+def look_back_at_killed(killed: Path, place: str, added: str) -> Result:
+    """The killed run seen with text before a place of its program. What kills it does it again."""
+    text = (killed / "program.py").read_text()
+    try:
+        (killed / "program.py").write_text(text.replace(place, added + place))
+        return detrain("hindsight", "--jobs", "2", "program.py", "dies", cwd=killed)
+    finally:
+        (killed / "program.py").write_text(text)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_is_looked_back_at_up_to_its_last_batch(killed: Path, bare: Callable[[str], Result]) -> None:
+    done = look_back_at_killed(killed, IN_BODY, "            print(step, loss.item(), flush=True)\n")
 
     whole = bare(with_added((IN_BODY, "            print(step, loss.item())\n"))).out
     assert whole.startswith(done.out)
-    assert len(done.out.splitlines()) == 1 + 6 + 6 + 3
+    assert len(done.out.splitlines()) == 1 + 6 + 6 + 4
+    assert done.status == -signal.SIGKILL % 256
+
+
+@pytest.mark.slow
+def test_a_change_behind_the_last_checkpoint_of_a_killed_run_is_found(tmp_path: Path, run: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    for path in (work / "ckpt").glob("*-e0000[34]-*.h5"):  # as if it had been killed in its third epoch
+        path.unlink()
+    added = "            if (epoch, step) == (2, 2): model[0].weight.data.mul_(2)\n            print(step)\n"
+
+    done = detrain_with(work, with_added((BEHIND_STEP, added)))
+
+    assert done.status == AdditionChanges.exit_code, done.err
+    assert "first at 2:2: tensor model" in done.err
+    assert [line for line in done.out.splitlines() if line.startswith("epoch")] != []
+    assert "epoch 2" not in done.out
+
+
+def detrain_with(work: Path, text: str) -> Result:
+    """As `look_back`, where the folder need not stay as it is."""
+    (work / "program.py").write_text(text)
+    return detrain("hindsight", "--jobs", "2", "program.py", cwd=work)
 
 
 @pytest.mark.parametrize(
@@ -336,6 +377,7 @@ def test_what_is_missing_or_has_changed_is_said(tmp_path: Path, break_it: Callab
         ("torch/gan.py", "torch"),
         ("torch/phases.py", "torch"),
         ("torch/trainer_class.py", "torch"),
+        ("torch/early_stopping.py", "torch"),
         ("jax/digits_mlp.py", "jax"),
         ("jax/two_phases.py", "jax"),
         ("csv_log.py", "tensorflow"),

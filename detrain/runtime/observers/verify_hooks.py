@@ -4,6 +4,7 @@ take, and to leave digests behind.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -65,7 +66,7 @@ class VerifyPlan(msgspec.Struct, frozen=True):
     def at_batch(self, batches_done: int, address: Address) -> None:
         """The body of a batch is about to run."""
         if self.last is not None and address > self.last:
-            messages.flush_output()
+            _flush()
             os._exit(0)
         if batches_done == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -74,7 +75,7 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         """A checkpoint is taken, the state of one has been set, or an epoch begins: note how much has been printed, to
         stdout and to stderr, if that goes to files.
         """
-        messages.flush_output()
+        _flush()
         self._note(f"{what} {cursor}", (os.fstat(1).st_size, os.fstat(2).st_size))
 
     def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:
@@ -85,3 +86,9 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         line = json.dumps([of, what])
         with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
             file.write(line.encode() + b"\n")
+
+
+def _flush() -> None:
+    """Have written what the program has printed, C code of it, too."""
+    messages.flush_output()
+    ctypes.CDLL(None).fflush(None)
