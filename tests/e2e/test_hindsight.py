@@ -291,7 +291,7 @@ def test_a_run_that_was_killed_is_looked_back_at_up_to_its_last_batch(killed: Pa
 
     whole = bare(with_added((IN_BODY, "            print(step, loss.item())\n"))).out
     assert whole.startswith(done.out)
-    assert len(done.out.splitlines()) == 1 + 6 + 6 + 4
+    assert len(done.out.splitlines()) == 1 + 6 + 6 + 3
     assert done.status == -signal.SIGKILL % 256
 
 

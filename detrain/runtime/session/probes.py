@@ -33,7 +33,6 @@ from detrain.base.errors import DetrainError, Diverged, UsageError
 from detrain.python.inspect.frames import is_second_call, names_of
 from detrain.python.loaders.shown_loads import ShownLoads, shown_loads
 from detrain.python.loaders.while_loop import WhileLoop
-from detrain.store.chronicle import Ended, now
 
 if TYPE_CHECKING:
     from detrain.runtime.session.session import Session
@@ -125,7 +124,7 @@ def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once: no `finally` of the program runs on a state that is wrong."""
     if _session is not None:
         error.todo += _session.way_back(error)  # an earlier checkpoint may do
-        _session.parts.saves.note(Ended(now(), os.getpid(), f"detrain: {error.slug}"))
+        _session.note_end(error)
     messages.flush_output()
     messages.put_last(error.printed())
     os._exit(error.exit_code)

@@ -109,7 +109,11 @@ class Saves:
         return every.unit == "minutes" and now - self.last_at >= every.count * 60
 
     def save(
-        self, cursor: Cursor, snapshot: Snapshot, sources: Callable[[], Mapping[str, tuple[str, bytes]]], loss: float | None
+        self,
+        cursor: Cursor,
+        snapshot: Snapshot,
+        sources: Callable[[], Mapping[str, tuple[str, bytes]]] = dict,
+        loss: float | None = None,
     ) -> None:
         """Write a checkpoint, a large one in the background.
 

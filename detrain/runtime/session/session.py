@@ -26,6 +26,7 @@ from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
+from detrain.store.chronicle import Ended, now
 
 _LOOKS: Final = 4
 """At so many batches of a loop's first epoch it is looked which numbers of libraries move."""
@@ -367,6 +368,10 @@ class Session:
     def way_back(self, error: DetrainError) -> str:
         """Return the checkpoint that may do where a resume is refused, in words."""
         return way_back(error, self.parts.config, self.parts.catalogue, self.parts.plan.passed)
+
+    def note_end(self, error: DetrainError) -> None:
+        """The process is about to end by an error."""
+        self.parts.saves.note(Ended(now(), os.getpid(), f"detrain: {error.slug}"))
 
     def finish(self) -> None:
         """The program ends."""
