@@ -148,6 +148,13 @@ class NotCapturable(DetrainError):
     may_go_back: ClassVar[bool] = True
 
 
+class AdditionChanges(DetrainError):
+    """A statement that was added to a program, to look at a run that is over, changes the training."""
+
+    slug = "addition"
+    exit_code = 99
+
+
 class ReducerInvalid(DetrainError):
     """A reducer of another package that is none, fails, or does not bring back what it saved."""
 

@@ -17,6 +17,7 @@ SECTIONS: Final = {
         "run": "Train, with checkpoints; run again, it resumes to the bit.",
         "launch": "Train in several processes, as torchrun starts them.",
         "status": "Show how a run stands, and what a failure now would cost.",
+        "timeline": "Show what happened to a run.",
         "ckpt": "List, show, verify, compare and export checkpoints.",
     },
     "Look and prove": {
@@ -25,6 +26,7 @@ SECTIONS: Final = {
         "verify": "Kill a program, resume it, and compare bit for bit.",
         "diff": "Show where two runs part.",
         "at": "Stand at any step of a run that is over.",
+        "hindsight": "Print what a run would have said with statements added since.",
         "explain": "Say what an error or a warning means, and what to do.",
     },
     "Hardware faults": {

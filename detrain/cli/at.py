@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
+import msgspec
 
 from detrain.base import messages
+from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, FileThenProgram, Given, takes_options
-from detrain.cli.shared.printing import print_json, table
-from detrain.faults.experiment import parse_cursor
+from detrain.cli.shared.printing import console, print_json, table
+from detrain.faults.experiment import written
+
+if TYPE_CHECKING:
+    from detrain.moments.standing import Stand
+
+_NOWHERE: Final = 1
+"""Exit status where what was looked for is true at no step."""
 
 
-@click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
+class _CursorThenProgram(FileThenProgram):
+    """`step 41307` is one cursor, in two words; with --when there is none before PROGRAM."""
+
+    without = "when"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join such words."""
+        at = next((at for at, word in enumerate(args[:-1]) if word == "step" and args[at + 1].isdecimal()), None)
+        return super().parse_args(ctx, args if at is None else [*args[:at], f"step {args[at + 1]}", *args[at + 2 :]])
+
+
+@click.command(cls=_CursorThenProgram, context_settings=PROGRAM_SETTINGS, options_metavar="[OPTIONS] CURSOR")
 @takes_options
 def command(
     *,
@@ -22,48 +41,70 @@ def command(
     expressions: Annotated[
         tuple[str, ...], Option("An expression of the names there (repeatable) [all names].", "EXPR", flag="--print")
     ] = (),
+    until: Annotated[str | None, Option("Print at each step up to this one.", "CURSOR")] = None,
+    when: Annotated[str | None, Option("In place of CURSOR: the first step at which this is true.", "EXPR")] = None,
+    start: Annotated[str | None, Option("With --when: look from there on [the run's start].", "CURSOR", flag="--from")] = None,
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
     has_debugger: Annotated[bool, Option("Open Python's debugger there.", flag="--pdb")] = False,
     as_json: AsJson = False,
-    cursor: str,
     given: Given,
 ) -> int:
     """Stand at a step of a run that is over, and see what was there: at 3:17, before the body of epoch 3, batch 17.
 
-    PROGRAM is run again from the checkpoint before, in a copy of the current folder, and each batch is compared with
-    the run's. The run's own checkpoints and files stay as they are.
+    CURSOR is EPOCH:BATCH, PHASE/EPOCH:BATCH, `step N` of the whole run, all from 0, or `last` or `crash`, the last step
+    on record. PROGRAM is run again from the checkpoint before, in a copy of the current folder, and each batch is
+    compared with the run's. The run's own checkpoints and files stay as they are.
 
     \b
     Examples:
       detrain at 3:17 train.py
       detrain at --print 'loss' --print 'model.fc.weight.grad.norm()' 3:17 train.py
-      detrain at --pdb 3:17 train.py --epochs 5
+      detrain at --print 'loss' --until last 'step 90' train.py
+      detrain at --when 'loss > 10' --print 'x.abs().max()' train.py
+      detrain at --pdb crash train.py --epochs 5
     """
+    from detrain.moments.past_run import PastRun
+    from detrain.moments.standing import stand
     from detrain.reports.pictures import check_writable
-    from detrain.verify.standing import stand
 
+    if when is None and start is not None:
+        raise UsageError(f"--from {start} without --when", "give the step itself: detrain at CURSOR PROGRAM")
+    if when is None and not given.arguments:
+        raise UsageError(f"a step, or a program, is missing beside {given.program!r}", "detrain at CURSOR PROGRAM [ARGUMENTS]")
+    if until is not None and has_debugger and when is None:
+        raise UsageError("--until with --pdb", "go on in the debugger itself, with `n`, or leave out --pdb")
+    cursor = start if when is not None else given.program
+    if when is None:
+        given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     check_writable(saved)
-    found = stand(
-        given.found(),
-        given.arguments,
-        Path(home),
-        parse_cursor(cursor),
-        expressions=expressions,
-        saved=saved,
-        has_debugger=has_debugger,
-    )
-    if has_debugger:
+    run = PastRun.of(given.found(), given.arguments, Path(home))
+    at = run.address(cursor) if cursor is not None else next(iter(run.batches), (0, 0, 0))
+    last = run.address(until) if until is not None else None
+    if last is not None and last < at:
+        raise UsageError(f"--until {until} is before {written(at)}", "give a later step")
+    found = stand(run, at, until=last, when=when or "", expressions=expressions, saved=saved, has_debugger=has_debugger)
+    if has_debugger and found.found:
         return 0
     if as_json:
-        print_json(found.shown)
-        return 0
-    rows = table(("name", "kind", "value"), left=("name", "kind", "value"))
-    for each in found.shown:
-        rows.add_row(each.name, each.kind, each.error or each.value)
-    from detrain.cli.shared.printing import console
-
-    console().print(rows)
-    if saved is not None:
+        is_one = until is None and when is None
+        print_json(found.found[0].shown if is_one else [{"at": written(each.at), "shown": each.shown} for each in found.found])
+    else:
+        _show(found, has_steps=until is not None)
+    if saved is not None and found.found:
         messages.say(f"the tensors are in {saved}")
-    click.echo(f"{cursor}, as the run was there: gone to from {f'the checkpoint {found.since}' if found.since else 'the start'}")
-    return 0
+    if not as_json:
+        since = f"gone to from {f'the checkpoint {found.since}' if found.since else 'the start'}"
+        steps = list(dict.fromkeys(written(each.at) for each in (*found.found[:1], *found.found[-1:])))
+        nowhere = f"at no step from {written(at)} to {until or 'the last'} is {when}"
+        click.echo(f"{' to '.join(steps)}, as the run was there: {since}" if found.found else nowhere)
+    return 0 if found.found else _NOWHERE
+
+
+def _show(found: Stand, *, has_steps: bool) -> None:
+    columns = [*(["step"] if has_steps else []), "name", "kind", "value"]
+    rows = table(columns, left=columns)
+    for each in found.found:
+        for shown in each.shown:
+            rows.add_row(*([written(each.at)] if has_steps else []), shown.name, shown.kind, shown.error or shown.value)
+    if found.found:
+        console().print(rows)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from detrain.base.added_statements import as_it_was
 from detrain.base.digest import digest_source
 from detrain.base.errors import ProgramNotFound, UsageError
 from detrain.base.structure import Structure
@@ -123,7 +124,7 @@ class Program:
             file = folder / name
             if not file.is_file():
                 changed.append(f"{name} (gone)")
-            elif digest_source(file.read_bytes()) != digest:
+            elif as_it_was(digest_source(file.read_bytes())) != digest:
                 changed.append(name)
         return changed
 

@@ -16,6 +16,7 @@ from typing import Final
 from detrain.base import messages
 from detrain.base.cursor import Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, StoreError
+from detrain.store.chronicle import Chronicle
 from detrain.store.hdf5_writer import write
 from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
@@ -32,6 +33,8 @@ _NAME: Final = re.compile(
     rf"(?P<program>.+)-r(?P<run>{_NUMBER})-p(?P<phase>{_NUMBER})-e(?P<epoch>\d{{5,}})-(?P<cut>[elbz])(?P<batch>\d{{6,}})\.h5",
     re.ASCII | re.DOTALL,
 )
+_BESIDE: Final = (".journal", ".manifest", ".changes", ".lock", ".chronicle")
+"""What lies beside checkpoints."""
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
 
 
@@ -58,7 +61,7 @@ def parse_name(path: Path) -> Entry | None:
 
 def is_ours(path: Path) -> bool:
     """Return whether a file in a checkpoint home by this name is one that runs live on."""
-    return parse_name(path) is not None or path.name == INFO_NAME or path.suffix in (".journal", ".manifest", ".changes", ".lock")
+    return parse_name(path) is not None or path.name == INFO_NAME or path.suffix in _BESIDE
 
 
 def _name(program: str, run: int, cursor: Cursor) -> str:
@@ -130,6 +133,10 @@ class Catalogue:
     def manifest(self, program: str, run: int) -> Manifest:
         """Return the manifest of a run."""
         return Manifest(self.folder / f"{program}-r{run}.manifest")
+
+    def chronicle(self, program: str, run: int) -> Chronicle:
+        """Return the chronicle of a run."""
+        return Chronicle(self.folder / f"{program}-r{run}.chronicle")
 
     def save(self, program: str, run: int, cursor: Cursor, snapshot: Snapshot) -> str:
         """Write a checkpoint and commit it; return its digest.

@@ -164,10 +164,10 @@ def read_notes(done: VerifiedRun, states: Path) -> None:
     for key, what in notes.items():
         kind, _, cursor = key.rpartition(" at ")
         if kind == "saved":
-            done.cuts[cursor] = what
+            done.cuts[cursor] = what[0]
         elif kind == "resumed":
-            done.resumed = cursor, what
-        else:
+            done.resumed = cursor, what[0]
+        elif kind != "begun":
             done.states[key] = what
 
 

@@ -137,11 +137,77 @@ def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Pa
     assert (done.status, done.out, said in done.err) == (Diverged.exit_code, "", True), done.err
 
 
+def bits(run: Path, name: str) -> dict[str, bytes]:
+    """What the bare run had under a name, by cursor."""
+    return {
+        f"{epoch}:{step}": np.load(run.parent / f"had-{epoch}-{step}.npz")[name].tobytes()
+        for epoch in range(3)
+        for step in range(5)
+    }
+
+
+@pytest.mark.parametrize(("at", "is_at"), [(("step", "8"), "1:3"), (("last",), "2:4"), (("crash",), "2:4"), (("step 0",), "0:0")])
+def test_a_step_can_be_named_by_its_number_or_as_the_last(run: Path, at: tuple[str, ...], is_at: str) -> None:
+    done = detrain("at", "--print", "(epoch, step)", "--json", *at, "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    assert json.loads(done.out)[0]["value"] == f"({is_at.replace(':', ', ')})"
+
+
+@pytest.mark.fast
+def test_each_step_up_to_another_is_printed(run: Path) -> None:
+    before = digests(run)
+    had = bits(run, "weight")
+
+    done = detrain("at", "--print", "model[0].weight", "--until", "2:1", "--json", "1:3", "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    found = {each["at"]: each["shown"][0] for each in json.loads(done.out)}
+    assert list(found) == ["1:3", "1:4", "2:0", "2:1"]
+    for at, shown in found.items():
+        first = np.frombuffer(had[at], np.float32)[:4]
+        assert shown["value"] == ", ".join(map(str, first)) + ", …"
+    assert digests(run) == before
+
+
+@pytest.mark.parametrize(("start", "since"), [((), "the start"), (("--from", "1:2"), "the checkpoint 1:1")])
+def test_the_first_step_is_found_at_which_an_expression_is_true(run: Path, start: tuple[str, ...], since: str) -> None:
+    had = {at: np.frombuffer(each, np.float32).sum() for at, each in bits(run, "x").items()}
+    behind = [at for at in had if not start or at >= start[1]]
+    bound = sorted(had[at] for at in behind)[-2]
+    first = next(at for at in behind if had[at] >= bound)
+
+    done = detrain("at", "--when", f"x.numpy().sum() >= {bound!r}", *start, "--print", "step", "program.py", cwd=run)
+
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1].startswith(f"{first}, as the run was there")
+    assert f"from {since}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("when", "status", "out", "said"),
+    [
+        ("step > 7", 1, "at no step from 0:0 to the last is step > 7", ""),
+        ("nothing_such > 7", 64, "", "--when 'nothing_such > 7' fails at each step: NameError"),
+        ("step > 'a'", 64, "", "fails at 0:0: TypeError"),
+    ],
+)
+def test_an_expression_that_is_nowhere_true_or_fails_says_so(run: Path, when: str, status: int, out: str, said: str) -> None:
+    done = detrain("at", "--when", when, "program.py", cwd=run)
+
+    assert (done.status, done.out.strip(), said in done.err) == (status, out, True), done.err
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("7:0", "program.py"), 64, "the run has no step 7:0: it ended before"),
+        (("7:0", "program.py"), 64, "the run has no step 7:0: its last is 2:4, step 14"),
         (("1:99", "program.py"), 64, "the run has no step 1:99"),
+        (("step", "15", "program.py"), 64, "the run has no step 15: its last is 2:4, step 14"),
+        (("--until", "1:1", "1:2", "program.py"), 64, "--until 1:1 is before 1:2"),
+        (("--from", "1:1", "1:2", "program.py"), 64, "--from 1:1 without --when"),
+        (("--until", "1:3", "--pdb", "1:2", "program.py"), 64, "--until with --pdb"),
+        (("program.py",), 64, "a step, or a program, is missing beside 'program.py'"),
         (("x", "program.py"), 82, "'x' is not a step"),
         (("--ckpt", "nowhere", "1:0", "program.py"), 73, "has no checkpoint of program"),
     ],

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -39,10 +39,13 @@ SECONDS: Final = Seconds(min=1)
 class FileThenProgram(click.Command):
     """A command with a file before PROGRAM, if there is no --model: options may stand behind the file, too."""
 
+    without: ClassVar[str] = "model"
+    """The option in whose presence PROGRAM comes first."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move the file behind such options."""
         options, rest = self._parsed(ctx, args)
-        if rest and options.get("model") is None:
+        if rest and options.get(self.without) is None:
             behind = self._parsed(ctx, rest[1:])[1]
             between = rest[1 : len(rest) - len(behind)]
             args = [*args[: len(args) - len(rest)], *between, rest[0], *behind]

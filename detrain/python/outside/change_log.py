@@ -137,6 +137,15 @@ class Changes:
         """
         return None if self._has_begun else self._begun
 
+    def found_by_run(self) -> dict[str, int | Path | None]:
+        """Return how the run found files that it has changed, by path: so long, as this one that is kept, or not there.
+
+        The log is that of a run that begins. Of a file that is written as a whole, and not kept, nothing is known.
+        """
+        versions = {path: name for path, name in self.versions.items() if name != NO_ROOM} | self._as_found
+        kept = {path: self.kept_in / name if name != NO_FILE else None for path, name in versions.items()}
+        return {**dict.fromkeys(self.folders | self.created), **self.appended, **dict.fromkeys(self.created), **kept}
+
     def put_back(self) -> None:
         """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh
         one).

@@ -1,4 +1,4 @@
-"""What `detrain at` asks of the run that it starts: to stand before the body of one batch, and say what is there."""
+"""What `detrain at` asks of the run that it starts: to stand before the bodies of batches, and say what is there."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run is to stand, and what is wanted of it there."""
 
     at: Address
+    until: Address
+    """The last batch at which something is wanted."""
+    when: str = ""
+    """Only the first batch is meant at which this expression is true; it is not where a name in it is not bound yet."""
     answers: str
-    """File that takes what is there: a `Shown` as JSON a line."""
+    """File that takes what is there: a `Found` as JSON a line."""
     expressions: tuple[str, ...] = ()
     """What the user has asked for; nothing: the names of the function that trains."""
     has_debugger: bool = False
@@ -66,11 +70,24 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of an expression that failed."""
 
 
+class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is there before the body of a batch."""
+
+    at: Address
+    shown: tuple[Shown, ...] = ()
+    error: str = ""
+    """How the condition failed."""
+    is_over: bool = False
+    """Whether that ended the search: a name that is not bound yet does not."""
+
+
 class MomentReached:
     """Answers what is asked of the moment before a body."""
 
     def __init__(self, moment: Moment, adapters: Adapters) -> None:
         self._moment, self._adapters = moment, adapters
+        self._unbound = ""
+        """How the condition failed, as long as it has."""
 
     def is_reached(self, address: Address) -> bool:
         """Return whether the run has come to the moment, or past it."""
@@ -78,15 +95,33 @@ class MomentReached:
 
     def stand(self, address: Address, frame: FrameType) -> None:
         """The body of a batch is about to run, in this frame of the program's: answer, or end the process behind it."""
-        if address == self._moment.at:
-            self._answer(frame)
-            if self._moment.has_debugger:
+        moment = self._moment
+        if address <= moment.until and (not moment.when or self._is_true(address, frame)):
+            self._note(self._found(address, frame))
+            if moment.has_debugger:
                 messages.flush_output()
                 _Debugger(skip=["detrain.*"]).open_in(frame)
                 return
-        _end()
+            if moment.when:
+                _end()
+        if address >= moment.until:
+            if moment.when:
+                self._note(Found(address, error=self._unbound) if self._unbound else None)
+            _end()
 
-    def _answer(self, frame: FrameType) -> None:
+    def _is_true(self, address: Address, frame: FrameType) -> bool:
+        try:
+            found = bool(eval(self._moment.when, frame.f_globals, frame.f_locals))
+        except NameError as error:
+            self._unbound = f"NameError: {error}"
+            return False
+        except Exception as error:  # whatever is wrong with it, the user is told
+            self._note(Found(address, error=f"{type(error).__name__}: {error}", is_over=True))
+            _end()
+        self._unbound = ""
+        return found
+
+    def _found(self, address: Address, frame: FrameType) -> Found:
         names = {name: value for name, value in frame.f_locals.items() if _is_of_program(name, value)}
         if self._moment.expressions:
             found = [self._evaluated(each, frame) for each in self._moment.expressions]
@@ -97,8 +132,12 @@ class MomentReached:
             arrays: dict[str, Any] = {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
             with io.FileIO(self._moment.saved, "w") as file:
                 np.savez(file, **arrays)
-        with io.FileIO(self._moment.answers, "w") as file:
-            file.write(b"\n".join(map(msgspec.json.encode, found)) + b"\n")
+        return Found(address, tuple(found))
+
+    def _note(self, found: Found | None) -> None:
+        """Add an answer to the file; without one, say by its being there that the run has come to the last batch."""
+        with io.FileIO(self._moment.answers, "a") as file:
+            file.write(msgspec.json.encode(found) + b"\n" if found is not None else b"")
 
     def _evaluated(self, expression: str, frame: FrameType) -> Shown:
         try:

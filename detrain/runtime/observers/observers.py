@@ -29,6 +29,9 @@ class Observer:
     def end_body(self, cut: Cut, frame: FrameType) -> None:
         """The body of a batch, if there was one, is over."""
 
+    def begin_epoch(self, cursor: Cursor) -> None:
+        """An epoch begins; a run that goes on at its start hears `has_resumed` instead."""
+
     def end_epoch(self, frame: FrameType) -> None:
         """An epoch is over, what comes after its batches included."""
 
@@ -129,12 +132,16 @@ class VerifyObserver(Observer):
         more.
         """
         self._adapters.look_at_names()
-        self._trial.at_batch(self._position.batches_done)
+        self._trial.at_batch(self._position.batches_done, address)
 
     def end_phase(self) -> None:
         """Note the variables."""
         if not self._plan.is_forwarding:
             self._trial.at_end(f"phase {self._position.phase}", self._adapters.tensors())
+
+    def begin_epoch(self, cursor: Cursor) -> None:
+        """Note how much has been printed."""
+        self._trial.at_cut("begun at", f"{cursor} {cursor.cut}")
 
     def is_saving(self, cursor: Cursor) -> None:
         """Note how much has been printed."""

@@ -1,7 +1,10 @@
-"""What `detrain verify` asks of the runs that it starts: where to die, and to leave digests behind."""
+"""What `detrain verify` and `detrain hindsight` ask of the runs that they start: where to end, which checkpoints to
+take, and to leave digests behind.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -14,6 +17,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.config import Ranks
+from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 
 VARIABLE: Final = "DETRAIN_TRIAL"
@@ -21,7 +25,7 @@ VARIABLE: Final = "DETRAIN_TRIAL"
 
 
 class VerifyPlan(msgspec.Struct, frozen=True):
-    """One process of a run that is being verified."""
+    """One process of a run that is compared with another."""
 
     states: str
     """File for the digests of all variables at the ends of phases and of the program, and for where the output is at
@@ -32,6 +36,12 @@ class VerifyPlan(msgspec.Struct, frozen=True):
     """The process kills itself (SIGKILL) when the run has done so many batches."""
     kill_ranks: tuple[int, ...] = ()
     """Of a job: which of its processes do."""
+    cuts: tuple[str, ...] | None = None
+    """Checkpoints are taken at these cuts alone, each as `CURSOR CUT`, also at that at which the process goes on."""
+    ends_at: str = ""
+    """The process ends at this one of them."""
+    last: Address | None = None
+    """The process ends behind this batch, before the body of the next one: more is not on record of the run."""
     is_of_job: bool = False
     """All processes of a job are given this one."""
 
@@ -53,17 +63,20 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         path.write_bytes(msgspec.json.encode(self))
         return {VARIABLE: str(path.absolute())}
 
-    def at_batch(self, batches_done: int) -> None:
+    def at_batch(self, batches_done: int, address: Address) -> None:
         """The body of a batch is about to run."""
+        if self.last is not None and address > self.last:
+            _flush()
+            os._exit(0)
         if batches_done == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def at_cut(self, what: str, cursor: str) -> None:
-        """A checkpoint has been taken, or the state of one set: note how much has been printed,
-        if that goes to a file.
+        """A checkpoint is taken, the state of one has been set, or an epoch begins: note how much has been printed, to
+        stdout and to stderr, if that goes to files.
         """
-        messages.flush_output()
-        self._note(f"{what} {cursor}", os.fstat(1).st_size)
+        _flush()
+        self._note(f"{what} {cursor}", (os.fstat(1).st_size, os.fstat(2).st_size))
 
     def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:
         """A training loop (`of` is its phase), or the program, has been left."""
@@ -73,3 +86,9 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         line = json.dumps([of, what])
         with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
             file.write(line.encode() + b"\n")
+
+
+def _flush() -> None:
+    """Have written what the program has printed, C code of it, too."""
+    messages.flush_output()
+    ctypes.CDLL(None).fflush(None)

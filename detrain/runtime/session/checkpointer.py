@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from types import FrameType
 from typing import Final
 
@@ -13,6 +14,7 @@ from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.base.options import Mode
 from detrain.python.codec.api import Baseline, Encoded
+from detrain.python.inspect.program_metrics import find_metric
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
@@ -30,7 +32,11 @@ _EMPTY: Final = 3
 class Checkpointer:
     """Takes checkpoints, and tells the observers."""
 
-    def __init__(self, config: Config, saves: Saves, state: StateParts, observers: list[Observer]) -> None:
+    def __init__(
+        self, config: Config, saves: Saves, state: StateParts, observers: list[Observer], cuts: Collection[str] | None = None
+    ) -> None:
+        """`cuts`: the only ones at which a checkpoint is due, as `CURSOR CUT`; None: as `--every` says."""
+        self._cuts = cuts
         self._config, self._saves, self._state, self._observers = config, saves, state, observers
         self.entered = Entered(LoadingThreads(state.streams.read_global))
         self.has_updates = False
@@ -68,6 +74,8 @@ class Checkpointer:
     def is_due_at_epoch(self, last_took: float) -> bool:
         """Return whether one is due at the start of an epoch, if the last epoch took so many seconds."""
         every = self._config.every
+        if self._cuts is not None:
+            return self.is_asked_for("epoch")
         if every.unit != "minutes" and self._empty_epochs >= _EMPTY and self._batches_saved == self._batches_at:
             return False
         if every.unit == "epochs":
@@ -75,6 +83,10 @@ class Checkpointer:
         if every.unit == "batches":
             return True
         return self._saves.is_due_by_time(time.monotonic()) or last_took >= every.count * 60
+
+    def is_asked_for(self, cut: Cut) -> bool:
+        """Return whether a checkpoint at this very cut was asked for."""
+        return self._cuts is not None and f"{self._state.position.cursor(cut)} {cut}" in self._cuts
 
     def can_be_here(self) -> bool:
         """Return whether a run could go on from before the next batch."""
@@ -90,6 +102,8 @@ class Checkpointer:
         every, position = self._config.every, self._state.position
         if not self.can_be_here():
             return False
+        if self._cuts is not None:
+            return self.is_asked_for("load") or self.is_asked_for("batch")
         if is_requested:
             return every.unit != "epochs"
         if every.unit == "batches":
@@ -124,7 +138,8 @@ class Checkpointer:
             snapshot = self.take(cut, frame, baseline, loop)
             if snapshot is None:
                 return
-            self._saves.save(self._state.position.cursor(cut), snapshot)
+            loss = find_metric("loss", frame, self._state.adapters.to_array)
+            self._saves.save(self._state.position.cursor(cut), snapshot, self._state.identity.files, loss)
             self._state.recorder.batches.record_next_at_once()
         if cut == "epoch":
             self._epoch_base, self._batches_saved = self._state.position.epoch, self._batches_at

@@ -16,6 +16,7 @@ from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
+from detrain.store.chronicle import Ended, now
 from detrain.store.mirror import link as mirror
 
 
@@ -94,6 +95,8 @@ class Cuts:
             parts.files.resume(path)
             for observer in parts.observers:
                 observer.has_resumed(cursor)
+            if parts.checkpointer.is_asked_for(cut):
+                self.save(cut, frame, loop)
         return True
 
     def load_again(self, frame: FrameType) -> None:
@@ -131,6 +134,10 @@ class Cuts:
         parts = self._parts
         if parts.experiment is None or parts.experiment.plan.has_checkpoints:
             parts.checkpointer.save(cut, frame, parts.baselines.of(cut), loop)
+        if parts.trial is not None and parts.trial.ends_at == f"{self._position.cursor(cut)} {cut}":
+            parts.saves.finish()
+            messages.flush_output()
+            os._exit(0)
         if cut in ("epoch", "load") and parts.termination.is_requested:
             self._end("with a checkpoint")
 
@@ -141,13 +148,13 @@ class Cuts:
 
     def _end(self, how: str) -> None:
         """End as SIGTERM ends a process, with everything written."""
-        self.finish()
+        self.finish("SIGTERM")
         messages.say(f"ended by SIGTERM {how}; run it again to go on")
         messages.flush_output()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def finish(self) -> None:
-        """The program ends."""
+    def finish(self, how: str = "") -> None:
+        """The program ends; `how`: by which exception or signal, if by one."""
         parts = self._parts
         self.require_whole()
         if not parts.saves.has_checkpoint and not parts.termination.is_requested:
@@ -160,6 +167,7 @@ class Cuts:
         for observer in parts.observers:
             observer.end()
         parts.saves.finish()
+        parts.saves.note(Ended(now(), os.getpid(), how))
         if parts.just_in_time is not None:
             parts.just_in_time.finish()
         mirror.finish()

@@ -79,7 +79,7 @@ class Parts:
         self.termination = Termination(lambda: position.is_in_phase)
         if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
-        trial = VerifyPlan.of_environment()
+        self.trial = trial = VerifyPlan.of_environment()
         plans = of_environment()
         kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
         self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors_now, self.saves.drain) if plans else None
@@ -127,7 +127,8 @@ class Parts:
             identity=self.identity,
             guard=lambda: self.guard,
         )
-        self.checkpointer = Checkpointer(config, self.saves, state, self.observers)
+        cuts = trial.cuts if trial is not None else None
+        self.checkpointer = Checkpointer(config, self.saves, state, self.observers, cuts)
         self.restorer = Restorer(config, catalogue, state)
         self.just_in_time: JustInTime | None = None
         self._has_met = False

@@ -124,6 +124,7 @@ def fail(error: DetrainError) -> NoReturn:
     """Print an error and end the process at once: no `finally` of the program runs on a state that is wrong."""
     if _session is not None:
         error.todo += _session.way_back(error)  # an earlier checkpoint may do
+        _session.note_end(error)
     messages.flush_output()
     messages.put_last(error.printed())
     os._exit(error.exit_code)

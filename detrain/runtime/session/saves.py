@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -20,6 +21,7 @@ from detrain.python.inspect.program_metrics import find_metric
 from detrain.runtime.state.uncaptured import is_doubtful
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
+from detrain.store.chronicle import Event, Saved, Started, now
 from detrain.store.job_home import complete_names
 from detrain.store.journal import Journal
 from detrain.store.lock import Lock
@@ -81,6 +83,10 @@ class Saves:
         self._stays = Path(config.stations[-1]).name if config.stations else ""
         """The newest checkpoint from which a resume is not expected to be refused."""
         self._misses_metric = False
+        since = Path(config.stations[-1]).name if config.stations else ""
+        self.note(Started(now(), os.getpid(), os.uname().nodename, since, config.environment))
+        self._kept: dict[str, str] = {}
+        """Digests of the source files that are kept as text."""
         self._cost = Cost()
 
     @contextlib.contextmanager
@@ -92,20 +98,37 @@ class Saves:
         if warning is not None:
             messages.warn(warning)
 
+    def note(self, event: Event) -> None:
+        """Add to the chronicle of the run, on which nothing rests: where it cannot be written, the journal says so."""
+        with contextlib.suppress(StoreError):
+            self._catalogue.chronicle(self._config.program, self._config.run).add(event)
+
     def is_due_by_time(self, now: float) -> bool:
         """Return whether the last save is as long ago as `--every` says in minutes."""
         every = self._config.every
         return every.unit == "minutes" and now - self.last_at >= every.count * 60
 
-    def save(self, cursor: Cursor, snapshot: Snapshot) -> None:
-        """Write a checkpoint, a large one in the background."""
+    def save(
+        self,
+        cursor: Cursor,
+        snapshot: Snapshot,
+        sources: Callable[[], Mapping[str, tuple[str, bytes]]] = dict,
+        loss: float | None = None,
+    ) -> None:
+        """Write a checkpoint, a large one in the background.
+
+        `sources` returns the digests and bytes of the program's files, by name; `loss`: the program's own, here.
+        """
         is_large = snapshot.nbytes >= LARGE_BYTES
         self._lock.renew()
         self.finish_writing()  # or what went wrong with the save before would cost this one
         try:
             self.journal.flush()
+            if snapshot.meta.sources != self._kept:
+                self._catalogue.chronicle(self._config.program, self._config.run).keep_sources(sources())
+                self._kept = snapshot.meta.sources
             with messages.working("saving", cursor):
-                self.writer.write(lambda: self._write(cursor, snapshot), is_large=is_large)
+                self.writer.write(lambda: self._write(cursor, snapshot, loss), is_large=is_large)
         except StoreError as error:
             self._on_error(error)
         self.last_at = time.monotonic()
@@ -143,10 +166,13 @@ class Saves:
         except StoreError as error:
             self._on_error(error)
 
-    def _write(self, cursor: Cursor, snapshot: Snapshot) -> None:
-        config = self._config
+    def _write(self, cursor: Cursor, snapshot: Snapshot, loss: float | None) -> None:
+        config, began = self._config, now()
         self.journal.sync()
         self._catalogue.save(config.program, config.run, cursor, snapshot)
+        path = self._catalogue.path(config.program, config.run, cursor)
+        done = snapshot.meta.batches_done
+        self.note(Saved(now(), path.name, path.stat().st_size, round(now() - began, 6), done, loss))
         self.has_checkpoint = True
         if not any(map(is_doubtful, snapshot.meta.not_captured)):
             self._stays = self._catalogue.path(config.program, config.run, cursor).name

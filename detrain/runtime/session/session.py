@@ -8,6 +8,7 @@ has run out. To resume, the session passes *stations* (`resume_plan`): checkpoin
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +26,7 @@ from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
+from detrain.store.chronicle import Ended, now
 
 _LOOKS: Final = 4
 """At so many batches of a loop's first epoch it is looked which numbers of libraries move."""
@@ -109,6 +111,9 @@ class Session:
         if not self._is_by_epoch:
             parts.baselines.left = parts.capture.left(frame, parts.baselines.at_phase)
         self.recorder.begin_epoch()
+        if not self.plan.is_resuming:
+            for observer in parts.observers:
+                observer.begin_epoch(position.cursor("epoch"))
         if cuts.arrive("epoch", frame) or self.plan.is_resuming or epoch == 0:
             return
         if parts.checkpointer.is_due_at_epoch(last_took) or parts.termination.is_requested:
@@ -364,6 +369,11 @@ class Session:
         """Return the checkpoint that may do where a resume is refused, in words."""
         return way_back(error, self.parts.config, self.parts.catalogue, self.parts.plan.passed)
 
+    def note_end(self, error: DetrainError) -> None:
+        """The process is about to end by an error."""
+        self.parts.saves.note(Ended(now(), os.getpid(), f"detrain: {error.slug}"))
+
     def finish(self) -> None:
         """The program ends."""
-        self._cuts.finish()
+        raised = getattr(sys, "last_type", None)  # Python has printed it
+        self._cuts.finish(raised.__name__ if raised is not None else "")

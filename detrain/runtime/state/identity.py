@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from detrain.adapters.group import Adapters
+from detrain.base.added_statements import added_before, as_it_was
 from detrain.base.compiled_sources import is_executed, parts, source_of
 from detrain.base.digest import digest_source
 from detrain.base.errors import Diverged, EnvironmentChanged
@@ -29,32 +30,38 @@ class Identity:
         """
         self._environment, self._adapters, self._may_differ = environment, adapters, may_differ
         self._probed = tuple(probed)
-        self._digests: dict[str, tuple[bytes, str]] = {}
+        self._sources: dict[str, tuple[str, bytes]] = {}
 
     def sources(self) -> dict[str, str]:
         """Return the digest of each file of the program, as it was executed, by its path relative to the entry's
         folder.
         """
+        return {name: digest for name, (digest, _data) in self.files().items()} | {
+            name: digest_source(data) for name, data in parts.items()
+        }
+
+    def files(self) -> dict[str, tuple[str, bytes]]:
+        """Return the digest and the bytes of each file of the program, as it was executed, by name."""
         files = [module.__file__ or "" for module in user_modules().values()]
         main = getattr(sys.modules["__main__"], "__file__", None)
         base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
         found = {}
         for file in dict.fromkeys([*files, *filter(is_executed, self._probed)]):
             path = os.path.realpath(file)
-            digest = self._digest(file) if path.endswith(".py") else None
-            if digest is not None:
-                found[os.path.relpath(path, base)] = digest
-        return {**found, **{name: digest_source(data) for name, data in parts.items()}}
+            source = self._source(file) if path.endswith(".py") else None
+            if source is not None:
+                found[os.path.relpath(path, base)] = source
+        return found
 
-    def _digest(self, file: str) -> str | None:
-        """Return the digest of a source file, None if there is none."""
+    def _source(self, file: str) -> tuple[str, bytes] | None:
+        """Return the digest and the bytes of a source file, None if there is none."""
         try:
             data = source_of(file)
         except OSError:
             return None
-        if file not in self._digests or self._digests[file][0] is not data:  # imported anew
-            self._digests[file] = data, digest_source(data)
-        return self._digests[file][1]
+        if file not in self._sources or self._sources[file][1] is not data:  # imported anew
+            self._sources[file] = as_it_was(digest_source(data)), data
+        return self._sources[file]
 
     def environment(self) -> dict[str, str]:
         """Return what decides about bits outside of the program."""
@@ -103,4 +110,5 @@ def statements_before(file: str, line: int) -> int:
         tree = parse(source_of(file))
     except (OSError, SyntaxError, ValueError):
         return 0
-    return sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))
+    before = sum(isinstance(node, ast.stmt) and node.lineno < line for node in ast.walk(tree))
+    return before - added_before(file, line)

@@ -1,0 +1,94 @@
+"""What it takes to look back at a run: to stand at a step, and to print what was not printed.
+
+    python benchmarks/moment.py [--epochs 8] [--jobs 2] [--repeats 3]
+
+Trains examples/digits/torch_train.py once. Then, the fastest of some repeats:
+
+- `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
+  `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
+- `detrain hindsight` of all epochs with a print in the body, against plain Python that trains again with it.
+
+Prints a table in Markdown: seconds, and how many times as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = "torch_train.py"
+BATCHES = 45
+"""Of an epoch of the example."""
+PLACE = "            schedule.step()\n"
+PRINT = "            print(step, model[0].weight.grad.norm().item())\n"
+END = "            import os; (epoch, step) == {at} and os._exit(0)\n"
+
+
+def seconds(folder: Path, command: Sequence[str], repeats: int, *, before: Sequence[tuple[Path, Path]] = ()) -> float:
+    """Return how long the fastest of some runs of a command took; `before` each, folders are copied anew."""
+    fastest = float("inf")
+    for _repeat in range(repeats):
+        for source, target in before:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(source, target)
+        began = time.perf_counter()
+        subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        fastest = min(fastest, time.perf_counter() - began)
+    return fastest
+
+
+def environment() -> dict[str, str]:
+    """The environment of all runs."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    arguments = ["--epochs", str(given.epochs), "--patience", str(given.epochs)]
+    text = (ROOT / "examples" / "digits" / PROGRAM).read_text()
+    detrain = [sys.executable, "-m", "detrain"]
+    with tempfile.TemporaryDirectory() as made:
+        work, ended = Path(made) / "work", Path(made) / "ended"
+        for folder in (work, ended):
+            folder.mkdir()
+            (folder / PROGRAM).write_text(text)
+        subprocess.run(
+            [*detrain, "run", "--keep", "1000", PROGRAM, *arguments],
+            cwd=work,
+            env=environment(),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        at = (given.epochs - 2, BATCHES // 2)
+        stood = seconds(work, [*detrain, "at", "--print", "loss", f"{at[0]}:{at[1]}", PROGRAM, *arguments], given.repeats)
+        # The same way by a run of its own: it needs a run with the line that ends it.
+        (ended / PROGRAM).write_text(text.replace(PLACE, PLACE + END.format(at=at)))
+        subprocess.run([*detrain, "run", PROGRAM, *arguments], cwd=ended, env=environment(), check=False, stdout=subprocess.DEVNULL)
+        shutil.copytree(ended / "ckpt", ended / "kept")
+        run_there = seconds(ended, [*detrain, "run", PROGRAM, *arguments], given.repeats, before=[(ended / "kept", ended / "ckpt")])
+        (work / PROGRAM).write_text(text.replace(PLACE, PLACE + PRINT))
+        looked = seconds(work, [*detrain, "hindsight", "--jobs", str(given.jobs), PROGRAM, *arguments], given.repeats)
+        one = seconds(work, [*detrain, "hindsight", "--epochs", f"{at[0]}:{at[0] + 1}", PROGRAM, *arguments], given.repeats)
+        trained = seconds(work, [sys.executable, PROGRAM, *arguments], given.repeats)
+    print("| looking back | s | otherwise | s | |\n|---|---|---|---|---|")
+    print(f"| `at` {at[0]}:{at[1]} | {stood:.2f} | a resumed run up to there | {run_there:.2f} | {stood / run_there:.2f} of it |")
+    again = f"training again with the print, {given.epochs} epochs"
+    print(f"| `hindsight`, {given.jobs} jobs | {looked:.2f} | {again} | {trained:.2f} | {trained / looked:.2f} times as fast |")
+    print(f"| `hindsight` of one epoch | {one:.2f} | {again} | {trained:.2f} | {trained / one:.2f} times as fast |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,347 @@
+"""`detrain hindsight`: what a run would have said with statements that were added since, proved to be of that run.
+
+Stretches of the run go on from its checkpoints, several at a time. It is shown that the added statements have changed
+nothing of the training: each batch is the run's, and so are the tensors and random streams at each of its checkpoints.
+It is shown that stretches may be put together: the state in which one ends, the Python values of the added statements
+among them, is that in which the next begins. Where it is not, or a stretch cannot go on from its checkpoint with them,
+the program runs from its start in one process, which needs no such proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detrain.base import messages
+from detrain.base.cursor import Address, Cursor
+from detrain.base.errors import AdditionChanges, DetrainError, Diverged, UsageError, last_printed
+from detrain.moments.additions_since import Added, added_since
+from detrain.moments.culprit import find_culprit, of_training
+from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
+from detrain.python.codec.graph_files import unpack
+from detrain.python.inspect.graph import is_array, is_reference
+from detrain.store import Catalogue, Entry, Snapshot, read
+from detrain.verify.state_diff import Difference, compare
+
+
+@dataclass(frozen=True)
+class Span:
+    """The epochs that are asked for: from where one begins, or the program does, to where another does, or the end."""
+
+    first: Cursor | None
+    last: Cursor | None
+
+    @classmethod
+    def parse(cls, text: str, run: PastRun) -> Span:
+        """Return the epochs A to B-1, of `A:B`; each may be left out, or begin with a phase (`1/0:1/3`).
+
+        Raises UsageError for what is none, or not in the run.
+        """
+        match = re.fullmatch(r"((?:\d+/)?\d+)?:((?:\d+/)?\d+)?", text)
+        if match is None:
+            raise UsageError(f"--epochs {text!r} is not a range of epochs", "write it as A:B, from 0 and without B: 2:5, 2: or :5")
+        ends = [_epoch(each) if each else None for each in match.groups()]
+        known = sorted({at[:2] for at in run.batches})
+        has = f"it has {', '.join(_range(phase, [e for p, e in known if p == phase]) for phase in sorted({p for p, _e in known}))}"
+        for number, at in enumerate(ends):
+            if at is not None and at not in known and not (number and (at[0], at[1] - 1) in known):
+                raise UsageError(f"--epochs {text}: the run has no epoch {match[number + 1]}; {has}", "give epochs that it has")
+        first, last = (Cursor(at[0], at[1], 0) if at is not None else None for at in ends)
+        if first is not None and last is not None and first.key() >= last.key():
+            raise UsageError(f"--epochs {text} holds no epoch", "the first comes before the last, which is left out: 2:5")
+        if last is not None and (last.phase, last.epoch) not in known:  # all of its phase
+            ended = Cursor(last.phase, last.epoch, 0, "end")
+            following = [Cursor(phase, epoch, 0) for phase, epoch in known if (phase, epoch) > (last.phase, last.epoch)]
+            is_kept = any(entry.cursor == ended for entry in run.entries)
+            last = ended if is_kept else next(iter(following), None)
+        return cls(first, last)
+
+
+def _epoch(text: str) -> tuple[int, int]:
+    phase, _, epoch = text.rpartition("/")
+    return int(phase or 0), int(epoch)
+
+
+def _range(phase: int, epochs: list[int]) -> str:
+    return (f"{phase}/" if phase else "") + f"{epochs[0]} to {epochs[-1]}"
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """What the program said in the epochs asked for, as if it had had the added statements from its start."""
+
+    out: bytes
+    """What it wrote to stdout."""
+    err: bytes
+    """What it wrote to stderr, without the lines of detrain."""
+    status: int
+    """As it ended, where it did."""
+    batches: int
+    """Compared with the run's, and equal."""
+    checkpoints: int
+    not_compared: tuple[str, ...] = ()
+    """Checkpoints of the run at which none could be taken, and `the end` where nothing says how the run ended."""
+    error: DetrainError | None = None
+    """Why there is not more: an addition changes the training."""
+
+
+def hindsight(run: PastRun, span: Span, jobs: int) -> Hindsight:
+    """Run the epochs asked for with what was added since, in copies of the current folder, `jobs` processes at a time.
+
+    Raises what `added_since` raises, Diverged where the program does other things than the run without any addition.
+    """
+    added = added_since(run)
+    with tempfile.TemporaryDirectory(prefix="detrain-hindsight-") as folder:
+        replays = Replays(added, Path(folder), jobs)
+        return _Proof(run, added, replays, span).told(jobs)
+
+
+class _Proof:
+    def __init__(self, run: PastRun, added: Added, replays: Replays, span: Span) -> None:
+        self._run, self._added, self._replays, self._span = run, added, replays, span
+        self._usable = Catalogue(run.home).ways(run.program.name, run.number)
+        behind = [entry for entry in run.entries if span.last is not None and entry.cursor.key() >= span.last.key()]
+        self._end = behind[0] if behind else None
+        """The checkpoint at which the last stretch ends; None: the program's end."""
+        phase, epoch, batch = list(run.batches)[-1]
+        is_behind = self._end is None and run.entries[-1].cursor.key() <= Cursor(phase, epoch, batch, "load").key()
+        self._tail = [Cursor(phase, epoch, batch + 1, "load"), Cursor(phase, epoch + 1, 0)] if is_behind else []
+        """Where a process is that has done the run's last batch, if that lies behind its last checkpoint."""
+        replays.is_inside |= is_behind
+
+    def told(self, jobs: int) -> Hindsight:
+        """Return what there is to say."""
+        stretches, trials = self._stretches(jobs)
+        count = f", {len(stretches)} stretches" if len(stretches) > 1 else ""
+        messages.say(f"{_counted(self._added)}; running the program again{count}")
+        last = [self._without()] if self._tail else []
+        done = self._replays.run([*stretches, *trials, *last])
+        whole, tried, twin = done[: len(stretches)], done[len(stretches) :][: len(trials)], done[len(stretches) + len(trials) :]
+        why = self._why_not_together(whole, tried)
+        if why:
+            messages.say(f"{why}: running it from its start, in one process")
+            whole, tried = self._replays.run([self._stretch(None, self._end)]), []
+        return self._judged([*tried[:1], *whole], twin)
+
+    def _stretch(self, since: Entry | None, end: Entry | None) -> Stretch:
+        low, high = (each.cursor.key() if each is not None else None for each in (since, end))
+        cursors = [each.cursor for each in self._run.entries]
+        inside = [each for each in cursors if (low is None or low <= each.key()) and (high is None or each.key() <= high)]
+        return Stretch(since, end.cursor if end is not None else None, (*inside, *(self._tail if end is None else ())))
+
+    def _without(self) -> Stretch:
+        """Return the stretch behind the run's last checkpoint, without any addition: with it is compared what no
+        checkpoint of the run is there for.
+        """
+        return Stretch(self._usable[-1] if self._usable else None, None, tuple(self._tail), kept=0)
+
+    def _stretches(self, jobs: int) -> tuple[list[Stretch], list[Stretch]]:
+        """Return the stretches of the span, and those that show whether a run with the additions can go on from a
+        checkpoint, where no stretch begins at the start.
+        """
+        first = self._span.first
+        high = self._end.cursor.key() if self._end is not None else (1 << 60,)
+        has_start = any(of.is_store for _file, of in self._added.statements)
+        before_first = [each for each in self._usable if first is not None and each.cursor.key() <= first.key()]
+        since = before_first[-1] if before_first and not has_start else None
+        low = since.cursor.key() if since is not None else (-1,)
+        borders = [each for each in self._usable if low < each.cursor.key() < high]
+        places: list[Entry | None] = [since, *_spread(borders, list(self._run.batches), jobs, since, self._end), self._end]
+        stretches = [self._stretch(one, other) for one, other in itertools.pairwise(places)]
+        if since is None:
+            return stretches, []
+        early = self._usable[0]
+        trials = [self._stretch(None, early)]
+        return stretches, trials if early == since else [*trials, self._stretch(early, early)]
+
+    def _why_not_together(self, done: Sequence[Replay], trials: Sequence[Replay]) -> str:
+        """Return why what the stretches have said is not what one run would have; empty if it is."""
+        pairs = [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
+        for one, other in [*pairs, *itertools.pairwise(done)]:
+            at = one.stretch.end
+            if at is None or self._changed(one, one.stretch.cuts) or one.status:
+                return ""  # what comes behind is not told
+            if key_of(at) not in one.states or key_of(at) not in other.states:
+                return f"with what was added no run goes on from {at} ({(_refusal(other) or ('it cannot be taken there',))[0]})"
+            ended, begun, run = (read(path) for path in (one.states[key_of(at)], other.states[key_of(at)], self._path(at)))
+            # What the run has, a run that goes on there has, too: it need not be looked at how.
+            places = tuple(each.name for each in compare(ended, run))
+            parted = [each.name for each in compare(ended, begun) if each.name.startswith(places) and not each.is_unused]
+            if parted:
+                return f"what was added keeps something from before {at} ({parted[0]})"
+        since = done[0].stretch.since
+        if since is not None:
+            if key_of(since.cursor) not in done[0].states:
+                return f"with what was added no run goes on from {since.cursor} ({(_refusal(done[0]) or ('',))[0]})"
+            held = self._may_hold(read(done[0].states[key_of(since.cursor)]), read(since.path))
+            if held:
+                return f"what was added may keep something from before {since.cursor} ({held})"
+        return ""
+
+    def _may_hold(self, begun: Snapshot, run: Snapshot) -> str:
+        """Return a name of what was added that can hold what epochs before have put there, and that none but they would
+        show: data. Functions hold none, and what no checkpoint can hold, as loggers and writers, is made to be told.
+        """
+        rebound = {name for _file, of in self._added.statements for name in of.rebinds}
+        graph, known = (unpack(each.python, each.arrays) for each in (begun, run))
+        for key, item in graph.roots.items():
+            name = key.rpartition("|")[2]
+            is_data = graph.nodes[item[0]].kind not in ("opaque", "function", "class") if is_reference(item) else name in rebound
+            if key not in known.roots and (is_data or is_array(item)):
+                return name
+        return ""
+
+    def _judged(self, done: Sequence[Replay], twin: Sequence[Replay]) -> Hindsight:
+        """Return what is proved of the stretches, in order; `twin`: the last one without what was added."""
+        out, err, batches, checkpoints, unknown = bytearray(), bytearray(), 0, 0, list[str]()
+        for replay in done:
+            stretch = replay.stretch
+            since, ahead = stretch.since, [each for each in self._run.entries if each.cursor in stretch.cuts]
+            for entry in [each for each in ahead if since is None or each.cursor.key() > since.cursor.key()]:
+                if key_of(entry.cursor) not in replay.states:
+                    unknown += [str(entry.cursor)] if not replay.status else []
+                    continue
+                if self._changed(replay, [entry.cursor]):
+                    return self._refused(replay, since, entry, out, err)
+                checkpoints, since = checkpoints + 1, entry
+            missing = self._first_other(replay, None)
+            has_died = replay.status and _refusal(replay) is None and missing not in replay.batches
+            parted = _parted(replay, twin[0]) if twin and replay is done[-1] and not replay.status else ""
+            if (missing is not None and not has_died) or parted:
+                return self._refused(replay, since, None, out, err)
+            unknown += ["the end"] if parted is None else []
+            batches += sum(at in replay.batches for at in self._batches_of(replay))
+            self._take(replay, None, out, err)
+            if replay.status:
+                return Hindsight(bytes(out), bytes(err), replay.status, batches, checkpoints)
+        return Hindsight(bytes(out), bytes(err), 0, batches, checkpoints, tuple(unknown))
+
+    def _changed(self, replay: Replay, cuts: Sequence[Cursor]) -> list[Difference] | Address | None:
+        """Return how the training is another one up to some cuts that the replay has come to."""
+        for entry in self._run.entries:
+            if entry.cursor not in cuts or key_of(entry.cursor) not in replay.states:
+                continue
+            other = self._first_other(replay, address_of(entry))
+            if other is not None:
+                return other
+            found = of_training(compare(read(entry.path), read(replay.states[key_of(entry.cursor)])))
+            if found:
+                return found
+        return None
+
+    def _first_other(self, replay: Replay, upto: Address | None) -> Address | None:
+        """Return the first batch of the run that is another one in a replay, or is not in it."""
+        wanted = (at for at in self._batches_of(replay) if upto is None or at < upto)
+        return next((at for at in wanted if replay.batches.get(at) != self._run.batches[at]), None)
+
+    def _path(self, at: Cursor) -> Path:
+        return next(entry.path for entry in self._run.entries if entry.cursor == at)
+
+    def _batches_of(self, replay: Replay) -> Iterator[Address]:
+        """Yield the batches of the run that a replay is to have."""
+        return (at for at in self._run.batches if starts_at(replay.stretch) <= at and before(replay.stretch, at))
+
+    def _refused(self, replay: Replay, since: Entry | None, entry: Entry | None, out: bytearray, err: bytearray) -> Hindsight:
+        """Return what was said up to the last checkpoint that is the run's, and what is the matter behind it."""
+        self._take(replay, since.cursor if since is not None else None, out, err, is_cut=True)
+        usable = [each for each in self._usable if since is not None and each.cursor.key() <= since.cursor.key()]
+        for start in (*usable[-1:], None):  # from the start, where it does not show from the checkpoint
+            stretch = Stretch(start, entry.cursor if entry else None, ())
+            found = find_culprit(self._run, self._added, self._replays, stretch)
+            if found.what:
+                break
+        error: DetrainError
+        if found.is_without:
+            error = Diverged(
+                f"without what was added, too, the program does other things than the run ({found.what}): what it loads, or "
+                "its environment, has changed since",
+                "give it the data, arguments and variables of the environment that it had",
+            )
+        else:
+            what = f"`{found.statement}`" if found.statement else "a statement that was added"
+            error = AdditionChanges(
+                f"{what} changes the training, first {found.where}: {found.what}",
+                "what was said from there on is not of this run; only look at what is there: do not draw, load, write or leave",
+            )
+        return Hindsight(bytes(out), bytes(err), 0, 0, 0, error=error)
+
+    def _take(self, replay: Replay, upto: Cursor | None, out: bytearray, err: bytearray, *, is_cut: bool = False) -> None:
+        """Add what a replay has said in the span, up to a cut if that is given; with `is_cut` nothing without one."""
+        first, last, stretch = self._span.first, self._span.last, replay.stretch
+        start: tuple[int, int] | None = (0, 0)
+        if stretch.since is not None:
+            start = replay.place(stretch.since.cursor)
+        if first is not None and (stretch.since is None or first.key() > stretch.since.cursor.key()):
+            start = replay.place(first)
+        end: tuple[int, int] | None = (len(replay.out), len(replay.err))
+        if last is not None and before_or_at(last, stretch.end):
+            end = replay.place(last) or end
+        if is_cut:
+            end = replay.place(upto) if upto is not None and upto != (stretch.since.cursor if stretch.since else None) else start
+        if start is None or end is None:
+            return
+        out += self._shown(replay, replay.out[start[0] : end[0]])
+        err += without_ours(self._shown(replay, replay.err[start[1] : end[1]]))
+
+    def _shown(self, replay: Replay, text: bytes) -> bytes:
+        """Return a text with the path of the user's folder in the place of its copy's."""
+        copy = replay.folder / "work" / "beside" / self._replays.source.name
+        return text.replace(str(copy).encode(), str(self._replays.source).encode())
+
+
+def _parted(replay: Replay, twin: Replay) -> str | None:
+    """Return what is another one at the end of a replay than at that of one without what was added; None: that cannot
+    be told.
+    """
+    found, begun = "", "" if twin.stretch.since is None else key_of(twin.stretch.since.cursor)
+    cuts = [key for key in replay.states if key in twin.states and key != begun]
+    ends = replay.digests.keys() & twin.digests.keys()
+    for key in cuts:
+        found = found or ", ".join(each.name for each in of_training(compare(read(twin.states[key]), read(replay.states[key]))))
+    for key in ends:
+        one, other = twin.digests[key], replay.digests[key]
+        found = found or ", ".join(name for name in one if other.get(name, one[name]) != one[name])
+    return found if cuts or ends else None
+
+
+def _refusal(replay: Replay) -> tuple[str, str] | None:
+    """Return what detrain has ended a replay with, if it has."""
+    return last_printed(replay.err.decode(errors="replace")) if replay.status else None
+
+
+def before_or_at(cursor: Cursor, end: Cursor | None) -> bool:
+    """Return whether a cut is not behind the end of a stretch."""
+    return end is None or cursor.key() <= end.key()
+
+
+def without_ours(text: bytes) -> bytes:
+    """Return what was written to stderr without the lines of detrain."""
+    kept, is_ours = [], False
+    for line in text.splitlines(keepends=True):
+        is_ours = line.startswith(b"detrain: ") or (is_ours and line.startswith(b"  "))
+        if not is_ours:
+            kept.append(line)
+    return b"".join(kept)
+
+
+def _spread(borders: Sequence[Entry], batches: Sequence[Address], jobs: int, since: Entry | None, end: Entry | None) -> list[Entry]:
+    """Return checkpoints that part a span into so many stretches of about as many batches, at most."""
+    low = address_of(since) if since is not None else (-1, 0, 0)
+    inside = [at for at in batches if low <= at and (end is None or at < address_of(end))]
+    done = {entry: sum(at < address_of(entry) for at in inside) for entry in borders}
+    wanted = [len(inside) * number / jobs for number in range(1, jobs)]
+    chosen = {min(borders, key=lambda entry: abs(done[entry] - at)).cursor for at in wanted} if borders else set()
+    return [entry for entry in borders if entry.cursor in chosen and 0 < done[entry] < len(inside)]
+
+
+def _counted(added: Added) -> str:
+    count = len(added.statements)
+    if not count:
+        return "nothing was added since the run"
+    lines = ", ".join(f"{file.name}:{each.line}" for file, each in added.statements[:4])
+    return f"{count} statement{'s' * (count != 1)} added since the run ({lines}{', …' * (count > 4)})"

@@ -1,0 +1,112 @@
+"""`detrain at`: runs a program again from the checkpoint before a cursor, in a copy of its folder, and stands there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from detrain.base import messages
+from detrain.base.child_processes import dying_with_this
+from detrain.base.cursor import Address
+from detrain.base.errors import Diverged, UsageError, last_printed
+from detrain.faults.experiment import written
+from detrain.moments.past_run import PastRun, address_of
+from detrain.runtime.observers.moment import Found, Moment
+from detrain.store import Entry
+from detrain.verify.runs import copy_folder
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What was found at a cursor, and at those behind it where that was asked for."""
+
+    since: str
+    """The checkpoint that the run went on from; empty: it started anew."""
+    found: list[Found]
+    """Empty: what was looked for is true nowhere."""
+
+
+def stand(
+    run: PastRun,
+    at: Address,
+    *,
+    until: Address | None = None,
+    when: str = "",
+    expressions: Sequence[str] = (),
+    saved: Path | None = None,
+    has_debugger: bool = False,
+) -> Stand:
+    """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
+    the expression `when` is true.
+
+    Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
+    are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
+    the program does not come there, or `when` cannot be evaluated.
+    """
+    until = until or (list(run.batches)[-1] if when else at)
+    with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
+        folder, source = Path(made), Path.cwd()
+        if not copy_folder(source, folder / source.name, without=[run.home]):
+            raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
+        home, errors = folder / "ckpt", folder / "stderr"
+        before = _before(run.entries, at)
+        if not before:
+            run.set_back(folder / source.name, source)
+        moment = Moment(
+            at=at,
+            until=until,
+            when=when,
+            answers=str(folder / "answers"),
+            expressions=tuple(expressions),
+            has_debugger=has_debugger,
+            saved=str(saved.absolute()) if saved is not None else "",
+        )
+        start = written(address_of(before[-1])) if before else ""
+        messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
+        with errors.open("wb") as file:
+            done = subprocess.run(
+                run.again(before, home, source),
+                cwd=folder / source.name,
+                env={**os.environ, **run.settings(), **moment.hand_over()},
+                stdout=None if has_debugger else subprocess.DEVNULL,
+                stderr=None if has_debugger else file,
+                check=False,
+                preexec_fn=dying_with_this(),
+            )
+        answers = Path(moment.answers)
+        if not answers.is_file():
+            _explain(done.returncode, errors.read_text(errors="replace"), at)
+        found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
+        if not before:  # one that goes on from a checkpoint compares them itself
+            run.require_same_batches(home, found[-1].at if found else until)
+        if found and found[-1].error:
+            where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
+            raise UsageError(f"--when {when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM")
+        return Stand(start, found)
+
+
+def _before(entries: Sequence[Entry], at: Address) -> list[Entry]:
+    """Return the checkpoints up to a cursor. One that is at it is left out if there is another in the epoch: names that
+    the program reads no more, such as the last loss, are bound only once a step has been done.
+    """
+    found = [entry for entry in entries if address_of(entry) <= at]
+    ahead = [entry for entry in found if address_of(entry) < at]
+    return ahead if ahead and address_of(ahead[-1])[:2] == at[:2] else found
+
+
+def _explain(status: int, said: str, at: Address) -> None:
+    """Say why the run has not come to a cursor."""
+    reason = last_printed(said)
+    if reason is not None:
+        kind = Diverged if status == Diverged.exit_code else UsageError
+        raise kind(f"the run did not come to {written(at)}: {reason[0]}", reason[1])
+    if status == 0:
+        raise UsageError(f"the program ended before {written(at)}", "see `detrain ckpt ls` for what the run has")
+    last = (said.splitlines() or ["no message"])[-1]
+    raise UsageError(f"the run did not come to {written(at)} (status {status}): {last}", "run it with `detrain run` to see more")
