@@ -130,7 +130,8 @@ class Gatherer:
         for name in self._catalogue.manifest(self._program, run).digests():
             if (folder / name).is_file():
                 yield self._file(folder / name, name, send, is_final=True)
-        for path in (self._catalogue.journal(self._program, run), manifest.with_suffix(".changes"), folder / INFO_NAME):
+        beside = [manifest.with_suffix(suffix) for suffix in (".changes", ".chronicle")]
+        for path in (self._catalogue.journal(self._program, run), *beside, folder / INFO_NAME):
             if path.is_file():
                 yield self._file(path, path.name, send)
         yield committed
