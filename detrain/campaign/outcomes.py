@@ -65,9 +65,7 @@ def outcome_of(
         return NO_LOSS
     common = sorted(cursor for cursor in faulty if cursor in known and cursor[2] >= 0)
     place = sum(cursor < at for cursor in common)
-    # Some programs take it now and then: the other steps have none, or that of an earlier one.
-    has_accuracy = spread is None and all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0)
-    names = [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)] if has_accuracy else []
+    names = judging_accuracies(golden) if spread is None else []
     has_accuracy = bool(names)
     outcomes = []
     judged: list[str | None] = [*names] or [None]
@@ -119,6 +117,14 @@ def accuracies(golden: TrialResult) -> list[str]:
     """Return the names of the accuracies that each step has; one that is none if each has another."""
     names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
     return sorted(set.intersection(*names)) or [""]
+
+
+def judging_accuracies(golden: TrialResult) -> list[str]:
+    """Return the names of the accuracies by which trials are judged; none where the program has none in each step."""
+    # Some programs take it now and then: the other steps have none, or that of an earlier one.
+    if not all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0):
+        return []
+    return [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)]
 
 
 def _series(done: TrialResult, golden: TrialResult, cursors: Sequence[Address], fault_step: int, accuracy: str | None) -> Series:

@@ -16,7 +16,7 @@ from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.judging.check import is_function
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.spread import Spread
-from detrain.campaign.outcomes import USUAL
+from detrain.campaign.outcomes import USUAL, judging_accuracies
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
@@ -168,6 +168,8 @@ def _made(header: Header, home: Path, name: str) -> Campaign:
         )
     judge = Judge(golden, subject.golden_again(golden), header.ignored)
     spread = _spread_of(header, subject, golden)
+    if spread is None and not judging_accuracies(golden):
+        messages.say("no step has an accuracy to judge by: only losses that are no number count; --spread 8 judges by the loss")
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / f".{_NAME}.{os.getpid()}"
     written.write_bytes(msgspec.json.format(msgspec.json.encode(header), indent=1))
