@@ -53,7 +53,9 @@ def test_a_configuration_with_many_probes_is_handed_over() -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_run_with_closed_streams_is_the_run(tmp_path: Path, closed: str) -> None:
     """The whole command, because it is started with files closed; what it opens next must not be taken for stderr."""
-    (tmp_path / "train.py").write_text(PROBED + "import os\nopen('end', 'w').write(str(epoch))\nos.write(2, b'said by ' + b'C code')\n")
+    (tmp_path / "train.py").write_text(
+        PROBED + "import os\nopen('end', 'w').write(str(epoch))\nos.write(2, b'said by ' + b'C code')\n"
+    )
     command = f"{sys.executable} -m detrain run train.py {closed}"
     done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True)
     assert (done.returncode, (tmp_path / "end").read_text()) == (0, "2"), done.stderr
