@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,9 +35,10 @@ def command(
     """
     from detrain.moments.hindsight import Span, hindsight
     from detrain.moments.past_run import PastRun
+    from detrain.python.process.environment import threads_here
 
     run = PastRun.of(given.found(), given.arguments, Path(home))
-    found = hindsight(run, Span.parse(epochs, run), jobs or len(os.sched_getaffinity(0)))
+    found = hindsight(run, Span.parse(epochs, run), jobs or threads_here())
     click.echo(found.out, nl=False)
     click.echo(found.err, nl=False, err=True)
     if found.error is not None:

@@ -146,6 +146,7 @@ def bits(run: Path, name: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "is_at"), [(("step", "8"), "1:3"), (("last",), "2:4"), (("crash",), "2:4"), (("step 0",), "0:0")])
 def test_a_step_can_be_named_by_its_number_or_as_the_last(run: Path, at: tuple[str, ...], is_at: str) -> None:
     done = detrain("at", "--print", "(epoch, step)", "--json", *at, "program.py", cwd=run)
@@ -184,6 +185,7 @@ def test_the_first_step_is_found_at_which_an_expression_is_true(run: Path, start
     assert f"from {since}" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "status", "out", "said"),
     [
