@@ -188,8 +188,13 @@ class Compiled:
 
         def compile_(module: Any) -> Callable[[list[Any]], Any]:
             as_then = guards.tracing(tracing), guards.compile_context(compiling), torch._C._DisableAutocast()
+            sizes = getattr(tracing and tracing.fake_mode, "shape_env", None)
+            before = len(sizes.guards) if sizes is not None else 0
             with self._history.apart(), as_then[0], as_then[1], as_then[2], torch.no_grad():
-                return _boxed(compiler(module, inputs))
+                found = _boxed(compiler(module, inputs))
+            if sizes is not None and len(sizes.guards) > before:  # nobody would look whether they hold
+                raise FaultInvalid("with the site it is for other sizes", "have it compiled for one size (dynamic=False)")
+            return found
 
         return compile_
 
