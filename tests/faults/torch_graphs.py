@@ -303,7 +303,6 @@ def what_is_refused() -> None:
         refused("compiled autograd")
 
     history, watch._history = watch._history, SimpleNamespace(is_followed=False)
-    watch.on_import("torch._dynamo")
     refused("PyTorch 2.13 and 2.14 alone")
     watch._history, watch._obstacle = history, ""
 

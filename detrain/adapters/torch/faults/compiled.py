@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History
+from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History, has_compiled
 from detrain.adapters.torch.faults.graph_walk import GraphCall, GraphWalk
 from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only, streams_kept
 from detrain.adapters.torch.faults.injector import Injector
@@ -53,9 +53,9 @@ class Compiled:
 
     def on_import(self, module: str) -> None:
         """Hear of what is compiled."""
-        if module == DYNAMO:
+        if module == DYNAMO and self._history.is_followed:
             self._hear_of_calls()
-        elif module == GRAPHS:
+        elif module == GRAPHS and self._history.is_followed:
             self._hear_of_graphs()
 
     def begin(self) -> None:
@@ -67,8 +67,11 @@ class Compiled:
     def check(self) -> None:
         """Raise FaultInvalid if something has been compiled that no faults can be put into."""
         dynamo = sys.modules.get(f"{DYNAMO}.compiled_autograd")
-        is_traced = dynamo is not None and bool(dynamo.compiled_autograd_enabled)
-        why = self._obstacle or ("its backward pass is traced, too (compiled autograd)" if is_traced else "")
+        why = self._obstacle
+        if not self._history.is_followed and has_compiled():
+            why = f"that is known of PyTorch 2.13 and 2.14 alone, and this is {torch.__version__}"
+        elif dynamo is not None and dynamo.compiled_autograd_enabled:
+            why = "its backward pass is traced, too (compiled autograd)"
         if why:
             raise FaultInvalid(
                 f"the program uses torch.compile in a way in which no fault can be put into its step: {why}",
@@ -78,9 +81,6 @@ class Compiled:
     # Compiled calls.
 
     def _hear_of_calls(self) -> None:
-        if not self._history.is_followed:
-            self._obstacle = f"that is known of PyTorch 2.13 and 2.14 alone, and this is {torch.__version__}"
-            return
         frames: Any = sys.modules[f"{DYNAMO}.eval_frame"]
         graphs = sys.modules[f"{DYNAMO}.output_graph"].OutputGraph
         first, last, compile_graph = frames.set_eval_frame, frames._maybe_set_eval_frame, graphs.call_user_compiler
@@ -88,7 +88,7 @@ class Compiled:
         def set_eval_frame(callback: Any) -> Any:
             """What a compiled call does first; before it looks at PyTorch's modes."""
             frame = sys._getframe(1)
-            if self._call is None and frame.f_code.co_name == _CALL:
+            if self._call is None and frame.f_code.co_name == _CALL and self._ops.is_of_thread():
                 self._enter(frame)
             return first(callback)
 
@@ -174,7 +174,8 @@ class Compiled:
             def run(args: list[Any]) -> Any:
                 if passes.parameters is None:
                     passes.note(args)
-                return self._run(graph, args) if self._ops.is_on and not self._obstacle else plain(args)
+                is_seen = self._ops.is_on and not self._obstacle and self._ops.is_of_thread()
+                return self._run(graph, args) if is_seen else plain(args)
 
             run._boxed_call = True  # type: ignore[attr-defined]
             return run
@@ -188,8 +189,13 @@ class Compiled:
 
         def compile_(module: Any) -> Callable[[list[Any]], Any]:
             as_then = guards.tracing(tracing), guards.compile_context(compiling), torch._C._DisableAutocast()
+            sizes = getattr(tracing and tracing.fake_mode, "shape_env", None)
+            before = len(sizes.guards) if sizes is not None else 0
             with self._history.apart(), as_then[0], as_then[1], as_then[2], torch.no_grad():
-                return _boxed(compiler(module, inputs))
+                found = _boxed(compiler(module, inputs))
+            if sizes is not None and len(sizes.guards) > before:  # nobody would look whether they hold
+                raise FaultInvalid("with the site it is for other sizes", "have it compiled for one size (dynamic=False)")
+            return found
 
         return compile_
 

@@ -16,6 +16,7 @@ without one of them (an optimizer's first), the k-th op may be another.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class WatchedOps:
     injector: Injector
     _mode: Any = None
     _process: int = 0
+    _thread: int = field(default_factory=threading.get_ident)
     _notes: bool = False
     _digests: bool = False
     _turns: dict[tuple[str, Hashable], int] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class WatchedOps:
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
         """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), threading.get_ident()
         for kept in (self._turns, self._before, self._sites, self._factors, self._known, self._held, self._made):
             kept.clear()
         self._taken = []
@@ -117,6 +119,10 @@ class WatchedOps:
             above.append(each)
         for each in reversed(above):
             _push_mode(each)
+
+    def is_of_thread(self) -> bool:
+        """Return whether this is the thread whose steps are watched, or one in which its backward pass runs."""
+        return threading.get_ident() == self._thread or torch._C._current_autograd_node() is not None
 
     @property
     def is_on(self) -> bool:
