@@ -213,7 +213,8 @@ def _picture(found: Timeline) -> str:
             f'<circle cx="{across(one.at):.1f}" cy="{up(one.batches_done / most):.1f}" r="3"><title>{one.cursor}</title></circle>'
             for one in each.checkpoints
         ]
-    legend = f"batches, to {most:,}" + (f"; loss, {low:.4g} to {high:.4g}" if losses else "; no loss on record")
+    of_loss = f"dashed: loss, {low:.4g} to {high:.4g}" if losses else "no loss on record"
+    legend = f"dots: checkpoints, by batches, to {most:,}; {of_loss}" + ("; red: no process" if found.gaps else "")
     ends = (
         f'<text x="{_MARGIN}" y="{_HEIGHT - 6}">{time_of(first)}</text>'
         f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 6}" text-anchor="end">{time_of(first + span)}</text>'
