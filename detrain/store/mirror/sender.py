@@ -54,6 +54,12 @@ def main(order: Order, link: socket.socket) -> None:
     sender.run()
 
 
+def _tell(say: Callable[[str], None], text: str) -> None:
+    """Say something, if there is still anybody: the terminal of the run may be gone."""
+    with contextlib.suppress(OSError, ValueError):
+        say(text)
+
+
 class _Sender:
     def __init__(self, order: Order, link: socket.socket) -> None:
         self._order, self._link = order, link
@@ -79,7 +85,7 @@ class _Sender:
                 raise MirrorFailed(
                     error.what, error.todo or "see to it, or give --mirror-later to train without it until then"
                 ) from error
-            messages.warn(f"{error.what}; training goes on, and it is tried again")
+            _tell(messages.warn, f"{error.what}; training goes on, and it is tried again")
             self._note(error=error.what)
 
     def _take(self) -> None:
@@ -100,12 +106,14 @@ class _Sender:
         if order.world > 1:
             common = common_checkpoint(order.url, order.program, order.world)
             if not common and state_names(self._remote):
-                messages.warn(f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back")
+                _tell(
+                    messages.warn, f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back"
+                )
         state = bring_back(self._remote, self._home, order.program, Path.cwd(), common)
         if state is not None:
             self._there |= state.parts
             made = f"of {state.made}, by {state.host}"
-            messages.say(f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")
+            _tell(messages.say, f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")
         known = read_sent(self._home, self._order.program)
         if known is not None and known.url == self._order.url:
             self._sent = msgspec.structs.replace(known, waiting="", waiting_bytes=0, error="", pid=os.getpid())
@@ -152,16 +160,16 @@ class _Sender:
                 act()
             except MirrorFailed as error:
                 if self._sent.error == "":
-                    messages.warn(f"{error.what}; it is tried again, and training goes on")
+                    _tell(messages.warn, f"{error.what}; it is tried again, and training goes on")
                 self._note(error=error.what)
             except HomeInUse as error:
-                messages.warn(error.what)
+                _tell(messages.warn, error.what)
                 self._note(error=error.what)
                 return False
             else:
                 return True
             if self._has_waited_long():
-                messages.warn(f"the mirror is behind: {self._sent.waiting or 'the last checkpoint'} is not there")
+                _tell(messages.warn, f"the mirror is behind: {self._sent.waiting or 'the last checkpoint'} is not there")
                 return False
             self._is_over(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
