@@ -231,3 +231,27 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     assert set(states.part_names(remote)) == needed
     sender._is_lost = True
     assert np.all([remote.size(part) == states.size_of(part) for part in needed])
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_it(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_ahead: bool
+) -> None:
+    """The run has begun without it, with an empty home."""
+    theirs = send(remote, home_with(tmp_path / "there", 20))
+    home = tmp_path / "here"
+    order = Order(
+        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=True
+    )
+    sender = _Sender(order, socket.socketpair()[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "get", lambda *_: (_ for _ in ()).throw(MirrorFailed("it does not answer")))
+        sender.begin()
+    home_with(home, 30 if is_ahead else 1)
+    sender._is_begun = True
+
+    assert sender._until_done(lambda: sender._send_state((1, "x"))) == is_ahead
+    newest = get_state(remote, state_names(remote)[-1])
+    assert (newest == theirs) != is_ahead
+    assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
+    sender._is_lost = True

@@ -68,7 +68,6 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
     mirror is whole, or it does not answer.
     """
     names = state_names(remote)
-    known = read_sent(home, program)
     has_any = any(entry.program == program for entry in Catalogue(home).entries())
     damage: MirrorFailed | None = None
     for name in reversed(names):
@@ -76,7 +75,7 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
             state = get_state(remote, name)
             if common is not None and common not in state.checkpoints:
                 continue
-            if has_any and _is_as_new(home, state, known if known is not None and known.url == remote.url else None):
+            if has_any and is_as_new(home, state, remote.url):
                 return None
             _put_back(remote, state, home, folder)
         except MirrorFailed as error:
@@ -93,14 +92,15 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
     return None
 
 
-def _is_as_new(home: Path, state: State, known: Sent | None) -> bool:
+def is_as_new(home: Path, state: State, url: str) -> bool:
     """Return whether a home is at a state of its mirror, or beyond it."""
-    if known is not None:
+    known = read_sent(home, state.program)
+    if known is not None and known.url == url and known.number >= 0:
         return (known.term, known.number) >= (state.term, state.number)
     mine: list[tuple[int, tuple[int, ...]]] = [
         (entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program
     ]
-    return max(mine) >= _place(state)
+    return max(mine, default=(0, ())) >= _place(state)
 
 
 def _place(state: State) -> tuple[int, tuple[int, ...]]:

@@ -27,7 +27,7 @@ from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed
 from detrain.store.mirror.lease import BEAT_S, Lease
 from detrain.store.mirror.link import DONE, READY, REFUSED, Order
 from detrain.store.mirror.remote import Remote
-from detrain.store.mirror.restore import Sent, bring_back, read_sent, write_sent
+from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
 from detrain.store.mirror.states import Gatherer, State, common_checkpoint, get_state, part_names, put_state, size_of, state_names
 
 _LOOK_S: Final = 0.3
@@ -96,11 +96,13 @@ class _Sender:
         except BaseException:
             with contextlib.suppress(MirrorFailed):
                 self._lease.give_back()
+            self._lease = None
             raise
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _bring_back(self) -> None:
         if self._is_begun:
+            self._require_ahead()
             return
         order, common = self._order, None
         if order.world > 1:
@@ -118,6 +120,18 @@ class _Sender:
         if known is not None and known.url == self._order.url:
             self._sent = msgspec.structs.replace(known, waiting="", waiting_bytes=0, error="", pid=os.getpid())
 
+    def _require_ahead(self) -> None:
+        """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
+        that would be lost.
+        """
+        names = state_names(self._remote)
+        newest = get_state(self._remote, names[-1]) if names else None
+        if newest is not None and not is_as_new(self._home, newest, self._order.url):
+            raise HomeInUse(
+                f"the mirror {self._order.url!r} has {newest.checkpoint}, from which this run has not gone on: nothing is sent to "
+                "it; start again to go on from there, or with --fresh to leave it"
+            )
+
     _is_begun = False
     """Whether the program may have begun: its home is not touched any more."""
 
@@ -133,20 +147,20 @@ class _Sender:
         """Send what is committed, until the run is over and all is sent."""
         self._is_begun = True
         last: tuple[int, str] | None = None
-        while True:
+        is_whole = True
+        while is_whole:
             is_last = self._is_over(_LOOK_S)
             now = self._gatherer.committed()
             if (now is not None and now != last) or (is_last and now is not None):
-                if not self._until_done(partial(self._send_state, now)):
-                    break
-                last = now
+                is_whole, last = self._until_done(partial(self._send_state, now)), now
             if is_last and self._gatherer.committed() == now:
                 break
         if self._lease is not None:
             with contextlib.suppress(MirrorFailed):
                 self._lease.give_back()
-        with contextlib.suppress(OSError):
-            self._link.sendall(DONE)
+        if is_whole:
+            with contextlib.suppress(OSError):
+                self._link.sendall(DONE)
 
     def _until_done(self, act: Callable[[], None]) -> bool:
         """Do something again until the mirror takes it; return whether it has."""
