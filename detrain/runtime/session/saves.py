@@ -125,8 +125,9 @@ class Saves:
         try:
             self.journal.flush()
             if snapshot.meta.sources != self._kept:
-                self._catalogue.chronicle(self._config.program, self._config.run).keep_sources(sources())
-                self._kept = snapshot.meta.sources
+                with contextlib.suppress(StoreError):  # as in `note`
+                    self._catalogue.chronicle(self._config.program, self._config.run).keep_sources(sources())
+                    self._kept = snapshot.meta.sources
             with messages.working("saving", cursor):
                 self.writer.write(lambda: self._write(cursor, snapshot, loss), is_large=is_large)
         except StoreError as error:
