@@ -124,7 +124,6 @@ def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     assert "(True, True)" in done.stdout
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(("at", "said"), [("1:3", "batch 1:1 has digest"), ("0:1", "batch 0:0 is another one than the run had")])
 def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Path, at: str, said: str) -> None:
     work = tmp_path / "work"
@@ -155,7 +154,7 @@ def test_a_step_can_be_named_by_its_number_or_as_the_last(run: Path, at: tuple[s
     assert json.loads(done.out)[0]["value"] == f"({is_at.replace(':', ', ')})"
 
 
-@pytest.mark.fast
+@pytest.mark.slow
 def test_each_step_up_to_another_is_printed(run: Path) -> None:
     before = digests(run)
     had = bits(run, "weight")
@@ -220,6 +219,7 @@ def test_what_is_not_there_is_said(run: Path, words: tuple[str, ...], status: in
     assert (done.status, said in done.err, done.out) == (status, True, ""), done.err
 
 
+@pytest.mark.slow
 def test_an_expression_that_fails_says_how(run: Path) -> None:
     done = detrain("at", "--print", "nothing_such", "--print", "step", "--json", "1:3", "program.py", cwd=run)
 

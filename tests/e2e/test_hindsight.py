@@ -176,6 +176,7 @@ def test_the_number_of_jobs_does_not_change_what_is_printed(run: Path, kind: str
     assert len(set(outs)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(HARMFUL))
 def test_a_statement_that_changes_the_training_is_named_with_its_step(run: Path, kind: str) -> None:
     place, added, where = HARMFUL[kind]

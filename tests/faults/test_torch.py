@@ -48,7 +48,8 @@ def test_steps_of_all_kinds() -> None:
     assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
 
 
-@pytest.mark.parametrize("every", [pytest.param(23, id="some"), pytest.param(2, id="most", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [pytest.param(23, id="some"), pytest.param(2, id="most")])
 def test_a_fault_in_each_op_of_a_compiled_step_is_that_of_the_step_computed_by_hand(every: int) -> None:
     found = said("torch_graphs", str(every))
     assert found["wrong"] == {name: [] for name in found["tried"]}
