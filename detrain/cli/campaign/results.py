@@ -77,6 +77,7 @@ def record(
     """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
 
     from detrain.campaign.engine.second_phase import second_of
+    from detrain.campaign.outcomes import outcome_of
     from detrain.campaign.trial_record import record_of
     from detrain.campaign.trials_done import do_trials
     from detrain.faults.record import write_record
@@ -97,7 +98,10 @@ def record(
     if chosen.as_json:
         print_json(found)
     else:
-        click.echo(f"trial {number}: {facts.model} in {facts.site}: {found.outcome}")
+        outcome = found.outcome
+        if campaign.spread is not None:  # the record is judged without, and alone
+            outcome = outcome_of(trial.golden, trial.done, trial.experiment.at, spread=campaign.spread)
+        click.echo(f"trial {number}: {facts.model} in {facts.site}: {outcome}")
         command = replay_command(path, chosen.program, chosen.arguments, home=chosen.home, is_module=chosen.is_module)
         messages.say(f"the record is {path}; `{command}` runs it again")
     return 0
