@@ -26,6 +26,7 @@ BEAT_S: Final = 10.0
 _PATIENCE: Final = 2.5
 """So many times as long nothing is heard of one that is gone."""
 _NAME: Final = "lease.json"
+_READS: Final = 10
 _LONGEST_S: Final = 120.0
 """For so long a process of this machine that still sends what a run has left is waited for."""
 
@@ -119,16 +120,18 @@ class Lease:
             self._remote.remove(_NAME)
 
     def _read(self) -> Holder | None:
-        content = self._remote.get(_NAME)
-        if content is None:
-            return None
-        try:
-            return msgspec.json.decode(content, type=Holder)
-        except msgspec.DecodeError as error:
-            raise MirrorFailed(
-                f"{_NAME} in the mirror {self._remote.url!r} is no lease: {error}",
-                "see that nobody writes there, and remove it",
-            ) from error
+        for _ in range(_READS):
+            content = self._remote.get(_NAME)
+            if content is None:
+                return None
+            try:
+                return msgspec.json.decode(content, type=Holder)
+            except msgspec.DecodeError as error:  # a folder shows a file while it is being written
+                why = error
+            time.sleep(0.05)
+        raise MirrorFailed(
+            f"{_NAME} in the mirror {self._remote.url!r} is no lease: {why}", "see that nobody writes there, and remove it"
+        )
 
 
 def _machine() -> str:

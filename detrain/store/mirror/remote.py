@@ -77,10 +77,19 @@ class Remote:
         False.
         """
         try:
-            self._with_folder(name, lambda: self._files.pipe_file(self._path(name), content, mode="create"))
+            self._with_folder(name, lambda: self._create(self._path(name), content))
         except FileExistsError:
             return False
         return True
+
+    def _create(self, path: str, content: bytes) -> None:
+        from fsspec.asyn import AsyncFileSystem
+
+        if isinstance(self._files, AsyncFileSystem):  # a store of objects: by a condition of its own
+            self._files.pipe_file(path, content, mode="create")
+            return
+        with self._files.open(path, "xb") as file:  # others look first, and write then
+            file.write(content)
 
     def _with_folder(self, name: str, write: Callable[[], object]) -> None:
         try:
