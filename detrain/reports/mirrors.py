@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from detrain.base.errors import MirrorFailed
 from detrain.store.catalogue import parse_name
 from detrain.store.mirror.remote import Remote, programs_at
-from detrain.store.mirror.states import State, get_part, get_state, state_names
+from detrain.store.mirror.states import NotWhole, State, get_part, get_state, state_names
 
 
 def list_states(url: str) -> list[dict[str, Any]]:
@@ -29,7 +28,7 @@ def check_states(url: str) -> list[dict[str, Any]]:
                 for part in sorted(get_state(remote, name).parts - known):
                     get_part(remote, part)
                     known.add(part)
-            except MirrorFailed as error:
+            except NotWhole as error:
                 why = error.what
             rows.append({"program": program, "state": name, "good": not why, "why": why})
     return rows

@@ -255,3 +255,41 @@ def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_i
     assert (newest == theirs) != is_ahead
     assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
     sender._is_lost = True
+
+
+def test_a_mirror_that_stops_answering_is_no_damage_and_no_older_state_comes_back(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = send(remote, home_with(tmp_path / "ckpt", 10))
+    second = send(remote, home_with(tmp_path / "ckpt", 20), number=1)
+    (own,) = [part for part in second.parts - first.parts if part in second.home[1].parts]
+    get = Remote.get
+
+    def broken(self: Remote, name: str) -> bytes | None:
+        if name == own:
+            raise MirrorFailed("it does not answer")
+        return get(self, name)
+
+    monkeypatch.setattr(Remote, "get", broken)
+    with pytest.raises(MirrorFailed, match="does not answer"):
+        bring_back(remote, tmp_path / "there", "train", tmp_path)
+    assert not list((tmp_path / "there").glob("*"))
+
+
+def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: Remote) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    order = Order(
+        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
+    )
+    sender = _Sender(order, socket.socketpair()[0])
+    sender.begin()
+    for epoch in (20, 30):
+        home_with(home, epoch)
+        sender._send_state((1, "x"))
+    remote.put("lease.json", (remote.get("lease.json") or b"").replace(b'"token":"', b'"token":"other'))
+    before = {*state_names(remote), *states.part_names(remote)}
+    home_with(home, 40)
+    sender._send_state((1, "x"))
+
+    assert before <= {*state_names(remote), *states.part_names(remote)}
+    assert sender._is_lost

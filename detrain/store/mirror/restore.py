@@ -13,7 +13,7 @@ from detrain.base.errors import MirrorFailed
 from detrain.store.atomic_file import sync_folder
 from detrain.store.catalogue import Catalogue, is_ours, parse_name
 from detrain.store.mirror.remote import Remote
-from detrain.store.mirror.states import MirroredFile, State, get_part, get_state, state_names
+from detrain.store.mirror.states import MirroredFile, NotWhole, State, get_part, get_state, state_names
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
     """
     names = state_names(remote)
     has_any = any(entry.program == program for entry in Catalogue(home).entries())
-    damage: MirrorFailed | None = None
+    damage: NotWhole | None = None
     for name in reversed(names):
         try:
             state = get_state(remote, name)
@@ -78,7 +78,7 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
             if has_any and is_as_new(home, state, remote.url):
                 return None
             _put_back(remote, state, home, folder)
-        except MirrorFailed as error:
+        except NotWhole as error:
             if damage is None:
                 messages.warn(f"a state of the mirror is not whole, an older one is looked for: {error.what}")
             damage = error
@@ -106,7 +106,7 @@ def is_as_new(home: Path, state: State, url: str) -> bool:
 def _place(state: State) -> tuple[int, tuple[int, ...]]:
     entry = parse_name(Path(state.checkpoint))
     if entry is None:
-        raise MirrorFailed(f"{state.checkpoint!r} in a state of the mirror is no name of a checkpoint")
+        raise NotWhole(f"{state.checkpoint!r} in a state of the mirror is no name of a checkpoint")
     return entry.run, entry.cursor.key()
 
 
@@ -119,7 +119,7 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
             for each in files:
                 path = base / each.path
                 if base == home and not is_ours(path):
-                    raise MirrorFailed(f"{each.path!r} in {state.name} is no file of a checkpoint home")
+                    raise NotWhole(f"{each.path!r} in {state.name} is no file of a checkpoint home")
                 if base == folder and path.exists():
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
         if file.tell() != each.size:
-            raise MirrorFailed(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
+            raise NotWhole(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
 
 
 def _put_aside(home: Path, program: str) -> None:

@@ -28,7 +28,17 @@ from detrain.store.mirror.lease import BEAT_S, Lease
 from detrain.store.mirror.link import DONE, READY, REFUSED, Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
-from detrain.store.mirror.states import Gatherer, State, common_checkpoint, get_state, part_names, put_state, size_of, state_names
+from detrain.store.mirror.states import (
+    Gatherer,
+    NotWhole,
+    State,
+    common_checkpoint,
+    get_state,
+    part_names,
+    put_state,
+    size_of,
+    state_names,
+)
 
 _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
@@ -231,19 +241,28 @@ class _Sender:
         kept = names[-_KEPT:]
         if len(kept) == len(names):
             return
+        if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
+            self._is_lost = True
+            return
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
-            with_it = [name for name in names if common in get_state(self._remote, name).checkpoints]
+            with_it = [name for name in names if common in self._checkpoints(name)]
             kept = sorted({*kept, *with_it[-1:]})
         needed = set(newest.parts)
         for name in kept:
             if name != newest.name:
-                with contextlib.suppress(MirrorFailed):
+                with contextlib.suppress(NotWhole):
                     needed |= get_state(self._remote, name).parts
         for name in set(names) - set(kept):
             self._remote.remove(name)
         for part in set(part_names(self._remote)) - needed:
             self._there.discard(part)
             self._remote.remove(part)
+
+    def _checkpoints(self, name: str) -> set[str]:
+        try:
+            return get_state(self._remote, name).checkpoints
+        except NotWhole:
+            return set()
 
     def _note(self, **changes: object) -> None:
         self._sent = msgspec.structs.replace(self._sent, **changes)

@@ -8,6 +8,7 @@ the newest term is the one that counts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -74,6 +75,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def parts(self) -> set[str]:
         """Names of all parts."""
         return {part for each in (*self.home, *self.files) for part in each.parts}
+
+
+class NotWhole(MirrorFailed):
+    """A state, or a part of one, is not there, or is not what was written. The mirror itself has answered."""
 
 
 class _Changed(Exception):
@@ -194,11 +199,11 @@ def part_names(remote: Remote) -> list[str]:
 
 
 def get_state(remote: Remote, name: str) -> State:
-    """Return a state. Raises MirrorFailed for one that is damaged, or of a newer format."""
+    """Return a state. Raises NotWhole for one that is gone or damaged, MirrorFailed for one of a newer format."""
     digest, _, text = (remote.get(name) or b"").partition(b"\n")
     text = text.removesuffix(b"\n")
     if xxhash.xxh3_128_hexdigest(text).encode() != digest:
-        raise MirrorFailed(f"{name} in the mirror {remote.url!r} is damaged")
+        raise NotWhole(f"{name} in the mirror {remote.url!r} is gone, or damaged")
     try:
         state = msgspec.json.decode(text, type=State)
     except msgspec.DecodeError as error:
@@ -208,7 +213,7 @@ def get_state(remote: Remote, name: str) -> State:
     for each in (*state.home, *state.files):
         path = PurePosixPath(each.path)
         if path.is_absolute() or ".." in path.parts or not path.name:
-            raise MirrorFailed(f"{name} in the mirror {remote.url!r} leads out of its folder: {each.path!r}")
+            raise NotWhole(f"{name} in the mirror {remote.url!r} leads out of its folder: {each.path!r}")
     return state
 
 
@@ -219,16 +224,20 @@ def common_checkpoint(url: str, program: str, world: int) -> str:
     found: list[set[str]] = []
     for rank in range(world):
         remote = Remote(url, f"{program}/rank-{rank}")
-        found.append(set[str]().union(*(get_state(remote, name).checkpoints for name in state_names(remote))))
+        parts: set[str] = set()
+        for name in state_names(remote):
+            with contextlib.suppress(NotWhole):  # its rank may just have removed it
+                parts |= get_state(remote, name).checkpoints
+        found.append(parts)
     entries = [entry for name in set.intersection(*found) if (entry := parse_name(Path(name))) is not None]
     return max(entries, key=lambda entry: (entry.run, entry.cursor.key())).path.name if entries else ""
 
 
 def get_part(remote: Remote, part: str) -> bytes:
-    """Return what is in a part. Raises MirrorFailed where it is not there, or is another."""
+    """Return what is in a part. Raises NotWhole where it is not there, or is another."""
     content = remote.get(part)
     if content is None:
-        raise MirrorFailed(f"{part} is not in the mirror {remote.url!r}")
+        raise NotWhole(f"{part} is not in the mirror {remote.url!r}")
     if part_of(content) != part:
-        raise MirrorFailed(f"{part} in the mirror {remote.url!r} is damaged")
+        raise NotWhole(f"{part} in the mirror {remote.url!r} is damaged")
     return content
