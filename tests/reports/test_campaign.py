@@ -168,6 +168,18 @@ def test_a_page_of_few_trials_says_what_it_cannot_tell_and_how_many_it_takes() -
     size = next(size for size in few.sizes if size.half_width == 0.05)
     assert f"{size.trials_for_share:,} trials in all" in said
     assert not any("tell the harmful share" in each for each in warnings(SUMMARY))
+    # An interval is narrower by the root of the number: with as many it would be as wide as is asked for.
+    now = (few.harmful.high - few.harmful.low) / 2
+    assert now > 0.05
+    assert 0.05 * (size.trials_for_share - 1) ** 0.5 <= now * few.trials**0.5 <= 0.05 * size.trials_for_share**0.5
+
+
+def test_a_part_of_too_few_trials_has_no_number_whatever_it_is() -> None:
+    parts = [part for breakdown in summarize(ROWS[:400], ABOUT).breakdowns for part in breakdown.parts]
+
+    assert {part.harmful.share is None for part in parts if part.trials < ENOUGH} == {True}
+    assert {bool(part.outcomes) for part in parts if part.harmful.share is None} == {False}
+    assert any(part.harmful.share is not None for part in parts)
 
 
 def test_the_guards_table_counts_each_trial_once() -> None:
