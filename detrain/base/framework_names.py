@@ -6,10 +6,11 @@ A package may bring the entry of a framework, and its adapter, by an entry point
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,8 @@ class LibraryTraining:
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
 _YOLO: Final = "engine/trainer.py", "BaseTrainer._do_train"
+_KT: Final = "src/backend/torch/trainer.py", "TorchTrainer.fit"
+_KJ: Final = "src/backend/jax/trainer.py", "JAXTrainer.fit"
 LIBRARY_TRAININGS: Final = (
     LibraryTraining(
         "transformers",
@@ -272,6 +275,8 @@ LIBRARY_TRAININGS: Final = (
         "_train_batch",
         "4.1",
     ),
+    LibraryTraining("keras", _KT, _KT, "train_function", "3.15"),
+    LibraryTraining("keras", _KJ, _KJ, "train_function", "3.15"),
     LibraryTraining("ultralytics", _YOLO, _YOLO, "optimizer_step", "8.4"),
     LibraryTraining("fastai", ("learner.py", "Learner._do_fit"), ("learner.py", "Learner.all_batches"), "one_batch", "2.8"),
 )
@@ -285,6 +290,12 @@ def runs_training(file: str, function: str = "") -> bool:
         for each in LIBRARY_TRAININGS
         for end, name in (each.epochs or each.batches, each.batches)
     )
+
+
+def keras_backend() -> str:
+    """Return the name of the module that Keras computes with in this process, as far as that is known."""
+    config: Any = sys.modules.get("keras.src.backend.config")
+    return "tensorflow" if config is None else str(config.backend())
 
 
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))

@@ -124,6 +124,7 @@ def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     assert "(True, True)" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "said"), [("1:3", "batch 1:1 has digest"), ("0:1", "batch 0:0 is another one than the run had")])
 def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Path, at: str, said: str) -> None:
     work = tmp_path / "work"

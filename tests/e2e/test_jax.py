@@ -105,6 +105,7 @@ print(params, params.sharding)
 """
 
 
+@pytest.mark.slow
 def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SPREAD)
     command = ("run", "--every", "2b", "program.py")

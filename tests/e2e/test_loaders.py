@@ -547,7 +547,8 @@ def test_a_data_set_whose_maps_draw_is_loaded_from_again(tmp_path: Path, run: Ru
     assert resumed.last_line() == bare(tmp_path / "program.py").last_line()
 
 
-@pytest.mark.parametrize("every", [pytest.param("1", marks=pytest.mark.slow), "3b"])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", ["1", "3b"])
 def test_iterators_that_compiled_functions_advance_come_back(every: str, tmp_path: Path, run: Run) -> None:
     whole = run(INSIDE, tmp_path, "--bare")
     run(INSIDE, tmp_path, "--every", every, die_at="1:8")
@@ -686,6 +687,7 @@ print(weights.numpy().tobytes().hex())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "1b"])
 def test_what_only_a_pipeline_calls_is_state(every: str, tmp_path: Path, detrain: Run) -> None:
     """No name leads to it: its stream began anew, and the resumed run stopped at its first batch."""

@@ -135,6 +135,7 @@ show()
 """
 
 
+@pytest.mark.slow
 def test_loads_by_names_that_bodies_move_on_are_no_error(server: Server, tmp_path: Path) -> None:
     """Loaded again without the bodies, batches are others on the way, and the right one at the cut.
 

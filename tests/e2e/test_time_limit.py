@@ -43,6 +43,7 @@ def test_a_trial_whose_step_does_not_end_hangs(tmp_path: Path) -> None:
     assert (record["outcome"], record["end"]) == ("hang", "status 124")
 
 
+@pytest.mark.slow
 def test_the_command_that_is_printed_runs_a_record_again(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import sys\nassert sys.argv[1:] == ['--lr', '0.1', 'a b']\n" + PROGRAM)
     hits = ("--model", "BIT:20", "--site", "backward/*mm", "--at", "0:1", "--until", "+1", "--ckpt", "saved here")

@@ -649,6 +649,7 @@ print(sorted((name, held.item()) for name, held in inference.store.params.items(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, torch_server: Server, tmp_path: Path) -> None:
     """As Pyro does: no name of the program leads to its store. A resumed run began with parameters of its own."""

@@ -177,6 +177,7 @@ print(hashlib.sha256(w.numpy().tobytes() + b.numpy().tobytes()).hexdigest())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [HIDDEN, RETURNED], ids=["called by name", "gradients that a compiled function returns"])
 def test_a_loop_that_static_analysis_does_not_see_is_found_in_the_run_that_trains(text: str, tmp_path: Path, detrain: Run) -> None:
     whole, killed, resumed = compared(detrain, tmp_path, text, at="2:16")

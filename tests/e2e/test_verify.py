@@ -190,6 +190,7 @@ show(optimizer.weights)
 )
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_a_killed_run_is_not_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     status, said = verified(tmp_path, WITH_WORKER, "--kills", 1)
@@ -348,6 +349,7 @@ show(optimizer.weights)
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "4"])
 def test_output_and_files_are_compared_but_for_what_a_clock_says(seed: str, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("of the user\n")

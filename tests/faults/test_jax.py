@@ -41,7 +41,8 @@ def test_a_fault_is_that_which_the_function_itself_has(every: int) -> None:
     assert found["unarmed"] >= found["tried"] * 0.6, "a site in place changes bits more often than where it parts a fusion"
 
 
-@pytest.mark.parametrize("most", [pytest.param(1, id="once"), pytest.param(20, id="all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 20], ids=["once", "all"])
 def test_each_site_fires_where_it_says(most: int) -> None:
     """All are in place, one is armed: the step is what its jaxpr gives, by equations, with the fault by NumPy."""
     sites = json.dumps(said("jax_by_hand", "sites", OPTIMIZER="sgd"))
@@ -56,5 +57,6 @@ def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_t
     assert said("jax_on_devices", "faults", given=sites) == {"wrong": []}
 
 
+@pytest.mark.slow
 def test_values_of_all_dtypes_can_be_hit() -> None:
     assert said("jax_dtypes", JAX_ENABLE_X64="1") == []

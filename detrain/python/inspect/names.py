@@ -352,7 +352,11 @@ def is_open(cls: type) -> bool:
     """Return whether a class is, or derives from, one of a framework's whose objects are their attributes, and no base
     is of C: a module of PyTorch's, an optimizer, a data set.
     """
-    return any(module_of(base).partition(".")[0] in _OPEN for base in cls.__mro__) and is_laid_open(cls)
+    return any(_is_open_module(module_of(base).partition(".")[0]) for base in cls.__mro__) and is_laid_open(cls)
+
+
+def _is_open_module(top: str) -> bool:
+    return top in _OPEN or (top == "keras" and sys.modules["keras"].config.backend() != "tensorflow")
 
 
 @by_class

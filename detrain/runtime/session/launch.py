@@ -276,6 +276,9 @@ class _Finder:
             frame = frame.f_back
         importer = "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
         own = next((each.modules for each in KNOWN if name in each.modules), frozenset({name}))
+        config: Any = sys.modules.get("keras.src.backend.config")
+        if importer == "keras" and config is not None:
+            importer, own = config.backend(), own - {importer}
         if importer in own or not any(importer in each.modules for each in KNOWN):
             return False
         if self._imported_by_program is None:
