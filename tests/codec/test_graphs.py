@@ -10,6 +10,7 @@ import struct
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.python.inspect.object_graph import Hooks
 from tests.codec import program
 from tests.codec.sample import hold, places, put_back, resumed, run_twice
 from tests.runtime import state_values as kinds
@@ -199,10 +201,34 @@ def test_keys_that_are_addresses_lead_to_the_objects_of_each_process(is_first: b
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_set_of_addresses_is_named(is_first: bool) -> None:
+def test_a_set_of_addresses_has_those_of_the_objects_of_each_process(is_first: bool) -> None:
+    def make() -> World:
+        item = [0.0]
+        world: World = {"stored": {id(item), 7}, "kept": frozenset({1}), "item": item, "other": kinds.Loose(0)}
+        return world if is_first else dict(reversed(world.items()))
+
+    def change(world: World) -> None:
+        world["made"] = made = [1.0]
+        world["stored"].remove(id(world["item"]))
+        world["stored"] |= {id(made), id(world["other"])}
+
+    after, before = run_twice(make, change)
+    assert before["stored"] == {7, id(before["made"]), id(before["other"])}
+    assert after["stored"].isdisjoint(before["stored"] - {7})
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [(set, "for each in table: print(each)"), (frozenset, "")],
+    ids=["a set that the program goes over", "one that cannot be filled later"],
+)
+def test_a_set_of_addresses_whose_order_is_seen_is_named(
+    made: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     item = [0.0]
-    world: World = {"table": {id(item)}, "item": item, "times": {time.time_ns() // 1000 // 8 * 8: 1}}
-    world = world if is_first else dict(reversed(world.items()))
+    world: World = {"table": made([id(item)]), "item": item, "times": {time.time_ns() // 1000 // 8 * 8: 1}}
+    (tmp_path / "program.py").write_text(text)
+    monkeypatch.setattr(Hooks, "files", lambda _: [str(tmp_path / "program.py")])
 
     [said] = encode(world, baseline_of(world)).not_captured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from detrain.base.plain_types import CONTAINERS
@@ -64,15 +64,28 @@ def note_addresses(encoding: Encoding, number: int, cls: type, keys: list[object
 
 
 def mark_addresses(encoding: Encoding, number: int, holder: str, keys: set[Any], path: str) -> None:
-    """Describe the keys of a dictionary that are addresses of objects by these; name a set that has such."""
+    """Describe what a dictionary or a set has of addresses of objects by these; name what else has such.
+
+    Who asks a set for an address gets the same answer in each process; who goes over it, another order.
+    """
     node: Any = encoding.nodes[number]
     assert node is not None
-    if keys and (holder not in _BY_KEYS or node.kind != holder):
-        encoding.nodes[number] = encoding.lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
+    if not keys:
         return
-    for pair in node.named if keys else ():
-        if type(pair[0]) is int and pair[0] in keys:
-            pair[0] = encoding.add_node(None, Node("address", None, [[encoding.numbers[pair[0]]]]))
+    while node.kind in ("library", "object"):  # around what it holds
+        node = encoding.nodes[node.items[0][0]]
+
+    def described(item: Item) -> Item:
+        is_address = type(item) is int and item in keys
+        return encoding.add_node(None, Node("address", None, [[encoding.numbers[item]]])) if is_address else item
+
+    if node.kind == holder and holder in _BY_KEYS:
+        for pair in node.named:
+            pair[0] = described(pair[0])
+    elif node.kind == holder == "set" and not is_gone_over(path, encoding.hooks.files()):
+        node.items, node.data = [described(item) for item in node.items], None
+    else:
+        encoding.nodes[number] = encoding.lose(number, path, f"{holder}: it has addresses (`id`), others in each process")
 
 
 def encode_set(encoding: Encoding, number: int, value: Any, path: str) -> Node:
@@ -150,6 +163,10 @@ def decode_set(decoding: Decoding, number: int, node: Node, current: Any, path: 
 
 def fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any, path: str) -> None:
     """Give a live set the elements that it had, in the order that `how` says."""
+    _fill_in_time(decoding, items, lambda: _fill_set(decoding, target, items, how, path))
+
+
+def _fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any, path: str) -> None:
     values = elements(decoding, items, list(set.__iter__(target)), path)
     if how == "kept" and _has_elements(target, values):
         return
@@ -182,24 +199,30 @@ def decode_dict(decoding: Decoding, number: int, node: Node, current: Any, path:
     cls = CONTAINERS[node.kind]
     target: Any = current if decoding.claim(current, cls) else cls()
     decoding.made[number] = target
-    if any(_is_astray(decoding, key) for key, _value in node.named):
-        decoding.later.append(lambda: fill_dict(decoding, cls, target, node, path))
-    else:
-        fill_dict(decoding, cls, target, node, path)
+    fill_dict(decoding, cls, target, node, path)
     if cls is collections.OrderedDict and (vars(target) or node.items):
         own = [pair for number, *_ in node.items for pair in decoding.nodes[number].named]
         decoding.fill_attributes(vars(target), own, path)
     return target
 
 
-def _is_astray(decoding: Decoding, key: Item) -> bool:
-    """Return whether a key is the address of an object that is not there yet: its own place shall make it."""
-    node = decoding.nodes[key[0]] if isinstance(key, list) else None
-    return node is not None and node.kind == "address" and node.items[0][0] not in decoding.made
+def _fill_in_time(decoding: Decoding, keys: Iterable[Item], fill: Callable[[], None]) -> None:
+    """Fill a container; later, if one of its keys is the address of an object that is not there yet: its own place
+    shall make that.
+    """
+    nodes = (decoding.nodes[key[0]] for key in keys if isinstance(key, list))
+    if any(node.kind == "address" and node.items[0][0] not in decoding.made for node in nodes if node is not None):
+        decoding.later.append(fill)
+    else:
+        fill()
 
 
 def fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) -> None:
     """Give a live dictionary, or what derives from one, the keys and values that it had."""
+    _fill_in_time(decoding, [key for key, _value in node.named], lambda: _fill_dict(decoding, cls, target, node, path))
+
+
+def _fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) -> None:
     base = cls if cls is collections.OrderedDict else dict
     old, before = dict(dict.items(target)), _keys(base, target)
     pairs = []
