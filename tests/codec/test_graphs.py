@@ -208,12 +208,12 @@ def test_a_set_of_addresses_has_those_of_the_objects_of_each_process(is_first: b
         return world if is_first else dict(reversed(world.items()))
 
     def change(world: World) -> None:
-        world["made"] = made = [1.0]
+        world["made"] = made = [[float(number)] for number in range(20)]  # enough to lie in another order
         world["stored"].remove(id(world["item"]))
-        world["stored"] |= {id(made), id(world["other"])}
+        world["stored"] |= {id(world["other"]), *map(id, made)}
 
     after, before = run_twice(make, change)
-    assert before["stored"] == {7, id(before["made"]), id(before["other"])}
+    assert before["stored"] == {7, id(before["other"]), *map(id, before["made"])}
     assert after["stored"].isdisjoint(before["stored"] - {7})
 
 

@@ -170,7 +170,9 @@ def _fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any,
     values = elements(decoding, items, list(set.__iter__(target)), path)
     if how == "kept" and _has_elements(target, values):
         return
-    if not fill(target, _present(decoding, items, values, path), None if how == "kept" else how) or how == "kept":
+    there = _present(decoding, items, values, path)
+    is_filled = fill(target, there, None if how == "kept" else how) or (bool(_addressed(decoding, items)) and target == set(there))
+    if not is_filled or how == "kept":
         decoding.miss(path)
 
 
@@ -210,11 +212,16 @@ def _fill_in_time(decoding: Decoding, keys: Iterable[Item], fill: Callable[[], N
     """Fill a container; later, if one of its keys is the address of an object that is not there yet: its own place
     shall make that.
     """
-    nodes = (decoding.nodes[key[0]] for key in keys if isinstance(key, list))
-    if any(node.kind == "address" and node.items[0][0] not in decoding.made for node in nodes if node is not None):
+    if any(number not in decoding.made for number in _addressed(decoding, keys)):
         decoding.later.append(fill)
     else:
         fill()
+
+
+def _addressed(decoding: Decoding, keys: Iterable[Item]) -> list[int]:
+    """Return the numbers of the objects whose addresses are among some keys."""
+    nodes = [decoding.nodes[key[0]] for key in keys if isinstance(key, list)]
+    return [node.items[0][0] for node in nodes if node is not None and node.kind == "address"]
 
 
 def fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) -> None:

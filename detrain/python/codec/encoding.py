@@ -82,6 +82,7 @@ class Encoding(ABC):
         are_loads_replayed: bool = False,
         is_alone: bool = False,
         cells: Mapping[str, CellType] | None = MappingProxyType({}),
+        drawn_from: object = None,
     ) -> None:
         self.hooks = hooks
         self.baseline = baseline
@@ -91,6 +92,10 @@ class Encoding(ABC):
         """What loads move on is where it was when a resumed process has loaded as often."""
         self.is_alone = is_alone
         """Loads run no code, so what has moved on, bodies have moved."""
+        self.drawn_from = drawn_from
+        """The iterator of the loop whose loads are replayed."""
+        self.is_drawn_from = False
+        """Inside of that."""
         self.cells = cells
         """The variables of the calls that go on which functions share, by where they are; None if they cannot be
         read."""

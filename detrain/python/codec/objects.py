@@ -84,6 +84,11 @@ def _encode_open_object(encoding: Encoding, number: int, value: Any, path: str) 
 
 
 def _encode_parts_of_object(encoding: Encoding, number: int, value: Any, path: str, known: Known, name: str) -> Node:
+    if value is encoding.drawn_from and not encoding.is_drawn_from:
+        encoding.is_drawn_from = True
+        node = _encode_parts_of_object(encoding, number, value, path, known, name)
+        encoding.is_drawn_from = False
+        return node
     own, gone, base = own_attributes(value), known.gone, known.base
     lasting = {name: item for name, item in (own or {}).items() if name not in gone} if gone else own or {}
     attributes = [] if own is value else encoding.encode_attributes(value, lasting, path)

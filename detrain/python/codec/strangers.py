@@ -93,7 +93,7 @@ def _encode_kept(encoding: Encoding, number: int, value: object, path: str, *, i
         encoding.moved.append(f"{shown(path)} (generator)")
         return Node("generator", [type_name(value), pulled], there=encoding.baseline.address(value))
     elif not encoding.baseline.has(value):
-        made = _encode_new(encoding, value, path)
+        made = _encode_new(encoding, value, path) or _encode_made_by_loads(encoding, value, path)
         if made is not None:
             return made
         why = f": {WITH_VARIABLES}" if encoding.hooks.holds_variables(value) else ""
@@ -126,6 +126,18 @@ def _encode_new(encoding: Encoding, value: object, path: str) -> Node | None:
         del encoding.lost[lost:]
         return None
     return Node(described[0], None, items)
+
+
+def _encode_made_by_loads(encoding: Encoding, value: object, path: str) -> Node | None:
+    """Encode an iterator that the loop's own iterator holds since it was begun: who loads the same batches again makes
+    another one, which is compared by where it is.
+    """
+    is_made = encoding.is_drawn_from and isinstance(value, Iterator) and not takes_in(value)
+    place = place_of(value, encoding.hooks.is_loader) if is_made else None
+    if place is None:
+        return None
+    encoding.moved.append(f"{shown(path)} ({type_name(value)})")
+    return Node("opaque", [type_name(value), place])
 
 
 def _encode_offered(encoding: Encoding, value: object, path: str) -> Node | None:

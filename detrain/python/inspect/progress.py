@@ -32,7 +32,17 @@ from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python
 from detrain.python.inspect.frames import is_user_file, names_of
-from detrain.python.inspect.names import FRAMEWORKS, by_class, class_name, foreign_base, is_made_module, is_user_module, module_of
+from detrain.python.inspect.names import (
+    FRAMEWORKS,
+    by_class,
+    class_name,
+    foreign_base,
+    is_made_module,
+    is_open,
+    is_own_class,
+    is_user_module,
+    module_of,
+)
 from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
 
@@ -208,7 +218,8 @@ def _place_of_generator(value: Any, is_loader: Callable[[object], bool]) -> str 
     frame = value.gi_frame
     if frame is None:
         return "ended"
-    inner = [place_of(each, is_loader) for each in iterators_in(gc.get_referents(value)) if each is not value]
+    drawn = [each for each in iterators_in(gc.get_referents(value)) if each is not value]
+    inner = [place_of(each, is_loader) for each in drawn if not (is_own_class(type(each)) or is_open(type(each)))]  # captured
     if None in inner or not (inner or is_user_file(frame.f_code.co_filename)):
         return None
     names = {} if said(frame.f_globals.get("__name__", ""), "output") else names_of(frame)

@@ -23,12 +23,13 @@ import numpy as np
 
 from detrain.adapters import registry, unsupported
 from detrain.adapters.api import Adapter, Settings
+from detrain.adapters.keras_epochs import forget_between_epochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
 from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
-from detrain.base.framework_names import KNOWN, runs_training
+from detrain.base.framework_names import KNOWN, keras_backend, runs_training
 from detrain.base.source_files import imported_modules
 from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
@@ -324,6 +325,8 @@ class _Finder:
         try:
             if name == "keras" and not self._config.bare:
                 unsupported.check_keras()
+                if keras_backend() != "tensorflow":
+                    forget_between_epochs()
             if name in library_random.FOLLOWED:
                 self._libraries.on_import(name)
         except DetrainError as error:

@@ -164,9 +164,11 @@ class Capture:
         """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
         self.look()
         cells, changed = _cells(frame), self._settings.changed()
+        drawn_from = loop.iterator if loop is not None and are_loads_replayed else None
 
         def make() -> Encoder:
-            return Encoder(self._hooks(), baseline, are_loads_replayed=are_loads_replayed, is_alone=is_alone, cells=cells)
+            replayed = {"are_loads_replayed": are_loads_replayed, "is_alone": is_alone, "drawn_from": drawn_from}
+            return Encoder(self._hooks(), baseline, cells=cells, **replayed)
 
         with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
             encoder, roots = self._walk(make, frame, baseline, changed)
