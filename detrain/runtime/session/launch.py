@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from detrain.adapters import registry, unsupported
+from detrain.adapters import keras_epochs, registry, unsupported
 from detrain.adapters.api import Adapter, Settings
-from detrain.adapters.keras_epochs import forget_between_epochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
 from detrain.base import PACKAGE, compiled_sources, messages
 from detrain.base.config import VARIABLE, Config
@@ -326,7 +325,7 @@ class _Finder:
             if name == "keras" and not self._config.bare:
                 unsupported.check_keras()
                 if keras_backend() != "tensorflow":
-                    forget_between_epochs()
+                    keras_epochs.prepare(keras_backend(), probes.fail)
             if name in library_random.FOLLOWED:
                 self._libraries.on_import(name)
         except DetrainError as error:
