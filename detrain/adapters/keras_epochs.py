@@ -9,52 +9,73 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
-from detrain.base.errors import FrameworkUnsupported
+from detrain.base.errors import DetrainError, FrameworkUnsupported
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.process.random_streams import NumpyStream, PythonStream
+
+_OF_ARRAYS: Final = "ArrayDataAdapter"
+"""Data that no Python of the program's loads."""
+_AT_BATCH: Final = ("on_train_batch_begin", "on_batch_begin")
 
 
-def prepare(backend: str, fail: Callable[[FrameworkUnsupported], object]) -> None:
-    """Have each turn of `fit` load its batches in the header of the loop, and nothing kept from epoch to epoch that the
+class KerasEpochs:
+    """Has each turn of `fit` load its batches in the header of the loop, and nothing kept from epoch to epoch that the
     next one makes anew before it reads it: loaders that nobody else has, so that no process could make them again.
+
+    On JAX Keras loads behind the callbacks for a batch that begins. Where the program has such a callback, the order
+    must not matter: it draws from no random stream, and no Python of the program's loads.
     """
-    kind: Any = import_module("keras.src.trainers.epoch_iterator").EpochIterator
-    original = kind.__next__  # on PyTorch it loads, and gives a list
 
-    @functools.wraps(original)
-    def next_batches(self: Any) -> Any:
-        try:
-            first, last, batches = original(self)
-        except StopIteration:
-            self._epoch_iterator = None
-            if self.steps_per_epoch is None:
-                self._current_iterator = None
-            raise
-        return first, last, iter(batches) if backend == "jax" else batches
+    def __init__(self, backend: str, fail: Callable[[DetrainError], object]) -> None:
+        """`fail` ends the process with the reason."""
+        self._fail = fail
+        self._runs_python = False
+        kind: Any = import_module("keras.src.trainers.epoch_iterator").EpochIterator
+        kind.__next__ = next_batches = self._forgetting(kind.__next__, gives_iterator=backend == "jax")
+        if backend == "jax":
+            import_module("keras.src.backend.jax.trainer").JAXEpochIterator.__next__ = next_batches
+            callbacks: Any = sys.modules["keras"].callbacks.CallbackList
+            callbacks.on_train_batch_begin = self._in_any_order(callbacks.on_train_batch_begin)
 
-    kind.__next__ = next_batches
-    if backend == "jax":
-        import_module("keras.src.backend.jax.trainer").JAXEpochIterator.__next__ = next_batches
-        _refuse_what_comes_between(fail)
+    def _forgetting(self, original: Any, *, gives_iterator: bool) -> Any:
+        """Return `__next__`, which loads, and gives a list; on JAX it shall give an iterator."""
 
+        @functools.wraps(original)
+        def next_batches(iterator: Any) -> Any:
+            self._runs_python = type(iterator.data_adapter).__name__ != _OF_ARRAYS
+            try:
+                first, last, batches = original(iterator)
+            except StopIteration:
+                iterator._epoch_iterator = None
+                if iterator.steps_per_epoch is None:
+                    iterator._current_iterator = None
+                raise
+            return first, last, iter(batches) if gives_iterator else batches
 
-def _refuse_what_comes_between(fail: Callable[[FrameworkUnsupported], object]) -> None:
-    """Refuse a callback of the program that acts between the header of the loop and the load, as it is on JAX."""
-    callbacks: Any = sys.modules["keras"].callbacks.CallbackList
-    original = callbacks.on_train_begin
+        return next_batches
 
-    @functools.wraps(original)
-    def on_train_begin(self: Any, logs: Any = None) -> None:
-        for each in self.callbacks:
-            for name in ("on_train_batch_begin", "on_batch_begin"):
-                if is_user_file(getattr(getattr(type(each), name), "__code__", on_train_begin.__code__).co_filename):
-                    fail(
-                        FrameworkUnsupported(
-                            f"{type(each).__qualname__}.{name} would run behind the load of its batch, not before it",
-                            "on JAX, move what it does into on_train_batch_end, or train with Keras on PyTorch or TensorFlow",
-                        )
+    def _in_any_order(self, original: Any) -> Any:
+        streams = PythonStream(), NumpyStream()
+
+        @functools.wraps(original)
+        def on_train_batch_begin(held: Any, batch: Any, logs: Any = None) -> None:
+            mine = next((name for each in held.callbacks for name in _AT_BATCH if _is_of_program(getattr(each, name))), "")
+            before = [each.pack() for each in streams] if mine else []
+            original(held, batch, logs)
+            if mine and (self._runs_python or before != [each.pack() for each in streams]):
+                what = "code of the program loads the data" if self._runs_python else "it draws random numbers"
+                self._fail(
+                    FrameworkUnsupported(
+                        f"a callback's {mine} would run behind the load of its batch, and on JAX it runs before: {what}",
+                        "do that in on_train_batch_end, or train with Keras on PyTorch or TensorFlow",
                     )
-        original(self, logs)
+                )
 
-    callbacks.on_train_begin = on_train_begin
+        return on_train_batch_begin
+
+
+def _is_of_program(method: Any) -> bool:
+    code = getattr(method, "__code__", None)
+    return code is not None and is_user_file(code.co_filename)

@@ -8,8 +8,9 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
+from detrain.base import keras_backend
 from detrain.base.errors import FrameworkUnsupported
-from detrain.base.framework_names import KNOWN, NAMES, keras_backend
+from detrain.base.framework_names import KNOWN, NAMES
 from detrain.python.inspect.user_modules import user_modules
 
 FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
@@ -49,14 +50,13 @@ def check_training(*, has_updates: bool) -> list[str]:
 
 def _is_of(name: str, module: Any) -> bool:
     family = next(each.modules for each in KNOWN if name in each.modules)
-    family = family if keras_backend() == name else family - {"keras"}
+    family = family if keras_backend.in_process() == name else family - {"keras"}
     held = (each for each in list(vars(module).values()) if isinstance(each, ModuleType))
     return any(each.__name__.partition(".")[0] in family for each in held)
 
 
 def check_keras() -> None:
-    """Keras has been imported. Raises FrameworkUnsupported where it computes with another framework than TensorFlow."""
-    keras: Any = sys.modules["keras"]
-    backend = keras.config.backend()
-    if backend not in ("tensorflow", "torch", "jax"):
+    """Keras has been imported. Raises FrameworkUnsupported where it computes with a framework that has no adapter."""
+    backend = keras_backend.in_process()
+    if not any(backend == each.imported for each in KNOWN):
         raise FrameworkUnsupported(f"Keras runs on {backend!r} here (KERAS_BACKEND), whose weights no checkpoint holds yet", _TODO)

@@ -6,11 +6,10 @@ A package may bring the entry of a framework, and its adapter, by an entry point
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +233,16 @@ class LibraryTraining:
     """What that loop calls to do so."""
     tried: str
     """The versions of the library that were tried."""
+    backend: str = ""
+    """Of Keras: the module that it computes with where this is the training."""
 
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
 _YOLO: Final = "engine/trainer.py", "BaseTrainer._do_train"
-_KT: Final = "src/backend/torch/trainer.py", "TorchTrainer.fit"
-_KJ: Final = "src/backend/jax/trainer.py", "JAXTrainer.fit"
+_KERAS: Final = {
+    "torch": ("src/backend/torch/trainer.py", "TorchTrainer.fit"),
+    "jax": ("src/backend/jax/trainer.py", "JAXTrainer.fit"),
+}
 LIBRARY_TRAININGS: Final = (
     LibraryTraining(
         "transformers",
@@ -275,8 +278,7 @@ LIBRARY_TRAININGS: Final = (
         "_train_batch",
         "4.1",
     ),
-    LibraryTraining("keras", _KT, _KT, "train_function", "3.15"),
-    LibraryTraining("keras", _KJ, _KJ, "train_function", "3.15"),
+    *(LibraryTraining("keras", fit, fit, "train_function", "3.15", backend) for backend, fit in _KERAS.items()),
     LibraryTraining("ultralytics", _YOLO, _YOLO, "optimizer_step", "8.4"),
     LibraryTraining("fastai", ("learner.py", "Learner._do_fit"), ("learner.py", "Learner.all_batches"), "one_batch", "2.8"),
 )
@@ -290,12 +292,6 @@ def runs_training(file: str, function: str = "") -> bool:
         for each in LIBRARY_TRAININGS
         for end, name in (each.epochs or each.batches, each.batches)
     )
-
-
-def keras_backend() -> str:
-    """Return the name of the module that Keras computes with in this process, as far as that is known."""
-    config: Any = sys.modules.get("keras.src.backend.config")
-    return "tensorflow" if config is None else str(config.backend())
 
 
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))

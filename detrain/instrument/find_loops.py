@@ -213,9 +213,12 @@ def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
 # Loops inside libraries.
 
 
-def library_nests(imported: Collection[str]) -> tuple[Nest, ...]:
-    """Return the loops of the libraries among these top-level modules that run a training in a program's place."""
-    known = [each for each in LIBRARY_TRAININGS if each.package.partition(".")[0] in imported]
+def library_nests(imported: Collection[str], backend: str) -> tuple[Nest, ...]:
+    """Return the loops of the libraries among these top-level modules that run a training in a program's place.
+
+    `backend`: the module that Keras computes with there.
+    """
+    known = [each for each in LIBRARY_TRAININGS if each.package.partition(".")[0] in imported and each.backend in ("", backend)]
     return tuple(nest for each in known for nest in _nests(each))
 
 

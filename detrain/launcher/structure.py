@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import keras_backend, messages
 from detrain.base.errors import NoStructure, StructureInvalid
 from detrain.base.framework_names import NAMES
-from detrain.base.source_files import imported_by_libraries, imported_modules
+from detrain.base.source_files import imported_by_libraries, imported_modules, sources
 from detrain.base.structure import Structure, read_info
 from detrain.launcher.program import Program
 from detrain.store.catalogue import INFO_NAME
@@ -31,9 +31,12 @@ def find_structure(program: Program, *homes: Path) -> Structure:
     if structure.nests or program.probes():
         return structure
     imported = imported_modules(program.path)
-    inside = library_nests(imported) or library_nests(imported_by_libraries(imported.difference(ADAPTERS, FOLLOWED, FOREIGN)))
+    backend = keras_backend.foreseen(tree for _file, tree in sources(program.path))
+    libraries = imported.difference(ADAPTERS, FOLLOWED, FOREIGN)
+    inside = library_nests(imported, backend) or library_nests(imported_by_libraries(libraries), backend)
     if inside:
-        return msgspec.structs.replace(structure, nests=inside)
+        is_fit = any("keras" in Path(nest.batch_loop.file).parts for nest in inside)
+        return msgspec.structs.replace(structure, nests=inside, fits=() if is_fit else structure.fits)
     if structure.fits or not imported.isdisjoint((*ADAPTERS, *FOLLOWED)) or _leads_elsewhere(imported - set(FOREIGN), program):
         return structure  # the run will show its loops
     foreign = sorted(imported.intersection(FOREIGN))

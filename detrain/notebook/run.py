@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from detrain.adapters.registry import ADAPTERS
-from detrain.base import messages
+from detrain.base import keras_backend, messages
 from detrain.base.config import Config
 from detrain.base.errors import DetrainError, EnvironmentChanged, NoStructure, UsageError
 from detrain.base.options import Every, Options
@@ -143,7 +143,7 @@ class NotebookRun:
                 "put the loop, or the function that it is in, into the %%detrain cell",
             )
         tops = {each.partition(".")[0] for each in sys.modules}
-        nests = library_nests(tops)
+        nests = library_nests(tops, keras_backend.in_process())
         if nests:
             raise NoStructure("a library trains here, in loops of its own", "run the notebook as a script with `detrain run`")
         raise NoStructure("no training loop in this cell: no loop in it updates weights", "write the loop into the %%detrain cell")

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import Final
 
+from detrain.base import keras_backend
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
 from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
@@ -122,6 +123,7 @@ def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     tops = {name.partition(".")[0] for name in names}
+    tops = {keras_backend.foreseen(trees.values()) if top == "keras" else top for top in tops}
     found = [each for each in FRAMEWORKS if not each.modules.isdisjoint(tops)] or [TENSORFLOW]
     streams = ["random, numpy.random", *(each.streams for each in found if each.streams)]
     return [*(each.captured for each in found), f"random streams: {', '.join(streams)}"]

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from detrain.base import keras_backend
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
 from detrain.base.plain_types import BASES, CONTAINERS
@@ -356,7 +357,7 @@ def is_open(cls: type) -> bool:
 
 
 def _is_open_module(top: str) -> bool:
-    return top in _OPEN or (top == "keras" and sys.modules["keras"].config.backend() != "tensorflow")
+    return top in _OPEN or (top == "keras" and keras_backend.in_process() != "tensorflow")
 
 
 @by_class

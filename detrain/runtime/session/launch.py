@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from detrain.adapters import keras_epochs, registry, unsupported
+from detrain.adapters import registry, unsupported
 from detrain.adapters.api import Adapter, Settings
+from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
-from detrain.base import PACKAGE, compiled_sources, messages
+from detrain.base import PACKAGE, compiled_sources, keras_backend, messages
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
-from detrain.base.framework_names import KNOWN, keras_backend, runs_training
+from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
 from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
@@ -276,9 +277,8 @@ class _Finder:
             frame = frame.f_back
         importer = "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
         own = next((each.modules for each in KNOWN if name in each.modules), frozenset({name}))
-        config: Any = sys.modules.get("keras.src.backend.config")
-        if importer == "keras" and config is not None:
-            importer, own = config.backend(), own - {importer}
+        if importer == "keras":  # imports others than that which it computes with, too
+            importer, own = keras_backend.in_process(), own - {importer}
         if importer in own or not any(importer in each.modules for each in KNOWN):
             return False
         if self._imported_by_program is None:
@@ -324,8 +324,8 @@ class _Finder:
         try:
             if name == "keras" and not self._config.bare:
                 unsupported.check_keras()
-                if keras_backend() != "tensorflow":
-                    keras_epochs.prepare(keras_backend(), probes.fail)
+                if (backend := keras_backend.in_process()) != "tensorflow":
+                    KerasEpochs(backend, probes.fail)
             if name in library_random.FOLLOWED:
                 self._libraries.on_import(name)
         except DetrainError as error:

@@ -167,8 +167,14 @@ class Capture:
         drawn_from = loop.iterator if loop is not None and are_loads_replayed else None
 
         def make() -> Encoder:
-            replayed = {"are_loads_replayed": are_loads_replayed, "is_alone": is_alone, "drawn_from": drawn_from}
-            return Encoder(self._hooks(), baseline, cells=cells, **replayed)
+            return Encoder(
+                self._hooks(),
+                baseline,
+                are_loads_replayed=are_loads_replayed,
+                is_alone=is_alone,
+                cells=cells,
+                drawn_from=drawn_from,
+            )
 
         with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
             encoder, roots = self._walk(make, frame, baseline, changed)
