@@ -34,8 +34,11 @@ class KerasEpochs:
         self._runs_python = False
         kind: Any = import_module("keras.src.trainers.epoch_iterator").EpochIterator
         kind.__next__ = next_batches = self._forgetting(kind.__next__, gives_iterator=backend == "jax")
+        trainer: Any = import_module(f"keras.src.backend.{backend}.trainer")
+        training = trainer.TorchTrainer if backend == "torch" else trainer.JAXTrainer
+        training.evaluate = _forgetting_behind(training.evaluate)
         if backend == "jax":
-            import_module("keras.src.backend.jax.trainer").JAXEpochIterator.__next__ = next_batches
+            trainer.JAXEpochIterator.__next__ = next_batches
             callbacks: Any = sys.modules["keras"].callbacks.CallbackList
             callbacks.on_train_batch_begin = self._in_any_order(callbacks.on_train_batch_begin)
 
@@ -74,6 +77,19 @@ class KerasEpochs:
                 )
 
         return on_train_batch_begin
+
+
+def _forgetting_behind(original: Any) -> Any:
+    """Return `evaluate`, which begins anew with the iterator that `fit` keeps for it, wherever that is."""
+
+    @functools.wraps(original)
+    def evaluate(model: Any, *args: Any, **named: Any) -> Any:
+        result = original(model, *args, **named)
+        if (kept := getattr(model, "_eval_epoch_iterator", None)) is not None:
+            kept._epoch_iterator = kept._current_iterator = None
+        return result
+
+    return evaluate
 
 
 def _is_of_program(method: Any) -> bool:

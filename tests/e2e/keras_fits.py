@@ -1,0 +1,148 @@
+"""Programs that train by Keras's `fit` on PyTorch and on JAX: its documented arguments, in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.e2e.choices import DIE, Row, pairs
+
+PRELUDE: Final = (
+    f"""\
+import hashlib, os, random, signal, sys
+import keras
+import numpy as np
+
+{DIE}"""
+    + """\
+class Die(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        starts.append(turns + 1)
+    def on_train_batch_end(self, batch, logs=None):
+        die()
+
+class Data(keras.utils.PyDataset):
+    def __init__(self, draws=False, **settings):
+        super().__init__(**settings)
+        self.order, self.draws = None, draws
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        if self.order is None:
+            self.order = np.random.permutation(46) if self.draws else np.arange(46)
+        chosen = self.order[index * 10 : (index + 1) * 10]
+        return x[chosen], y[chosen]
+    def on_epoch_end(self):
+        self.order = None
+
+def batches(epochs):
+    for _ in range(epochs):
+        order = np.random.permutation(46)
+        for start in range(0, 46, 10):
+            chosen = order[start : start + 10]
+            yield x[chosen], y[chosen]
+
+x = np.random.default_rng(0).normal(size=(46, 6)).astype("float32")
+y = (x.sum(1) > 0).astype("int32")
+layers = keras.layers
+"""
+)
+
+_GIVEN: Final = {
+    "arrays": "x, y",
+    "DataLoader": "DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), 10, shuffle=True)",
+    "DataLoader, workers": "DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), 10, num_workers=2)",
+    "PyDataset": "Data()",
+    "PyDataset that draws": "Data(draws=True)",
+    "endless generator": "batches(1000)",
+}
+_MODELS: Final = {
+    "dense": "layers.Dense(8, activation='relu'), layers.Dropout(0.2), layers.BatchNormalization(), layers.Dense(2)",
+    "recurrent": "layers.Reshape((3, 2)), layers.LSTM(4, dropout=0.2), layers.Dense(2)",
+    "convolution": "layers.Reshape((6, 1)), layers.Conv1D(4, 3), layers.GaussianNoise(0.1), layers.Flatten(), layers.Dense(2)",
+    "attention": "layers.Dense(12), layers.Reshape((3, 4)), layers.LayerNormalization(), layers.GRU(4), "
+    "layers.Dense(2, kernel_regularizer='l2')",
+}
+_OPTIMIZERS: Final = {
+    "adam": "'adam'",
+    "momentum": "keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)",
+    "schedule": "keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.01, 20), clipnorm=1.0)",
+    "averages": "keras.optimizers.RMSprop(0.01, use_ema=True, ema_overwrite_frequency=4)",
+    "accumulation": "keras.optimizers.Lion(0.001, gradient_accumulation_steps=2)",
+}
+_VALIDATION: Final = {
+    "arrays": "validation_data=(x[:25], y[:25]), validation_batch_size=10",
+    "split": "validation_split=0.3",
+    "PyDataset": "validation_data=Data()",
+}
+_CALLBACKS: Final = {
+    "EarlyStopping": "keras.callbacks.EarlyStopping('loss', patience=1, restore_best_weights=True)",
+    "ReduceLROnPlateau": "keras.callbacks.ReduceLROnPlateau('loss', patience=1)",
+    "ModelCheckpoint": "keras.callbacks.ModelCheckpoint('best.keras', 'loss', save_best_only=True), "
+    "keras.callbacks.CSVLogger('log.csv')",
+    "schedule": "keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 * 0.5**epoch)",
+}
+FIT: Final[dict[str, list[object]]] = {
+    "data": list(_GIVEN),
+    "every": ["2b", "1"],
+    "steps_per_epoch": [None, 3, 5, 7],
+    "model": list(_MODELS),
+    "optimizer": list(_OPTIMIZERS),
+    "validation": [None, *_VALIDATION],
+    "validation_steps": [None, 1],
+    "validation_freq": [1, 2],
+    "initial_epoch": [0, 1],
+    "shuffle": [True, False, "batch"],
+    "weights": [None, "class", "sample"],
+    "callbacks": ["", *_CALLBACKS],
+    "run": ["", "run_eagerly", "steps_per_execution"],
+}
+
+
+def rows(backend: str) -> list[Row]:
+    """Return calls of `fit` that Keras takes on a backend."""
+    return pairs(FIT, lambda row: _is_taken(row, backend))
+
+
+def _is_taken(row: Mapping[str, object], backend: str) -> bool:
+    data = str(row["data"])
+    if backend == "torch" and row.get("run") == "steps_per_execution":
+        return False
+    if data == "endless generator" and row.get("steps_per_epoch", 1) is None:
+        return False
+    if data != "arrays" and (row.get("shuffle", True) is not True or row.get("validation") == "split"):
+        return False
+    if data != "arrays" and row.get("weights") == "sample":
+        return False
+    if data in ("endless generator", "DataLoader", "DataLoader, workers", "PyDataset") and row.get("weights"):
+        return False
+    of_validation = row.get("validation_steps") or row.get("validation_freq", 1) != 1
+    return not (of_validation and row["validation"] is None)
+
+
+def text(row: Row, backend: str) -> str:
+    """Return the program of a row."""
+    run = {"": "", "run_eagerly": ", run_eagerly=True", "steps_per_execution": ", steps_per_execution=2"}[str(row["run"])]
+    rest = [f"{name}={row[name]!r}" for name in ("steps_per_epoch", "initial_epoch") if row[name]]
+    if row["data"] == "arrays":
+        rest += ["batch_size=10", f"shuffle={row['shuffle']!r}"]
+    if row["validation"]:
+        rest += [_VALIDATION[str(row["validation"])], f"validation_freq={row['validation_freq']}"]
+        rest += [f"validation_steps={row['validation_steps']}"] if row["validation_steps"] else []
+    rest += {"class": ["class_weight={0: 1.0, 1: 2.0}"], "sample": ["sample_weight=np.abs(x[:, 0])"]}.get(str(row["weights"]), [])
+    callbacks = ", ".join(filter(None, ["Die()", _CALLBACKS.get(str(row["callbacks"]), "")]))
+    first = [_GIVEN[str(row["data"])], f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
+    loader = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n" if "DataLoader" in str(row["data"]) else ""
+    return f"""\
+import os
+os.environ["KERAS_BACKEND"] = "{backend}"
+{PRELUDE}{loader}keras.utils.set_random_seed(5)
+model = keras.Sequential([keras.Input((6,)), {_MODELS[str(row["model"])]}])
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile({_OPTIMIZERS[str(row["optimizer"])]}, loss_of, metrics=["accuracy"]{run})
+history = model.fit({", ".join(first + rest)})
+found = [*model.variables, *model.optimizer.variables]
+digest = hashlib.sha256(b"".join(np.ascontiguousarray(keras.ops.convert_to_numpy(each)).tobytes() for each in found))
+print("starts", starts)
+print("steps", int(model.optimizer.iterations), digest.hexdigest(), np.random.rand(), random.random(), history.history)
+"""
