@@ -99,6 +99,107 @@ FIT: Final[dict[str, list[object]]] = {
 }
 
 
+_SHOWS: Final = """\
+def show(found, *more):
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(keras.ops.convert_to_numpy(each)).tobytes() for each in found))
+    print("starts", starts)
+    print(digest.hexdigest(), np.random.rand(), random.random(), *more)
+"""
+
+_MADE: Final = (
+    PRELUDE
+    + _SHOWS
+    + """\
+keras.utils.set_random_seed(5)
+model = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dropout(0.2), layers.BatchNormalization(),
+                          layers.Dense(2)])
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+order = np.random.default_rng(7)
+"""
+)
+_ON_BATCHES: Final = """\
+model.compile("adam", loss_of, metrics=["accuracy"])
+for epoch in range(3):
+    starts.append(turns + 1)
+    rows = order.permutation(46)
+    for start in range(0, 46, 10):
+        die()
+        chosen = rows[start : start + 10]
+        logs = model.train_on_batch(x[chosen], y[chosen], return_dict=True)
+    print(epoch, logs, model.evaluate(x[:20], y[:20], verbose=0))
+show([*model.variables, *model.optimizer.variables])
+"""
+LOOPS: Final = {
+    ("torch", "train_on_batch"): _MADE + _ON_BATCHES,
+    ("jax", "train_on_batch"): _MADE + _ON_BATCHES,
+    ("torch", "PyTorch's optimizer"): _MADE
+    + """\
+import torch
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(3):
+    starts.append(turns + 1)
+    for start in range(0, 46, 10):
+        die()
+        a, b = torch.from_numpy(x[start : start + 10]), torch.from_numpy(y[start : start + 10]).long()
+        loss = torch.nn.functional.cross_entropy(model(a, training=True), b)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss.item())
+show([*model.variables, *(each for state in optimizer.state.values() for each in state.values())])
+""",
+    ("torch", "Keras's optimizer"): _MADE
+    + """\
+import torch
+optimizer = keras.optimizers.AdamW(1e-3)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), 10, shuffle=True)
+for epoch in range(3):
+    starts.append(turns + 1)
+    for a, b in data:
+        die()
+        loss = loss_of(b, model(a, training=True))
+        model.zero_grad()
+        weights = [each for each in model.trainable_weights]
+        loss.backward()
+        with torch.no_grad():
+            optimizer.apply([each.value.grad for each in weights], weights)
+    print(float(loss))
+show([*model.variables, *optimizer.variables])
+""",
+    ("jax", "stateless calls"): _MADE
+    + """\
+import jax
+optimizer = keras.optimizers.Adam()
+optimizer.build(model.trainable_variables)
+def loss_from(weights, others, rows, kinds):
+    logits, others = model.stateless_call(weights, others, rows, training=True)
+    return loss_of(kinds, logits), others
+gradients_of = jax.value_and_grad(loss_from, has_aux=True)
+@jax.jit
+def step(state, rows, kinds):
+    weights, others, kept = state
+    (loss, others), gradients = gradients_of(weights, others, rows, kinds)
+    weights, kept = optimizer.stateless_apply(kept, gradients, weights)
+    return loss, (weights, others, kept)
+state = tuple([each.value for each in some]
+    for some in (model.trainable_variables, model.non_trainable_variables, optimizer.variables))
+for epoch in range(3):
+    starts.append(turns + 1)
+    for start in range(0, 46, 10):
+        die()
+        loss, state = step(state, x[start : start + 10], y[start : start + 10])
+    print(float(loss))
+show(jax.tree.leaves(state))
+""",
+}
+"""Loops of a program's own, by the backend and what updates."""
+
+
+def lives_on(row: Row, backend: str) -> bool:
+    """Return whether an iterator that no other process can make lives on from epoch to epoch."""
+    return row["steps_per_epoch"] is not None and not (backend == "torch" and "DataLoader" in str(row["data"]))
+
+
 def rows(backend: str) -> list[Row]:
     """Return calls of `fit` that Keras takes on a backend."""
     return pairs(FIT, lambda row: _is_taken(row, backend))
@@ -136,13 +237,10 @@ def text(row: Row, backend: str) -> str:
     return f"""\
 import os
 os.environ["KERAS_BACKEND"] = "{backend}"
-{PRELUDE}{loader}keras.utils.set_random_seed(5)
+{PRELUDE}{_SHOWS}{loader}keras.utils.set_random_seed(5)
 model = keras.Sequential([keras.Input((6,)), {_MODELS[str(row["model"])]}])
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile({_OPTIMIZERS[str(row["optimizer"])]}, loss_of, metrics=["accuracy"]{run})
 history = model.fit({", ".join(first + rest)})
-found = [*model.variables, *model.optimizer.variables]
-digest = hashlib.sha256(b"".join(np.ascontiguousarray(keras.ops.convert_to_numpy(each)).tobytes() for each in found))
-print("starts", starts)
-print("steps", int(model.optimizer.iterations), digest.hexdigest(), np.random.rand(), random.random(), history.history)
+show([*model.variables, *model.optimizer.variables], int(model.optimizer.iterations), history.history)
 """
