@@ -195,6 +195,11 @@ show(jax.tree.leaves(state))
 """Loops of a program's own, by the backend and what updates."""
 
 
+def on(backend: str, program: str) -> str:
+    """Return a program that sets Keras's backend."""
+    return f'import os\nos.environ["KERAS_BACKEND"] = "{backend}"\n{program}'
+
+
 def lives_on(row: Row, backend: str) -> bool:
     """Return whether an iterator that no other process can make lives on from epoch to epoch."""
     return row["steps_per_epoch"] is not None and not (backend == "torch" and "DataLoader" in str(row["data"]))
@@ -234,9 +239,7 @@ def text(row: Row, backend: str) -> str:
     callbacks = ", ".join(filter(None, ["Die()", _CALLBACKS.get(str(row["callbacks"]), "")]))
     first = [_GIVEN[str(row["data"])], f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
     loader = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n" if "DataLoader" in str(row["data"]) else ""
-    return f"""\
-import os
-os.environ["KERAS_BACKEND"] = "{backend}"
+    program = f"""\
 {PRELUDE}{_SHOWS}{loader}keras.utils.set_random_seed(5)
 model = keras.Sequential([keras.Input((6,)), {_MODELS[str(row["model"])]}])
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -244,3 +247,4 @@ model.compile({_OPTIMIZERS[str(row["optimizer"])]}, loss_of, metrics=["accuracy"
 history = model.fit({", ".join(first + rest)})
 show([*model.variables, *model.optimizer.variables], int(model.optimizer.iterations), history.history)
 """
+    return on(backend, program)

@@ -13,7 +13,7 @@ import pytest
 from detrain.base import errors
 from tests.e2e.choices import Row, ends_as_if_never_killed, name_of
 from tests.e2e.forkserver import Server
-from tests.e2e.keras_fits import FIT, LOOPS, PRELUDE, lives_on, rows, text
+from tests.e2e.keras_fits import FIT, LOOPS, PRELUDE, lives_on, on, rows, text
 
 FITS = [(backend, row) for backend in ("torch", "jax") for row in rows(backend)]
 FIRST = [next(row for backend, row in FITS if backend == name) for name in ("torch", "jax")]
@@ -51,10 +51,8 @@ def test_a_loop_of_the_programs_own_ends_as_one_that_never_was(
     backend: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server: Server = request.getfixturevalue(f"{backend}_server")
-    (program := tmp_path / "program.py").write_text(LOOPS[backend, name])
-    ends_as_if_never_killed(
-        server, program, "2b", request, lambda folder: server.detrain("run", "--bare", program, cwd=folder, KERAS_BACKEND=backend)
-    )
+    (program := tmp_path / "program.py").write_text(on(backend, LOOPS[backend, name]))
+    ends_as_if_never_killed(server, program, "2b", request, lambda folder: server.detrain("run", "--bare", program, cwd=folder))
 
 
 BEGINS = """
@@ -62,7 +60,7 @@ class Begins(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         DOES
 
-model = keras.Sequential([keras.Input((6,)), layers.Dense(2)])
+model = keras.Sequential([keras.Input((6,)), layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(DATA, epochs=1, verbose=0, callbacks=[Begins()])
 print("trained")
@@ -82,8 +80,8 @@ print("trained")
 def test_on_jax_a_callback_before_the_load_is_refused_where_the_order_matters(
     does: str, data: str, said: str, jax_server: Server, tmp_path: Path
 ) -> None:
-    head = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n'
-    (tmp_path / "program.py").write_text(head + PRELUDE + BEGINS.replace("DOES", does).replace("DATA", data))
+    program = PRELUDE + BEGINS.replace("DOES", does).replace("DATA", data)
+    (tmp_path / "program.py").write_text(on("jax", program))
 
     done = jax_server.detrain("run", "program.py", cwd=tmp_path)
 
@@ -92,10 +90,10 @@ def test_on_jax_a_callback_before_the_load_is_refused_where_the_order_matters(
     assert ("trained" in done.out) == (not said)
 
 
-def test_another_backend_is_refused_as_keras_is_imported(server: Server, tmp_path: Path) -> None:
+def test_another_backend_is_refused_as_keras_is_imported(torch_server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import keras\nprint('imported')\n")
 
-    done = server.detrain("run", "program.py", cwd=tmp_path, KERAS_BACKEND="numpy")
+    done = torch_server.detrain("run", "program.py", cwd=tmp_path, KERAS_BACKEND="numpy")
 
     assert done.status == errors.FrameworkUnsupported.exit_code, done.err
     assert "Keras runs on 'numpy' here" in done.err
