@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from detrain.adapters.torch import keras_objects
 from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import MemoryKind
@@ -100,6 +101,8 @@ class NamedObjects:
 
     def _enter(self, name: str, value: Any) -> None:
         if isinstance(value, torch.nn.Module):
+            for path, part in keras_objects.parts_of(value) if keras_objects.is_layer(value) else ():
+                self._enter_part(".".join(filter(None, (name, path))), part)
             for path, module in value.named_modules():
                 if id(module) not in self._names and _COMPILED not in vars(module).get("_modules", ()):
                     found = self._give(
@@ -111,6 +114,16 @@ class NamedObjects:
         is_leaf = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
         if isinstance(value, Optimizer | torch.amp.GradScaler) or is_leaf:
             self._give(name, value)
+        elif keras_objects.is_optimizer(value):
+            self._enter_part(name, value)
+
+    def _enter_part(self, name: str, value: Any) -> None:
+        """Enter a layer or an optimizer of Keras's."""
+        if id(value) not in self._names:
+            found = self._give(name, value)
+            for _name, tensor, is_trained in keras_objects.tensors_of(value):
+                if is_trained:
+                    self._owners.setdefault(id(tensor), (weakref.ref(tensor), found))
 
     def _give(self, name: str, value: Any) -> str:
         turn, free = 0, name
@@ -131,6 +144,8 @@ def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a module itself, of an optimizer or a scaler, or a tensor itself, with the way there."""
+    if keras_objects.is_layer(value) or keras_objects.is_optimizer(value):
+        yield from ((f".{name}", tensor) for name, tensor, _is_trained in keras_objects.tensors_of(value))
     if isinstance(value, torch.nn.Module):
         for held in (value._parameters, value._buffers):
             yield from ((f".{name}", tensor) for name, tensor in held.items() if tensor is not None)
@@ -142,7 +157,7 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _tensors([{name: each for name, each in group.items() if name != "params"} for group in value.param_groups], "")
     elif isinstance(value, torch.Tensor):
         yield "", value
-    elif value is not None:
+    elif value is not None and not keras_objects.is_optimizer(value):
         yield from _tensors(own_attributes(value), "")
 
 
@@ -150,6 +165,14 @@ def _kind(holder: Any, path: str) -> MemoryKind:
     """Return what kind of memory a tensor is that `_held_by` has found on a way."""
     if isinstance(holder, Optimizer):
         return "weight" if path[1:].isdigit() else "slot"
+    if keras_objects.is_optimizer(holder):
+        return "slot"
+    if keras_objects.is_layer(holder):
+        return (
+            "weight"
+            if any(trained and f".{name}" == path for name, _, trained in keras_objects.tensors_of(holder))
+            else "statistic"
+        )
     if isinstance(holder, torch.nn.Module):
         return "weight" if path[1:] in holder._parameters else "statistic"
     return "weight" if isinstance(holder, torch.Tensor) else "statistic"
