@@ -222,6 +222,8 @@ def _is_taken(row: Mapping[str, object], backend: str) -> bool:
         return False
     if data in ("endless generator", "DataLoader", "DataLoader, workers", "PyDataset") and row.get("weights"):
         return False
+    if row.get("optimizer") == "schedule" and row.get("callbacks") in ("ReduceLROnPlateau", "schedule"):
+        return False
     of_validation = row.get("validation_steps") or row.get("validation_freq", 1) != 1
     return not (of_validation and row["validation"] is None)
 

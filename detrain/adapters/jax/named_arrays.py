@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax._src.random.prng import PRNGKeyArray
 
+from detrain.adapters import keras_objects
 from detrain.adapters.jax import spread_arrays
 from detrain.adapters.jax.jitted import Jitted
 from detrain.base.digest import Array
@@ -97,6 +98,8 @@ def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
     """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
     if isinstance(value, Jitted):
         return [("", value.function)], False
+    if keras_objects.is_layer(value) or keras_objects.is_optimizer(value):
+        return keras_objects.values_on_jax(value), False
     if type(value).__module__.startswith("detrain.") or (isinstance(value, list | tuple | dict) and len(value) > _MOST_INSIDE):
         return [], False
     try:

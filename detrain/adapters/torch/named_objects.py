@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from detrain.adapters.torch import keras_objects
+from detrain.adapters import keras_objects
 from detrain.adapters.torch.held_memory import shard_of, unseen
 from detrain.base.digest import Array
 from detrain.faults.sites import MemoryKind
