@@ -45,6 +45,14 @@ def tensors_of(value: Any) -> Iterator[tuple[str, Any, bool]]:
         yield from ((each.name, each.value, bool(each.trainable)) for each in held if each._value is not None)
 
 
+def metrics_of(model: Any) -> list[tuple[str, Any]]:
+    """Return the values of the variables that a model's metrics keep, each by its variable's name, on the processor."""
+    held = (getattr(model, "_jax_state", None) or {}).get("metrics_variables")
+    values = [each._value for each in model.metrics_variables] if held is None else held
+    plain = [each.detach().cpu() if hasattr(each, "detach") else each for each in values]
+    return [(each.path, value) for each, value in zip(model.metrics_variables, plain, strict=True)]
+
+
 def values_on_jax(value: Any) -> list[tuple[str, Any]]:
     """Return the arrays of a layer, a model or an optimizer on JAX, each by its variable's name.
 

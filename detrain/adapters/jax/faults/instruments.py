@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import jax
 from jax.extend.core import JaxprEqn
@@ -14,6 +14,7 @@ from detrain.adapters.jax.faults.layer_scopes import name_layers
 from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
+from detrain.adapters.keras_metrics import KerasMetrics, Sums
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
@@ -29,6 +30,7 @@ class JaxInstruments:
         self._has_digests = plans[0].digests_at is not None
         self.memory_of_arrays = Memory()
         self.losses = Losses(experiment.ends_with)
+        self._metrics = KerasMetrics()
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for plan in plans:
             if plan.injection is not None and not plan.injection.is_in_memory:
@@ -98,22 +100,24 @@ class JaxInstruments:
         """The first step of this process is about to run: the program's classes are made, its step is not traced."""
         name_layers()
         self.losses.read()
+        self._metrics.begin()
 
     def has_trained(self) -> bool:
         """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
         return self.losses.has_loss()
 
     def series(self) -> dict[str, float]:
-        """Return the loss of what has run since the last call."""
-        return self.losses.read()
+        """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
+        return self._metrics.read() | self.losses.read()
 
     def state(self) -> object:
-        """Return what the series remembers: nothing from step to step."""
-        return None
+        """Return what the series remembers from step to step."""
+        return self._metrics.before
 
     def set_state(self, state: object) -> None:
         """Forget what has been noted since."""
         self.losses.read()
+        self._metrics.before = cast(Sums, state)
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each equation of the step has given, as digests; and what its functions have taken in."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.keras_metrics import KerasMetrics, Sums
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import first_accesses
 from detrain.adapters.torch.faults.compiled import Compiled
@@ -29,6 +30,7 @@ class TorchInstruments:
         self._names = NamedObjects()
         self._ops = WatchedOps(StepCalls(self._names), self._injector)
         self._losses = Losses(experiment.ends_with)
+        self._metrics = KerasMetrics()
         self._compiled = Compiled(self._ops, self._injector, history)
         if plans[0].is_profile:
             first_accesses.watch()
@@ -100,22 +102,24 @@ class TorchInstruments:
     def begin_series(self) -> None:
         """The first step of this process is about to run."""
         self._losses.read()
+        self._metrics.begin()
 
     def has_trained(self) -> bool:
         """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
         return self._losses.has_loss()
 
     def series(self) -> dict[str, float]:
-        """Return the loss of what has run since the last call."""
-        return self._losses.read()
+        """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
+        return self._metrics.read() | self._losses.read()
 
     def state(self) -> object:
-        """Return what the series remembers: nothing from step to step."""
-        return None
+        """Return what the series remembers from step to step."""
+        return self._metrics.before
 
     def set_state(self, state: object) -> None:
         """Forget what has been noted since."""
         self._losses.read()
+        self._metrics.before = cast(Sums, state)
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given, as digests."""
