@@ -6,8 +6,10 @@ A process is what sets Keras's backend, once and for all, and what is killed.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detrain.base import errors
@@ -99,3 +101,41 @@ def test_another_backend_is_refused_as_keras_is_imported(torch_server: Server, t
     assert "Keras runs on 'numpy' here" in done.err
     assert "--bare" in done.err
     assert done.out == ""
+
+
+MEASURED = """
+class Means(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("mean", batch, float(logs["loss"]), float(logs["accuracy"]))
+
+keras.utils.set_random_seed(5)
+net = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(2)])
+net.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+net.fit(x[:40], y[:40], batch_size=10, epochs=2, shuffle=False, verbose=0, callbacks=[Means()])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "layer"), [("torch", "net.dense_1"), ("jax", "dense_1")])
+def test_a_fault_in_a_layer_is_replayed_and_told_by_loss_and_accuracy(
+    backend: str, layer: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """What `fit` says behind each batch, its means, is the oracle of what each step is said to have."""
+    server: Server = request.getfixturevalue(f"{backend}_server")
+    (tmp_path / "program.py").write_text(on(backend, PRELUDE + MEASURED))
+    fault = ("--model", "SET:3", "--site", layer, "--stage", "backward", "--at", "1:2", "--out", "record.json")
+
+    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    done = server.detrain("inject", *fault, "program.py", cwd=tmp_path)
+    again = server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert again.out.startswith("IDENTICAL"), again.err
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["experiment"]["injection"]["site"].split("/")[-2] == layer
+    first = record["steps"][0]  # a fault in the backward pass shows in the steps behind it
+    assert first["at"] == [0, 1, 2]
+    means = np.array([line.split()[1:] for line in whole.out.splitlines() if line.startswith("mean")], np.float64)
+    (_, *before), (_, *behind) = means[4 + 1], means[4 + 2]
+    wanted = 3 * np.array(behind) - 2 * np.array(before)
+    np.testing.assert_allclose([first["series"]["loss"], first["series"]["accuracy"]], wanted, atol=2e-5)
