@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Protocol
 
+from detrain.base.digest import Array
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 
@@ -58,6 +59,11 @@ class Instruments(Protocol):
 
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
+
+    def outputs(self) -> list[Array]:
+        """Return what forward passes without gradients have given since the last call, the class on the last axis; of
+        an experiment of inference.
+        """
 
     def state(self) -> object:
         """Return what the series remembers."""

@@ -14,24 +14,25 @@ import numpy as np
 
 from detrain.adapters.keras_objects import metrics_of
 
-_TRAINERS: Final = ("keras/src/backend/torch/trainer.py", "keras/src/backend/jax/trainer.py")
+_TRAINER: Final = "keras/src/backend/{}/trainer.py"
 Sums = dict[str, tuple[float, float]]
 
 
 class KerasMetrics:
     """Reads them where a step has ended: `fit` is running then, and calls what reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
         self.before: Sums = {}
         """Totals and counts as they were behind the step before."""
 
     def begin(self) -> None:
         """The next step is the first that is looked at."""
-        self.before = _sums()
+        self.before = self._sums()
 
     def read(self) -> dict[str, float]:
         """Return what each mean is of the step that has ended, by the metric's name."""
-        before, self.before = self.before, _sums()
+        before, self.before = self.before, self._sums()
         found = {}
         for name, (total, count) in self.before.items():
             total_before, count_before = before.get(name, (0.0, 0.0))
@@ -41,19 +42,20 @@ class KerasMetrics:
                 found[name] = (total - total_before) / (count - count_before)
         return found
 
+    def _sums(self) -> Sums:
+        model = self._trained()
+        values = {} if model is None else {path: np.asarray(value, np.float64) for path, value in metrics_of(model)}
+        names = [path.removesuffix("/total") for path, value in values.items() if path.endswith("/total") and value.ndim == 0]
+        return {
+            name: (float(values[f"{name}/total"]), float(values[f"{name}/count"])) for name in names if f"{name}/count" in values
+        }
 
-def _sums() -> Sums:
-    model = _trained()
-    values = {} if model is None else {path: np.asarray(value, np.float64) for path, value in metrics_of(model)}
-    names = [path.removesuffix("/total") for path, value in values.items() if path.endswith("/total") and value.ndim == 0]
-    return {name: (float(values[f"{name}/total"]), float(values[f"{name}/count"])) for name in names if f"{name}/count" in values}
-
-
-def _trained() -> Any:
-    """Return the model whose `fit` is running; None if none is."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "fit" and frame.f_code.co_filename.replace("\\\\", "/").endswith(_TRAINERS):
-            return frame.f_locals.get("self")
-        frame = frame.f_back
-    return None
+    def _trained(self) -> Any:
+        """Return the model whose `fit` is running; None if none is."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            is_fit = frame.f_code.co_name == "fit"
+            if is_fit and frame.f_code.co_filename.replace("\\", "/").endswith(_TRAINER.format(self._backend)):
+                return frame.f_locals.get("self")
+            frame = frame.f_back
+        return None

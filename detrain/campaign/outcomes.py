@@ -15,6 +15,7 @@ from detrain.base.errors import UsageError
 from detrain.campaign.judging.spread import NO_STEP, Spread
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
+from detrain.faults.predictions import Corruptions, corruptions, outcome
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 
@@ -59,6 +60,8 @@ def outcome_of(
     cursors: of a trial that goes on longer (one that is ended early where the loss is low) the common ones count, and
     one that leaves an epoch early is not masked.
     """
+    if (corrupted := corruptions_of(golden, trial, at)) is not None:
+        return _outcome_of_inference(trial, corrupted)
     known, faulty = golden.by_cursor(), trial.by_cursor()
     has_loss = not all(math.isnan(loss_of(step)) and "loss" not in step.series for step in golden.steps)
     if not has_loss and not (spread is not None and spread.metric):
@@ -87,6 +90,28 @@ def outcome_of(
         return Outcome.OTHER.value
     is_followed = any(cursor > at for cursor in common) or any(cursor[2] < 0 and cursor[:2] >= at[:2] for cursor in faulty)
     return found.value if is_followed else NO_STEP
+
+
+def corruptions_of(golden: TrialResult, trial: TrialResult, at: Address) -> Corruptions | None:
+    """Return what a fault has done to what a model says of the inputs of the steps from it on; None: it is no
+    inference, or gives no scores of classes.
+    """
+    known = golden.by_cursor()
+    if not any(step.predictions for step in golden.steps):
+        return None
+    steps = [(known[cursor], step) for cursor, step in sorted(trial.by_cursor().items()) if cursor >= at and cursor in known]
+    pairs = [(mine, its) for mine, its in steps if len(mine.predictions) == len(its.predictions)]
+    return corruptions(
+        [each for mine, _ in pairs for each in mine.predictions], [each for _, its in pairs for each in its.predictions]
+    )
+
+
+def _outcome_of_inference(trial: TrialResult, found: Corruptions) -> str:
+    if trial.status == HANG:
+        return Outcome.HANG.value
+    if not trial.is_whole:
+        return Outcome.CRASH.value
+    return outcome(found).value
 
 
 def _leaves_early(known: Mapping[Address, StepLine], trial: TrialResult, at: Address) -> bool:

@@ -26,6 +26,7 @@ from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.cursor import Address
 from detrain.base.errors import DetrainError, FaultInvalid
+from detrain.base.structure import Structure, write_info
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, measured_by, run_check
 from detrain.campaign.time_limit import TimeLimit, Watch, limit_of
@@ -69,6 +70,8 @@ class Subject:
     """Whether what the program prints is kept back."""
     has_guard: bool = False
     """Whether hardware faults are looked for."""
+    is_inference: bool = False
+    """Whether its steps are forward passes without gradients."""
     check: str = ""
     metric: str = ""
     """A function of the user's (module:function) that gives a number for the program's end."""
@@ -81,7 +84,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.folder = self.home.absolute() / f"{self.program.name}.faults" / self.key[:16]
-        self._own = self._entries_of_run()
+        self._own = [] if self.is_inference else self._entries_of_run()
         if self._own:
             self._seed = read_meta(self._own[-1].path).seed
 
@@ -97,7 +100,7 @@ class Subject:
             digest.update(xxhash.xxh3_128(file.read_bytes()).digest())
         for name, value in (*sorted(self.sources().items()), *sorted(self.environment().items())):
             digest.update(f"{name}={value}\n".encode())
-        digest.update(msgspec.json.encode(self.arguments))
+        digest.update(msgspec.json.encode((self.arguments, "inference") if self.is_inference else self.arguments))
         info = self.home / INFO_NAME
         if info.is_file() and not info_owner(info):  # written by hand: other loops are other steps
             digest.update(info.read_bytes())
@@ -392,6 +395,7 @@ class Subject:
             raise FaultInvalid(f"{self.program.name} is another program now, and has to be run for this", "give it as it was")
         self._share_structure(home)
         plan = home / "experiment.json"
+        experiments = [msgspec.structs.replace(each, is_inference=self.is_inference) for each in experiments]
         _write(plan, msgspec.json.encode(experiments))
         arguments = ["--ckpt", str(home), "--every", every, "--keep", _ALL, "--on-sigterm", "ignore"]
         if self.has_guard:
@@ -419,9 +423,13 @@ class Subject:
 
     def _share_structure(self, home: Path) -> None:
         """Have a run know the loops that the golden run, or the user, knows: they need not be found anew."""
-        known = [folder / INFO_NAME for folder in (self._golden, self.home) if (folder / INFO_NAME).is_file()]
+        folders = (self._golden,) if self.is_inference else (self._golden, self.home)
+        known = [folder / INFO_NAME for folder in folders if (folder / INFO_NAME).is_file()]
         if known and not (home / INFO_NAME).exists():
             shutil.copyfile(known[0], home / INFO_NAME)
+        elif self.is_inference and not (home / INFO_NAME).exists():  # the run is to find other loops than those that train
+            none = Structure((), "static analysis", program=self.program.name)
+            write_info(none, home / INFO_NAME, self.program.path.parent)
 
     @contextlib.contextmanager
     def scratch(self, folder: Path | None = None) -> Iterator[Path]:

@@ -11,7 +11,7 @@ import xxhash
 
 from detrain.base.cursor import Address
 from detrain.base.errors import AnotherProgram, EnvironmentChanged
-from detrain.campaign.outcomes import outcome_of
+from detrain.campaign.outcomes import corruptions_of, outcome_of
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial
 from detrain.campaign.trial_log import TrialResult
@@ -34,7 +34,7 @@ def record_of(subject: Subject, trial: Trial, model: str, seed: int | None, thre
         environment=subject.environment(),
         model=model,
         seed=seed,
-        experiment=msgspec.structs.replace(trial.experiment, log=""),
+        experiment=msgspec.structs.replace(trial.experiment, log="", is_inference=subject.is_inference),
         elements=elements_of(trial.injection, firing) if firing is not None else (),
         elements_digest=digest_of(firing),
         fired=firing.count if firing is not None else 0,
@@ -45,6 +45,7 @@ def record_of(subject: Subject, trial: Trial, model: str, seed: int | None, thre
         outcome=outcome_of(trial.golden, trial.done, trial.experiment.at, thresholds),
         thresholds=thresholds,
         alarm=trial.done.alarm,
+        corruptions=corruptions_of(trial.golden, trial.done, trial.experiment.at),
     ).signed()
 
 

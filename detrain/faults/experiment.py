@@ -178,6 +178,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Note a digest of all variables after each step; where there is a fault, from it on."""
     digests_every: int = 1
     """But only after each so many steps from `at` on, and after the last."""
+    is_inference: bool = False
+    """Whether steps are forward passes without gradients, and what they give is noted."""
     seeds_by: int = 0
     """Is added to each seed that the program sets itself."""
 

@@ -29,17 +29,22 @@ class Outcome(enum.StrEnum):
     """SASSIFI's, of a trial whose output was not judged."""
 
     MASKED = "masked", 0, "#bbcc88", 3
-    IMMEDIATE_NAN = "immediate INF/NaN", 10, "#882255", 16
-    SHORT_TERM_NAN = "short-term INF/NaN", 9, "#cc6677", 16
-    SLOW = "slow degrade", 4, "#ddaa33", 16
-    SHARP = "sharp degrade", 5, "#cc6600", 16
-    SHARP_SLOW = "sharp-slow degrade", 6, "#993404", 16
-    LOW_TEST_ACCURACY = "low test accuracy", 1, "#4477aa", 16
-    CRASH = "crash", 8, "#222222", 5
-    HANG = "hang", 7, "#666666", 4
-    WORSE = "worse than golden runs", 3, "#6699cc", 16  # of a campaign with --spread (campaign/judging/spread.py)
+    IMMEDIATE_NAN = "immediate INF/NaN", 14, "#882255", 16
+    SHORT_TERM_NAN = "short-term INF/NaN", 13, "#cc6677", 16
+    SLOW = "slow degrade", 8, "#ddaa33", 16
+    SHARP = "sharp degrade", 9, "#cc6600", 16
+    SHARP_SLOW = "sharp-slow degrade", 10, "#993404", 16
+    LOW_TEST_ACCURACY = "low test accuracy", 5, "#4477aa", 16
+    CRASH = "crash", 12, "#222222", 5
+    HANG = "hang", 11, "#666666", 4
+    WORSE = "worse than golden runs", 7, "#6699cc", 16  # of a campaign with --spread (campaign/judging/spread.py)
     # No definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen.
-    OTHER = "other", 2, "#aa4499", 16
+    OTHER = "other", 6, "#aa4499", 16
+    # Of inference (faults/predictions.py): what the worst of a trial's inputs suffers.
+    SDC_5 = "SDC-5", 4, "#aa3377", 16
+    SDC_1 = "SDC-1", 3, "#ee6677", 16
+    SDC_20 = "SDC-20%", 2, "#ee8866", 16
+    SDC_10 = "SDC-10%", 1, "#eedd88", 16
 
     def __new__(cls, name: str, severity: int, color: str, category: int) -> Self:
         """Make the member of a row."""

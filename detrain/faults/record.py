@@ -15,6 +15,7 @@ from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Alarm, Experiment
 from detrain.faults.outcome_classes import Thresholds
+from detrain.faults.predictions import Corruptions
 
 FORMAT: Final = 1
 
@@ -68,6 +69,8 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the outcome's definition has for numbers."""
     alarm: Alarm | None = None
     """What the guard saw first, if one was there."""
+    corruptions: Corruptions | None = None
+    """Of inference: to how many inputs of the steps from the fault on it has done what."""
     digest: str = ""
     """Of all the rest (xxh3-128, hex); empty in records of earlier versions."""
 

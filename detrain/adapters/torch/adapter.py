@@ -22,6 +22,7 @@ from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.faults.instruments import TorchInstruments
+from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.adapters.torch.guard.norms import TorchNorms
 from detrain.adapters.torch.guard.rollback import TorchRollback
 from detrain.adapters.torch.hooks import GlobalHooks
@@ -58,7 +59,9 @@ class Torch:
         if fail is not None:
             lost_graph.fail_by(fail)
         self._fully_sharded = FullySharded()
-        self._updates = TorchUpdates(settings.on_update, self._fully_sharded.kept_of)
+        is_inference = settings.experiment is not None and settings.experiment.plans[0].is_inference
+        passes = ForwardPasses(settings.on_update) if is_inference else None
+        self._updates = passes or TorchUpdates(settings.on_update, self._fully_sharded.kept_of)
         self.building = self._fully_sharded
         self._spread = SpreadTensors(self._fully_sharded)
         self.leaves = TorchLeaves(self.loaders, self._spread, self.devices)
@@ -70,7 +73,7 @@ class Torch:
         self.replicas = self._processes.buckets
         self._instruments: TorchInstruments | None = None
         if settings.experiment is not None:
-            self._instruments = TorchInstruments(settings.experiment, self._compiled)
+            self._instruments = TorchInstruments(settings.experiment, self._compiled, passes)
             settings.experiment.attach(self._instruments)
         self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None
 

@@ -83,6 +83,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     limit_s: float | None = None
     has_guard: bool = False
+    is_inference: bool = False
     seed: int
     count: int
     after: int | None
@@ -135,7 +136,16 @@ def subject_of(header: Header, home: Path) -> Subject:
     set_threads(header.threads)
     program = Program.find(header.program, is_module=header.is_module)
     metric = header.metric if is_function(header.metric) else ""
-    return Subject(program, header.arguments, home, header.limit_s, has_guard=header.has_guard, check=header.check, metric=metric)
+    return Subject(
+        program,
+        header.arguments,
+        home,
+        header.limit_s,
+        has_guard=header.has_guard,
+        is_inference=header.is_inference,
+        check=header.check,
+        metric=metric,
+    )
 
 
 def make(header: Header, home: Path, name: str, *, prefix: str = "campaign") -> Campaign:

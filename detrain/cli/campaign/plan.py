@@ -11,7 +11,7 @@ import click
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import After, DrawnBy, OfStage, Shares, Thresholds, TrialLimit, program_command
+from detrain.cli.shared.options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit, program_command
 from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def plan(
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
     threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
     guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does.")] = False,
+    is_inference: OfInference = False,
     time_limit: TrialLimit = None,
     listed: Annotated[Path | None, Option("The faults of a list of SASSIFI's or NVBitFI's.", flag="--list")] = None,
     list_of: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose list.")] = "sassifi",
@@ -102,6 +103,7 @@ def plan(
     of_end = f"--check {check!r}" if check else f"--metric {metric!r}" if is_function(metric) else ""
     _require_judgeable(of_end, after, ignored)
     _require_spread(spread, spread_with, metric)
+    after = 1 if is_inference and after is None else after
     others: dict[str, object]
     others = {"-n": count, "--half-width": half_width, "--models": models, "--groups": groups, "--pilot": pilot, "--epochs": epochs}
     _require_only_listed(listed, others)
@@ -117,6 +119,7 @@ def plan(
         threads=threads,
         limit_s=time_limit,
         has_guard=guard,
+        is_inference=is_inference,
         seed=seed,
         count=_count(count, half_width, confidence),
         after=after,

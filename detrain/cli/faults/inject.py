@@ -18,7 +18,16 @@ from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, OfStage, Thresholds, TrialLimit, takes_options
+from detrain.cli.shared.options import (
+    PROGRAM_SETTINGS,
+    FileThenProgram,
+    Given,
+    OfInference,
+    OfStage,
+    Thresholds,
+    TrialLimit,
+    takes_options,
+)
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
@@ -52,6 +61,7 @@ def command(
     ] = None,
     nearest: Annotated[bool, Option("A position of the artifact that falls on padding: hit the nearest element.")] = False,
     guard: Annotated[bool, Option("Look for the fault, as `detrain run --guard detect` does.")] = False,
+    is_inference: OfInference = False,
     thresholds: Thresholds = (),
     out: Annotated[Path | None, Option("The fault record to write [in the folder of the checkpoints].")] = None,
     plot: Annotated[Path | None, Option("Draw loss and accuracy: a .png, .svg or .html.")] = None,
@@ -91,13 +101,19 @@ def command(
         given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     else:
         raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
-    subject = Subject(given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard)
+    if wanted.record is not None:
+        is_inference = is_inference or wanted.when.is_inference
+    if is_inference and guard:
+        raise UsageError("--guard looks at what training changes, and --inference trains nothing", "give one of them")
+    subject = Subject(
+        given.found(), given.arguments, Path(home), time_limit, is_quiet=as_json, has_guard=guard, is_inference=is_inference
+    )
     if wanted.record is not None:
         check_same(wanted.record, subject, allow_environment=False)
     cursor = cursor or wanted.when.at
     if permanent and steps is not None:
         raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
-    count, last = _end(until)
+    count, last = _end(until if until is not None or not is_inference else f"+{steps or 1}")
     if last is not None and last < cursor:
         raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
     experiment = Experiment(

@@ -18,6 +18,7 @@ from detrain.cli.shared.options import (
     AsJson,
     DrawnBy,
     Given,
+    OfInference,
     OfStage,
     Shares,
     Thresholds,
@@ -61,6 +62,7 @@ def command(
         Literal["auto", "process"],
         Option("auto: many trials in one process where it can go back exactly; process: each in one of its own."),
     ] = "auto",
+    is_inference: OfInference = False,
     time_limit: TrialLimit = None,
     plot: Annotated[Path | None, Option("Draw the outcomes and losses: a .png, .svg or .html.")] = None,
     out: Annotated[Path | None, Option("Folder of the records [in the folder of the checkpoints].")] = None,
@@ -77,7 +79,8 @@ def command(
       detrain random -n 50 --seed 1 --after 100 train.py
     """
     check_plot(plot)
-    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard)
+    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard, is_inference=is_inference)
+    after = 1 if is_inference and after is None else after
     models = tuple(names.split(",")) if names is not None else ()
     drawn = Drawn(models=models, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
     plan, golden = drawn_plan(subject, drawn, seed=seed, count=trials, after=after)

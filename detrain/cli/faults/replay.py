@@ -35,7 +35,14 @@ def command(
     threads = asked_for(known.environment)
     if threads is not None:
         set_threads(threads)  # as a campaign asks for them
-    subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=known.alarm is not None)
+    subject = Subject(
+        given.found(),
+        given.arguments,
+        Path(home),
+        time_limit,
+        has_guard=known.alarm is not None,
+        is_inference=known.experiment.is_inference,
+    )
     replay(known, subject, record, allow_environment=allow_environment)
     digests = sum(1 for step in known.steps if step.state)
     steps = sum(step.at[2] >= 0 for step in known.steps)

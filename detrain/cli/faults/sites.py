@@ -7,7 +7,7 @@ from typing import Annotated
 
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import AsJson, Given, OfStage, program_command
+from detrain.cli.shared.options import AsJson, Given, OfInference, OfStage, program_command
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import parse_cursor
 from detrain.faults.sites import Site, matching
@@ -23,6 +23,7 @@ def command(
     is_all: Annotated[
         bool, Option("All ops, not only convolutions and matrix products, where there are any.", flag="--all")
     ] = False,
+    is_inference: OfInference = False,
     as_json: AsJson = False,
     given: Given,
 ) -> int:
@@ -32,7 +33,7 @@ def command(
     Example:
       detrain sites --match 'conv2d*' --stage backward train.py
     """
-    subject = Subject(given.found(), given.arguments, Path(home))
+    subject = Subject(given.found(), given.arguments, Path(home), is_inference=is_inference)
     found = subject.sites(parse_cursor(at) if at is not None else None)
     fitting = matching(found, pattern, stage)
     contractions = [site for site in fitting if site.is_contraction]

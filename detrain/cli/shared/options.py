@@ -69,6 +69,10 @@ Thresholds = Annotated[
     tuple[str, ...],
     Option("A number of the outcomes' definitions (docs/reference/faults.md); repeatable.", "NAME=NUMBER", flag="--threshold"),
 ]
+OfInference = Annotated[
+    bool,
+    Option("Steps are forward passes without gradients: PROGRAM, or a part of it, evaluates.", flag="--inference"),
+]
 TrialLimit = Annotated[
     float | None,
     Option("From its fault on; a longer trial hangs [10 x the golden run's time for these steps, >= 10].", "S", type=SECONDS),

@@ -22,6 +22,7 @@ from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
 from detrain.faults.experiment import UNARMED, Alarm, Experiment, Firing, written
+from detrain.faults.predictions import Prediction, predictions_of
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
@@ -46,7 +47,9 @@ class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
     series: dict[str, float | str]
     """Values that are not finite are written as text: JSON has none."""
     state: str = ""
-    """Digest of all variables after the step, hex."""
+    """Digest of all variables after the step, hex; of a forward pass, of what it gives, too."""
+    predictions: tuple[Prediction, ...] = ()
+    """What a forward pass says of each of its inputs."""
 
 
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,6 +161,9 @@ class ExperimentRun:
         if not self._has_begun:
             self._has_begun, self._noted_at = True, time.monotonic()
             self._instruments.begin_series()
+        if self.plan.is_inference:  # what has run in between is no part of the step
+            self._instruments.series()
+            self._instruments.outputs()
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
         if self._is_profiling or address == self.plan.digests_at:
             self._instruments.begin_step()
@@ -203,11 +209,8 @@ class ExperimentRun:
         if self._is_profiling:
             sites = self._instruments.sites()
             # What the watched step has done, to be compared with the golden run's: to watch must change nothing.
-            step = (
-                None
-                if self._instruments.is_part_of_steps
-                else StepLine(*body, _as_json(self._instruments.series()), self._digest_now())
-            )
+            is_compared = not self._instruments.is_part_of_steps
+            step = self._step(body, self._instruments.series(), has_digest=True) if is_compared else None
             self._write(Log(sites=sites, step=step))
             self.stop("profile")
             return
@@ -224,7 +227,7 @@ class ExperimentRun:
             # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
             return
         series = _with(self._instruments.series(), kept)
-        step = StepLine(*body, _as_json(series), self._digest(body, is_last=is_last))
+        step = self._step(body, series, has_digest=self._has_digest(body, is_last=is_last))
         self._write(Log(step=step))
         self.last = step
         self._bare = step if not step.state and self.plan.has_digests and body >= self.plan.at else None
@@ -331,8 +334,18 @@ class ExperimentRun:
             "the last batch of an epoch may be smaller, or a step use several shapes; choose another step or --occurrence",
         )
 
-    def _digest(self, body: Address, *, is_last: bool) -> str:
-        return self._digest_now() if self._has_digest(body, is_last=is_last) else ""
+    def _step(self, body: Address, series: Mapping[str, float], *, has_digest: bool) -> StepLine:
+        """Return what a step has done that has ended."""
+        outputs = []
+        if self.plan.is_inference:
+            assert self._instruments is not None
+            if "loss" in series:
+                raise FaultInvalid(
+                    f"step {written(body)} takes a gradient, and is no inference", "leave out --inference: it is a training step"
+                )
+            outputs = self._instruments.outputs()
+        found = tuple(each for scores in outputs if scores.ndim > 1 and scores.shape[-1] > 1 for each in predictions_of(scores))
+        return StepLine(*body, _as_json(series), self._digest_now(outputs) if has_digest else "", found)
 
     def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         plan = self.plan
@@ -341,8 +354,10 @@ class ExperimentRun:
         is_end = is_last or self._is_ending or body == plan.until or self._done + 1 == plan.count
         return is_end or self._done % plan.digests_every == 0
 
-    def _digest_now(self) -> str:
+    def _digest_now(self, outputs: Sequence[Array] = ()) -> str:
         state = xxhash.xxh3_128()
+        for scores in outputs:
+            state.update(f"output {digest_array(scores)}\n".encode())
         for name, array in sorted(self._tensors().items()):
             state.update(f"{name} {digest_array(array)}\n".encode())
         return state.hexdigest()

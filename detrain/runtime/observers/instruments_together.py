@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detrain.adapters.instruments import Instruments
+from detrain.base.digest import Array
 from detrain.faults.experiment import UNARMED, Firing, Injection
 from detrain.faults.sites import Site
 
@@ -94,6 +95,10 @@ class InstrumentsTogether:
             loss = [losses["loss"] for losses in (found, series) if "loss" in losses]
             found |= series | ({"loss": sum(loss)} if loss else {})
         return found
+
+    def outputs(self) -> list[Array]:
+        """Return what passes of all have given."""
+        return [output for each in self._sides for output in each.outputs()]
 
     def state(self) -> object:
         """Return what each remembers."""

@@ -15,6 +15,7 @@ from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
 from detrain.adapters.keras_metrics import KerasMetrics, Sums
+from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
@@ -30,7 +31,7 @@ class JaxInstruments:
         self._has_digests = plans[0].digests_at is not None
         self.memory_of_arrays = Memory()
         self.losses = Losses(experiment.ends_with)
-        self._metrics = KerasMetrics()
+        self._metrics = KerasMetrics("jax")
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for plan in plans:
             if plan.injection is not None and not plan.injection.is_in_memory:
@@ -109,6 +110,10 @@ class JaxInstruments:
     def series(self) -> dict[str, float]:
         """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
         return self._metrics.read() | self.losses.read()
+
+    def outputs(self) -> list[Array]:
+        """Return nothing: experiments of inference are PyTorch's alone."""
+        return []
 
     def state(self) -> object:
         """Return what the series remembers from step to step."""

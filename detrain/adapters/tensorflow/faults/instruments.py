@@ -14,6 +14,7 @@ from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
 from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
+from detrain.base.digest import Array
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import Site
 
@@ -110,6 +111,10 @@ class TensorFlowInstruments:
     def series(self) -> dict[str, float]:
         """Return the loss and metrics of what has run since the last call."""
         return self._series.read()
+
+    def outputs(self) -> list[Array]:
+        """Return nothing: experiments of inference are PyTorch's alone."""
+        return []
 
     def state(self) -> object:
         """Return what the series remembers."""

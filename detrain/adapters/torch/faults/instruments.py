@@ -14,7 +14,9 @@ from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
+from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.adapters.torch.named_objects import NamedObjects
+from detrain.base.digest import Array
 from detrain.faults.experiment import Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
@@ -24,13 +26,15 @@ class TorchInstruments:
 
     is_part_of_steps: Final = False
 
-    def __init__(self, experiment: TakesInstruments, history: History) -> None:
+    def __init__(self, experiment: TakesInstruments, history: History, passes: ForwardPasses | None) -> None:
+        """`passes`: of an experiment of inference."""
         plans = experiment.plans
+        self._passes = passes
         self._injector = Injector()
         self._names = NamedObjects()
         self._ops = WatchedOps(StepCalls(self._names), self._injector)
         self._losses = Losses(experiment.ends_with)
-        self._metrics = KerasMetrics()
+        self._metrics = KerasMetrics("torch")
         self._compiled = Compiled(self._ops, self._injector, history)
         if plans[0].is_profile:
             first_accesses.watch()
@@ -111,6 +115,10 @@ class TorchInstruments:
     def series(self) -> dict[str, float]:
         """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
         return self._metrics.read() | self._losses.read()
+
+    def outputs(self) -> list[Array]:
+        """Return what forward passes without gradients have given since the last call."""
+        return [] if self._passes is None else self._passes.outputs()
 
     def state(self) -> object:
         """Return what the series remembers from step to step."""

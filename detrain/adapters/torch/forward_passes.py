@@ -1,0 +1,66 @@
+"""Forward passes of whole models without gradients: the steps of a program, or a part of one, that evaluates."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.nn import Module
+
+from detrain.base.digest import Array
+
+_OF_PICTURES: Final = 4
+"""Dimensions from which on axis 1 is the class (of pixels), not the last."""
+
+
+class ForwardPasses:
+    """Hears of each call of a module that is in no other one's call, while no gradients are taken.
+
+    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles.
+    """
+
+    def __init__(self, on_pass: Callable[[int], None]) -> None:
+        """`on_pass` is called behind each, with a number that tells one module from another."""
+        self._inside = threading.local()
+        self._outputs: list[Any] = []
+        original: Any = Module.__call__
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **named: Any) -> Any:
+            if torch.compiler.is_compiling() or getattr(self._inside, "is_inside", False):
+                return original(module, *args, **named)
+            self._inside.is_inside = True
+            try:
+                result = original(module, *args, **named)
+            finally:
+                self._inside.is_inside = False
+            if not torch.is_grad_enabled():
+                self._outputs.append(result)
+                on_pass(id(module))
+            return result
+
+        Module.__call__ = call
+
+    def outputs(self) -> list[Array]:
+        """Return what passes have given since the last call: scores, the class on the last axis."""
+        given, self._outputs = self._outputs, []
+        return [_scores(tensor) for each in given for tensor in _tensors(each)]
+
+
+def _tensors(given: Any) -> list[torch.Tensor]:
+    """Return the scores in what a model gives: a tensor, what it calls `logits`, or the first of several."""
+    if isinstance(given, torch.Tensor):
+        return [given] if given.is_floating_point() else []
+    if hasattr(given, "logits") or (isinstance(given, dict) and "logits" in given):
+        return _tensors(given["logits"] if isinstance(given, dict) else given.logits)
+    items = list(given.values()) if isinstance(given, dict) else list(given) if isinstance(given, tuple | list) else []
+    return next((found for each in items if (found := _tensors(each))), [])
+
+
+def _scores(tensor: torch.Tensor) -> Array:
+    plain = tensor.detach().float().cpu()
+    scores: Array = (plain.movedim(1, -1) if plain.dim() >= _OF_PICTURES else plain).contiguous().numpy().copy()
+    return scores
