@@ -32,7 +32,7 @@ class TorchInstruments:
         self._passes = passes
         self._injector = Injector()
         self._names = NamedObjects()
-        self._ops = WatchedOps(StepCalls(self._names), self._injector)
+        self._ops = WatchedOps(StepCalls(self._names), self._injector, is_inference=passes is not None)
         self._losses = Losses(experiment.ends_with)
         self._metrics = KerasMetrics("torch")
         self._compiled = Compiled(self._ops, self._injector, history)

@@ -62,6 +62,8 @@ class WatchedOps:
 
     where: StepCalls
     injector: Injector
+    is_inference: bool = False
+    """Whether a step takes no gradients."""
     _mode: Any = None
     _process: int = 0
     _thread: int = field(default_factory=threading.get_ident)
@@ -170,8 +172,8 @@ class WatchedOps:
             self._take_digest(output_name(self._graph, number), each)
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step, if gradients are taken in it."""
-        return list(self._sites.values()) if self._has_gradient else []
+        """Return the sites of the step, if gradients are taken in it, as they are in one that trains."""
+        return list(self._sites.values()) if self._has_gradient or self.is_inference else []
 
     def access(self, tensor: Any) -> Access | None:
         """Return what the step that was noted has done first with a tensor that was there before it."""
