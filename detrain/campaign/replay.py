@@ -42,6 +42,7 @@ def compare(known: FaultRecord, now: FaultRecord) -> None:
         if before != after:
             names = [name for name in sorted({*before.series, *after.series}) if before.series.get(name) != after.series.get(name)]
             parts = [*names, *(["the variables"] if before.state != after.state else [])]
+            parts += ["what the forward pass gives"] if before.outputs != after.outputs else []
             what = ", ".join(parts) or f"the step, {written(after.at)}"
             raise ReplayDiffers(f"step {written(before.at)} differs from the record: {what}", "")
     if len(now.steps) != len(known.steps):

@@ -56,7 +56,9 @@ def digest_of(firing: Firing | None) -> str:
 
 def steps_of(done: TrialResult, at: Address) -> tuple[Step, ...]:
     """Return the steps of a run from a cursor on."""
-    return tuple(Step(cursor, step.state, step.series) for cursor, step in sorted(done.by_cursor().items()) if cursor >= at)
+    return tuple(
+        Step(cursor, step.state, step.series, step.outputs) for cursor, step in sorted(done.by_cursor().items()) if cursor >= at
+    )
 
 
 def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:

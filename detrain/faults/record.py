@@ -28,6 +28,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Digest (xxh3-128, hex) of all variables after it."""
     series: dict[str, float | str]
     """Loss and metrics. What is not finite is text."""
+    outputs: str = ""
+    """Of a forward pass: the digest of what it gives."""
 
 
 class Element(msgspec.Struct, frozen=True):

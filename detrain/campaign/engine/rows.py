@@ -20,7 +20,7 @@ from detrain.campaign.judging.categories import Category, TrialFacts, category_o
 from detrain.campaign.judging.check import FAILS
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.spread import Spread
-from detrain.campaign.outcomes import outcome_of
+from detrain.campaign.outcomes import corruptions_of, outcome_of
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, Firing
@@ -65,6 +65,7 @@ class Rows:
         known = self.known if golden is self.golden else golden.by_cursor()
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
         outcome = outcome_of(golden, done, plan.at, self.thresholds, self.spread)
+        corrupted = corruptions_of(golden, done, plan.at)
         seen = self.judge.seen(plan.at, done, golden)
         category, why = category_of(
             TrialFacts(
@@ -88,6 +89,7 @@ class Rows:
             stderr=seen.stderr,
             files=seen.files,
             check=done.check,
+            **({} if corrupted is None else msgspec.structs.asdict(corrupted)),
         )
 
 
@@ -97,7 +99,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
     trained = [step for step in steps if step.batch >= 0]
     last = trained[-1] if trained else None
     at_last = known.get(_cursor(last)) if last is not None else None
-    is_equal = last is not None and at_last is not None and last.state != "" and last.state == at_last.state
+    is_equal = last is not None and at_last is not None and last.state != "" and _is_same(last, at_last)
     unsigned = dtype_named(facts.dtype).unsigned.newbyteorder("<")
     fired = done.fired or Firing(0, b"", b"")
     before, after = np.frombuffer(fired.golden, unsigned), np.frombuffer(fired.injected, unsigned)
@@ -186,11 +188,15 @@ def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> in
         if not step.state:
             continue
         golden = known.get(_cursor(step))
-        if golden is None or golden.state != step.state:
+        if golden is None or not _is_same(step, golden):
             found = -1
         elif found < 0:
             found = place + 1
     return found
+
+
+def _is_same(step: StepLine, golden: StepLine) -> bool:
+    return (step.state, step.outputs) == (golden.state, golden.outputs)
 
 
 def _is_broken(step: StepLine) -> bool:

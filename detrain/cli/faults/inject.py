@@ -31,6 +31,7 @@ from detrain.cli.shared.options import (
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written
+from detrain.faults.predictions import Corruptions
 from detrain.faults.record import FaultRecord, write_record
 from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_plot import plot_trial
@@ -182,15 +183,24 @@ def _show(record: FaultRecord, trial: Trial) -> None:
     for step in record.steps[:8]:
         golden = known.get(step.at)
         cells = [_number(run.series.get(name)) if run is not None else "" for name in names for run in (golden, step)]
-        same = "" if golden is None or not step.state else "equal" if golden.state == step.state else "differs"
+        is_same = golden is not None and (golden.state, golden.outputs) == (step.state, step.outputs)
+        same = "" if golden is None or not step.state else "equal" if is_same else "differs"
         shown.add_row(written(step.at) if step.at[2] >= 0 else f"after {step.at[1]}", *cells, same)
     printer.print(shown)
     if len(record.steps) > 8:
         printer.print(f"  … {len(record.steps) - 8} more steps")
+    if record.corruptions is not None:
+        printer.print(_of_inputs(record.corruptions))
     if record.alarm is not None:
         alarm = record.alarm
         printer.print(f"the guard saw it {_when(alarm.steps)}: {alarm.variable} has norm {_number(alarm.norm)} ({alarm.kind})")
     printer.print(Text.assemble("outcome: ", (record.outcome, "bold"), f" (ended: {record.end})"))
+
+
+def _of_inputs(found: Corruptions) -> str:
+    counts = {"SDC-1": found.sdc_1, "SDC-5": found.sdc_5, "SDC-10%": found.sdc_10, "SDC-20%": found.sdc_20}
+    counts |= {"not finite": found.nonfinite} if found.nonfinite else {}
+    return f"of {found.inputs} inputs: " + ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _when(steps: int) -> str:

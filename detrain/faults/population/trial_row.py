@@ -65,6 +65,15 @@ class TrialRow(Facts, frozen=True, kw_only=True):
     host: str
     """Who ran it; of no consequence, either."""
 
+    inputs: int = 0
+    """Of inference: inputs of the steps from the fault on of which the model says a class; 0: it is none."""
+    sdc_1: int = 0
+    """Of how many of them the class is another, and so on (`faults/predictions.py`)."""
+    sdc_5: int = 0
+    sdc_10: int = 0
+    sdc_20: int = 0
+    nonfinite: int = 0
+
     def timeless(self) -> TrialRow:
         """Return it without what differs from run to run."""
         return msgspec.structs.replace(self, early_after=-1, seconds=0.0, host="")

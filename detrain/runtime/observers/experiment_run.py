@@ -47,7 +47,9 @@ class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
     series: dict[str, float | str]
     """Values that are not finite are written as text: JSON has none."""
     state: str = ""
-    """Digest of all variables after the step, hex; of a forward pass, of what it gives, too."""
+    """Digest of all variables after the step, hex."""
+    outputs: str = ""
+    """Of a forward pass: the digest of what it gives."""
     predictions: tuple[Prediction, ...] = ()
     """What a forward pass says of each of its inputs."""
 
@@ -336,16 +338,17 @@ class ExperimentRun:
 
     def _step(self, body: Address, series: Mapping[str, float], *, has_digest: bool) -> StepLine:
         """Return what a step has done that has ended."""
-        outputs = []
+        step = StepLine(*body, _as_json(series), self._digest_now() if has_digest else "")
         if self.plan.is_inference:
             assert self._instruments is not None
             if "loss" in series:
                 raise FaultInvalid(
                     f"step {written(body)} takes a gradient, and is no inference", "leave out --inference: it is a training step"
                 )
-            outputs = self._instruments.outputs()
-        found = tuple(each for scores in outputs if scores.ndim > 1 and scores.shape[-1] > 1 for each in predictions_of(scores))
-        return StepLine(*body, _as_json(series), self._digest_now(outputs) if has_digest else "", found)
+            given = self._instruments.outputs()
+            found = [each for scores in given if scores.ndim > 1 and scores.shape[-1] > 1 for each in predictions_of(scores)]
+            return msgspec.structs.replace(step, outputs=_digest_of(given), predictions=tuple(found))
+        return step
 
     def _has_digest(self, body: Address, *, is_last: bool) -> bool:
         plan = self.plan
@@ -354,10 +357,8 @@ class ExperimentRun:
         is_end = is_last or self._is_ending or body == plan.until or self._done + 1 == plan.count
         return is_end or self._done % plan.digests_every == 0
 
-    def _digest_now(self, outputs: Sequence[Array] = ()) -> str:
+    def _digest_now(self) -> str:
         state = xxhash.xxh3_128()
-        for scores in outputs:
-            state.update(f"output {digest_array(scores)}\n".encode())
         for name, array in sorted(self._tensors().items()):
             state.update(f"{name} {digest_array(array)}\n".encode())
         return state.hexdigest()
@@ -385,6 +386,10 @@ class ExperimentRun:
         self._drain()
         messages.flush_output()
         os._exit(0)
+
+
+def _digest_of(arrays: Sequence[Array]) -> str:
+    return xxhash.xxh3_128_hexdigest("\n".join(map(digest_array, arrays)).encode())
 
 
 def _with(series: dict[str, float], kept: Callable[[], Mapping[str, float]]) -> dict[str, float]:
