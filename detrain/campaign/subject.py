@@ -139,6 +139,11 @@ class Subject:
                 f"the step has no value of a dtype that faults can be in: {', '.join(BITS)}",
                 "let the program compute in one of these; a step of eager ops of TensorFlow that takes no gradient has none",
             )
+        if not done.sites and done.status == 0 and self.is_inference:
+            raise FaultInvalid(
+                "the program has ended, and no loop of its own has called a model of PyTorch's without gradients",
+                "evaluate in a loop, under torch.no_grad() or torch.inference_mode()",
+            )
         if not done.sites:
             raise failed("ended before a step of its training loop was over", done)
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -86,7 +86,8 @@ def verdict(summary: Summary) -> str:
     if summary.not_judged.count:
         said += f", {_share_and_interval(summary.not_judged)} could not be judged"
     if summary.equal_again.share is not None:
-        said += f"; {charts.percent(summary.equal_again.share)} leave no trace in any variable"
+        where = "what the model gives" if summary.corrupted else "any variable"
+        said += f"; {charts.percent(summary.equal_again.share)} leave no trace in {where}"
     shares = {name: each.share for name, each in summary.outcomes.items() if each.share and name != "masked"}
     others = sorted(((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0])
     if others:
@@ -133,6 +134,18 @@ def lines_of(summary: Summary) -> list[str]:
         count = f"{summary.outside:,}" if summary.outside else "–"
         rows.append([f"{OUTSIDE} (none is run)", count, charts.percent(summary.about.outside), "of all, an exact count"])
     lines += _table(["outcome", "trials", "share", level], rows)
+    if summary.corrupted:
+        rows = [
+            [
+                name,
+                f"{each.trials.count:,}",
+                charts.percent(each.trials.share),
+                _between(each.trials.low, each.trials.high, each.trials.share),
+                f"{each.inputs:,}",
+            ]
+            for name, each in summary.corrupted.items()
+        ]
+        lines += ["", *_table(["with an input", "trials", "share", level, f"of {summary.inputs:,} inputs"], rows)]
     if summary.categories:
         rows = [
             [

@@ -81,6 +81,15 @@ class GuardSummary(msgspec.Struct, frozen=True):
     latency: Latency
 
 
+class Corrupted(msgspec.Struct, frozen=True):
+    """What faults did to what a model says of its inputs, by one of the ways in which it can."""
+
+    trials: Estimate
+    """With one such input, or more."""
+    inputs: int
+    """Of all trials together; the same input counts in each."""
+
+
 class Avf(msgspec.Struct, frozen=True):
     """The architectural vulnerability of one class of memory: derating · live · share."""
 
@@ -148,6 +157,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     early: int = 0
     """Trials that were ended early, as they could only go on like the golden run."""
+    inputs: int = 0
+    """Of inference: inputs of all trials together."""
+    corrupted: dict[str, Corrupted] = {}
+    """Of inference, by name: an input counts in each that holds for it, in SDC-1 and SDC-20% perhaps."""
     later: Later | None = None
     """Of a campaign of two phases: at the horizon. All else is of the first phase."""
 
@@ -214,10 +227,19 @@ def summarize(
         comparison_with=other[0] if other else "",
         seconds=total_s,
         early=int((columns["early_after"] >= 0).sum()),
+        inputs=int(columns["inputs"].sum()),
+        corrupted=seen.corrupted() if columns["inputs"].any() else {},
         later=later,
     )
 
 
+_CORRUPTIONS: Final = {
+    "SDC-1": "sdc_1",
+    "SDC-5": "sdc_5",
+    "SDC-10%": "sdc_10",
+    "SDC-20%": "sdc_20",
+    "not finite": "nonfinite",
+}
 _JUDGED: Final = ("stdout", "stderr", "files", "check")
 
 
@@ -256,6 +278,10 @@ class _TrialSample:
 
     def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None) -> Estimate:
         return self.sample.estimate(event, part, self.confidence)
+
+    def corrupted(self) -> dict[str, Corrupted]:
+        counts = {name: self.columns[field] for name, field in _CORRUPTIONS.items()}
+        return {name: Corrupted(self.estimate(each > 0), int(each.sum())) for name, each in counts.items()}
 
     def shares_of(self, values: NDArray[Any], names: Iterable[str]) -> dict[str, Estimate]:
         return {name: self.estimate(values == name) for name in names}

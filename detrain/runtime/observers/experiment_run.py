@@ -343,9 +343,15 @@ class ExperimentRun:
             assert self._instruments is not None
             if "loss" in series:
                 raise FaultInvalid(
-                    f"step {written(body)} takes a gradient, and is no inference", "leave out --inference: it is a training step"
+                    f"step {written(body)} takes a gradient, and is no inference",
+                    "evaluate in a `for` loop of its own, without gradients; a comprehension is a part of the loop around it",
                 )
             given = self._instruments.outputs()
+            if not given:
+                raise FaultInvalid(
+                    f"step {written(body)} calls no model of PyTorch's that gives scores without gradients",
+                    "evaluate under torch.no_grad(); with TensorFlow and JAX there is no --inference yet",
+                )
             found = [each for scores in given if scores.ndim > 1 and scores.shape[-1] > 1 for each in predictions_of(scores)]
             return msgspec.structs.replace(step, outputs=_digest_of(given), predictions=tuple(found))
         return step

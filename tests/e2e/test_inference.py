@@ -1,0 +1,149 @@
+"""Faults in forward passes without gradients: of a program that evaluates, and of the evaluation in one that trains.
+
+Each is a process, as a user starts it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from detrain.base import errors
+from tests.e2e.forkserver import Server
+
+TRAINS = """\
+import os
+import numpy as np, torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(60, 1, 6, 6)
+y = (x.sum((1, 2, 3)) > 0).long() + 3 * (x[:, 0, 0, 0] > 0).long()
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+# HOOK
+for epoch in range(2):
+    for start in range(0, 40, 10):
+        loss = nn.functional.cross_entropy(model(x[start : start + 10]), y[start : start + 10])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    EVALUATES
+"""
+IN_A_LOOP = """right = 0
+    with torch.no_grad():
+        for start in range(40, 60, 5):
+            scores = model(x[start : start + 5])
+            right += int((scores.argmax(1) == y[start : start + 5]).sum())
+    print(epoch, right)
+"""
+IN_A_FUNCTION = """print(epoch, evaluate(model))
+"""
+FUNCTION = """
+@torch.inference_mode()
+def evaluate(model):
+    model.eval()
+    right = 0
+    for start in range(40, 60, 5):
+        scores = model(x[start : start + 5])
+        right += int((scores.argmax(1) == y[start : start + 5]).sum())
+    model.train()
+    return right
+"""
+ALONE = TRAINS.partition("optimizer = ")[0] + "epoch = 0\n" + IN_A_LOOP.replace("\n    ", "\n")
+PROGRAMS = {
+    "of a program that evaluates": (ALONE, "0:2", 2),
+    "in a program that trains": (TRAINS.replace("EVALUATES", IN_A_LOOP), "1:2", 6),
+    "in a function": (TRAINS.replace("EVALUATES", IN_A_FUNCTION).replace("# HOOK", FUNCTION), "1:3", 7),
+}
+HOOK = """
+passes, given = [0], {}
+def spoil(module, inputs, output):
+    if not torch.is_grad_enabled():
+        passes[0] += 1
+        if passes[0] - 1 == WHICH and FAULTY:
+            output = output.clone()
+            output[3, 2, 1, 1] = VALUE
+            return output
+def note(module, inputs, output):
+    if not torch.is_grad_enabled() and passes[0] - 1 == WHICH:
+        np.save(os.environ["SCORES"], output.numpy())
+model[0].register_forward_hook(spoil)
+model[3].register_forward_hook(note)
+"""
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.slow if at else []) for at, each in enumerate(PROGRAMS)])
+def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server: Server, tmp_path: Path) -> None:
+    text, at, number = PROGRAMS[name]
+    (tmp_path / "program.py").write_text(text)
+    scores = []
+    for is_faulty in (False, True):
+        hook = HOOK.replace("WHICH", str(number)).replace("FAULTY", str(is_faulty)).replace("VALUE", "40.0")
+        (tmp_path / "by_hand.py").write_text(
+            text.replace("model = nn.Seq", "model = nn.Seq").replace("epoch = 0\n", f"epoch = 0\n{hook}")
+            if "epoch = 0\n" in text
+            else text.replace("for epoch in", f"{hook}\nfor epoch in")
+        )
+        done = torch_server.detrain("run", "--bare", "by_hand.py", cwd=tmp_path, SCORES=str(tmp_path / f"{is_faulty}.npy"))
+        assert done.status == 0, done.err
+        scores.append(np.load(tmp_path / f"{is_faulty}.npy").astype(np.float64))
+
+    fault = ("--model", "SET:40", "--site", "forward/model.0/convolution", "--element", "3,2,1,1", "--at", at)
+    done = torch_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
+    again = torch_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert again.out.startswith("IDENTICAL"), again.err
+    found = json.loads((tmp_path / "record.json").read_text())["corruptions"]
+    golden, faulty = (softmax(each, axis=1) for each in scores)
+    change = np.abs(faulty.max(1) - golden.max(1)) / golden.max(1)
+    top = np.argsort(-golden, axis=1)[:, :5]
+    assert found == {
+        "inputs": 5,
+        "sdc_1": int((golden.argmax(1) != faulty.argmax(1)).sum()),
+        "sdc_5": int(sum(each not in row for each, row in zip(faulty.argmax(1), top, strict=True))),
+        "sdc_10": int((change > 0.1).sum()),
+        "sdc_20": int((change > 0.2).sum()),
+        "nonfinite": 0,
+    }
+    assert found["sdc_10"] > 0
+
+
+@pytest.mark.slow
+def test_trials_in_one_process_are_those_of_a_process_each(torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAMS["in a program that trains"][0])
+    command = ("random", "--inference", "-n", "8", "--seed", "3", "--models", "FLIP:1,BIT:30", "--json")
+
+    one, each = (
+        torch_server.detrain(*command, "--engine", engine, "--out", engine, "program.py", cwd=tmp_path)
+        for engine in ("auto", "process")
+    )
+
+    assert (one.status, each.status) == (0, 0), one.err + each.err
+    assert one.out == each.out
+    assert {record["corruptions"]["inputs"] for record in json.loads(one.out)} == {5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ALONE.replace("torch.no_grad()", "torch.enable_grad()"), "no loop of its own has called a model of PyTorch's without"),
+        (
+            TRAINS.replace("EVALUATES", "with torch.no_grad():\n        print([float(model(x[:5]).sum()) for _ in range(3)])"),
+            "takes a gradient",
+        ),
+    ],
+    ids=["with gradients", "in a comprehension"],
+)
+def test_what_is_no_inference_is_refused(text: str, said: str, torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(text)
+
+    done = torch_server.detrain("sites", "--inference", "program.py", cwd=tmp_path)
+
+    assert done.status == errors.FaultInvalid.exit_code, done.err
+    assert said in done.err
