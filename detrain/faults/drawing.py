@@ -178,8 +178,10 @@ def linear_op(site: Site) -> LinearOp | ChannelsFirst:
             dilations=_numbers(attributes["dilations"])[1:-1],
             padding=list(zip(pads[2:-2:2], pads[3:-2:2], strict=True)) if padding == "EXPLICIT" else padding,
         )
-    if site.op in ("convolution", "convolution_backward"):
+    if site.op in ("convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"):
         return _channels_first(site, shapes)
+    if site.op == "linear" and len(shapes["input"]) == len(shapes["weight"]):
+        return MatMul(shapes["input"], shapes["weight"], False, True)
     if site.op in _PRODUCTS and "layout" not in attributes:
         return MatMul(
             shapes["input"],

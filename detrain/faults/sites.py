@@ -38,6 +38,7 @@ CONTRACTIONS: Final = frozenset(
         "BatchMatMulV3",
         "Einsum",
         *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv"),  # PyTorch's
+        *("conv1d", "conv2d", "conv3d", "linear", "matmul"),  # its ops in inference mode, where none is taken apart
         *("dot_general", "conv_general_dilated"),  # JAX's
     }
 )

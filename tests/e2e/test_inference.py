@@ -92,7 +92,7 @@ def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server
         assert done.status == 0, done.err
         scores.append(np.load(tmp_path / f"{is_faulty}.npy").astype(np.float64))
 
-    fault = ("--model", "SET:40", "--site", "forward/model.0/convolution", "--element", "3,2,1,1", "--at", at)
+    fault = ("--model", "SET:40", "--site", "forward/model.0/conv*", "--element", "3,2,1,1", "--at", at)
     done = torch_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
     again = torch_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
 

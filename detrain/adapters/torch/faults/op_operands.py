@@ -197,9 +197,26 @@ def role_of_output(func: Any, number: int) -> Role:
 _ATTRIBUTES: Final = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
+_WHOLE: Final = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
+"""Convolutions that PyTorch does not take apart, and how many axes they go over."""
+
+
+def _as_list(value: Any) -> list[int]:
+    return [value] if isinstance(value, int) else list(value)
+
+
 def attributes_of(func: Any, args: Sequence[Any]) -> dict[str, list[int] | str | bool]:
     """Return those of a convolution's arguments that say which outputs an operand reaches."""
     found: dict[str, list[int] | str | bool] = {}
+    if name_of(func) in _WHOLE:  # in inference mode
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
+        if isinstance(given.get("padding", 0), str):
+            return found  # what it comes to, the op alone knows
+        axes = _WHOLE[name_of(func)]
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            value = list(_as_list(given.get(name, usual)))
+            found[name] = value * axes if len(value) == 1 else value
+        return found | {"groups": _as_list(given.get("groups", 1)), "transposed": False}
     if name_of(func) in ("convolution", BACKWARD_OF_CONVOLUTION):
         for place, each in enumerate(func._schema.arguments):
             if each.name in _ATTRIBUTES and place < len(args):
