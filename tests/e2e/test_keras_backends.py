@@ -112,6 +112,7 @@ keras.utils.set_random_seed(5)
 net = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(2)])
 net.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 net.fit(x[:40], y[:40], batch_size=10, epochs=2, shuffle=False, verbose=0, callbacks=[Means()])
+print(net.count_params())
 """
 
 
