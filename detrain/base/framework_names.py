@@ -185,6 +185,7 @@ JAX: Final = FrameworkNames(
     adapter=("detrain.adapters.jax.adapter", "Jax"),
     versions=((0, 10), (0, 11)),
     followed=("optax", "equinox"),
+    has_doctor=True,
     captured="JAX's arrays and keys that the program can reach: parameters, states of optimizers, modules of flax, equinox",
     seeding=(("jax.random", "key"), ("jax.random", "PRNGKey")),
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox"}),
