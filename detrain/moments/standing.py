@@ -18,6 +18,7 @@ from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.faults.experiment import written
 from detrain.moments.past_run import PastRun, address_of
 from detrain.runtime.observers.moment import Found, Moment
+from detrain.runtime.observers.prompts import Prompt
 from detrain.store import Entry
 from detrain.verify.runs import copy_folder
 
@@ -40,16 +41,35 @@ def stand(
     when: str = "",
     expressions: Sequence[str] = (),
     saved: Path | None = None,
-    has_debugger: bool = False,
+    opens: Prompt | None = None,
+    port: int = 0,
 ) -> Stand:
     """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
-    the expression `when` is true.
+    the expression `when` is true. `opens` is what the user gets there, of debugpy at `port`; if he goes back in it, the run is gone to once more.
 
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
     are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
     the program does not come there, or `when` cannot be evaluated.
     """
-    until = until or (list(run.batches)[-1] if when else at)
+    moment = Moment(
+        at=at,
+        until=until or (list(run.batches)[-1] if when else at),
+        when=when,
+        expressions=tuple(expressions),
+        opens=opens,
+        port=port,
+        saved=str(saved.absolute()) if saved is not None else "",
+    )
+    found = _go_to(moment, run)
+    while found.found and found.found[-1].back:
+        last, batches = found.found[-1], list(run.batches)
+        earlier = batches[batches.index(last.at) - last.back]
+        found = _go_to(msgspec.structs.replace(moment, at=earlier, until=earlier, when=""), run)
+    return found
+
+
+def _go_to(moment: Moment, run: PastRun) -> Stand:
+    at = moment.at
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
         if not copy_folder(source, folder / source.name, without=[run.home]):
@@ -58,36 +78,27 @@ def stand(
         before = _before(run.entries, at)
         if not before:
             run.set_back(folder / source.name, source)
-        moment = Moment(
-            at=at,
-            until=until,
-            when=when,
-            answers=str(folder / "answers"),
-            expressions=tuple(expressions),
-            has_debugger=has_debugger,
-            saved=str(saved.absolute()) if saved is not None else "",
-        )
+        answers = folder / "answers"
         start = written(address_of(before[-1])) if before else ""
         messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
         with errors.open("wb") as file:
             done = subprocess.run(
                 run.again(before, home, source),
                 cwd=folder / source.name,
-                env={**os.environ, **run.settings(), **moment.hand_over()},
-                stdout=None if has_debugger else subprocess.DEVNULL,
-                stderr=None if has_debugger else file,
+                env={**os.environ, **run.settings(), **moment.hand_over(answers)},
+                stdout=None if moment.opens is not None else subprocess.DEVNULL,
+                stderr=None if moment.opens is not None else file,
                 check=False,
                 preexec_fn=dying_with_this(),
             )
-        answers = Path(moment.answers)
         if not answers.is_file():
             _explain(done.returncode, errors.read_text(errors="replace"), at)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
         if not before:  # one that goes on from a checkpoint compares them itself
-            run.require_same_batches(home, found[-1].at if found else until)
+            run.require_same_batches(home, found[-1].at if found else moment.until)
         if found and found[-1].error:
             where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
-            raise UsageError(f"--when {when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM")
+            raise UsageError(f"--when {moment.when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM")
         return Stand(start, found)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import io
-import itertools
 import os
-import pdb
-import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
@@ -18,7 +17,9 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
+from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
+from detrain.runtime.observers.prompts import Prompt, open_prompt
 
 VARIABLE: Final = "DETRAIN_MOMENT"
 """Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
@@ -37,11 +38,13 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The last batch at which something is wanted."""
     when: str = ""
     """Only the first batch is meant at which this expression is true; it is not where a name in it is not bound yet."""
-    answers: str
+    answers: str = ""
     """File that takes what is there: a `Found` as JSON a line."""
     expressions: tuple[str, ...] = ()
     """What the user has asked for; nothing: the names of the function that trains."""
-    has_debugger: bool = False
+    opens: Prompt | None = None
+    port: int = 0
+    """With debugpy: the one of this machine at which it waits; 0: one that is free."""
     saved: str = ""
     """File (.npz) that takes all tensors that training changes, by their keys."""
 
@@ -51,9 +54,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
         text = os.environ.get(VARIABLE, "")
         return msgspec.json.decode(text, type=cls) if text else None
 
-    def hand_over(self) -> dict[str, str]:
-        """Return the environment variable that hands it to a run."""
-        return {VARIABLE: msgspec.json.encode(self).decode()}
+    def hand_over(self, answers: Path) -> dict[str, str]:
+        """Return the environment variable that hands it to a run, which is to answer into a file."""
+        return {VARIABLE: msgspec.json.encode(msgspec.structs.replace(self, answers=str(answers))).decode()}
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,6 +80,8 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     shown: tuple[Shown, ...] = ()
     error: str = ""
     """How the condition failed."""
+    back: int = 0
+    """By how many steps the user has gone back from there."""
     is_over: bool = False
     """Whether that ended the search: a name that is not bound yet does not."""
 
@@ -84,8 +89,9 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
 class MomentReached:
     """Answers what is asked of the moment before a body."""
 
-    def __init__(self, moment: Moment, adapters: Adapters) -> None:
-        self._moment, self._adapters = moment, adapters
+    def __init__(self, moment: Moment, adapters: Adapters, count: Callable[[], int]) -> None:
+        """`count` returns how many batches of the run have been loaded."""
+        self._moment, self._adapters, self._count = moment, adapters, count
         self._unbound = ""
         """How the condition failed, as long as it has."""
 
@@ -98,9 +104,8 @@ class MomentReached:
         moment = self._moment
         if address <= moment.until and (not moment.when or self._is_true(address, frame)):
             self._note(self._found(address, frame))
-            if moment.has_debugger:
-                messages.flush_output()
-                _Debugger(skip=["detrain.*"]).open_in(frame)
+            if moment.opens is not None:
+                open_prompt(moment.opens, moment.port, frame, _end, partial(self._go_back, address))
                 return
             if moment.when:
                 _end()
@@ -108,6 +113,13 @@ class MomentReached:
             if moment.when:
                 self._note(Found(address, error=self._unbound) if self._unbound else None)
             _end()
+
+    def _go_back(self, address: Address, steps: int) -> None:
+        """End the process, for one that stands so many steps before. Raises UsageError where there are not so many."""
+        if steps >= self._count():
+            raise UsageError(f"there are {self._count() - 1} steps before this one")
+        self._note(Found(address, back=steps))
+        _end()
 
     def _is_true(self, address: Address, frame: FrameType) -> bool:
         try:
@@ -160,45 +172,6 @@ class MomentReached:
         except Exception as error:  # the program's own
             text = f"<{type(error).__name__} in its repr>"
         return Shown(name, type_name(value), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-
-
-class _Debugger(pdb.Pdb):
-    """Python's own; with `quit` the run is over."""
-
-    def open_in(self, frame: FrameType) -> None:
-        """Stop where a frame comes behind the probe that it has called: its next line is the second of the body, as the
-        probe has the position of the first.
-        """
-        start = _behind_probe(frame)
-
-        def watch(where: FrameType, event: str, arg: Any) -> Any:
-            if where is frame and ((event == "opcode" and where.f_lasti == start) or event == "line"):
-                frame.f_trace_opcodes = False
-                self.reset()
-                outer: FrameType | None = frame
-                while outer is not None:
-                    outer.f_trace, self.botframe = self.trace_dispatch, outer
-                    outer = outer.f_back
-                sys.settrace(self.trace_dispatch)
-                self.interaction(frame, None)
-                return self.trace_dispatch
-            return watch
-
-        frame.f_trace, frame.f_trace_opcodes = watch, True
-        sys.settrace(watch)
-
-    def set_quit(self) -> None:
-        """End the process: what the program would do with an error is not looked at."""
-        _end()
-
-
-def _behind_probe(frame: FrameType) -> int:
-    """Return where the code goes on of which a probe has said that it is to be executed; -1 where that is not seen."""
-    ahead = [each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti]
-    for this, following in itertools.pairwise(ahead):
-        if this.opname.startswith("POP_JUMP"):
-            return int(this.argval) if "TRUE" in this.opname else following.offset
-    return -1
 
 
 def _numbers(array: Array) -> str:
