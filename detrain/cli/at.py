@@ -50,10 +50,18 @@ def command(
     start: Annotated[str | None, Option("With --when: look from there on [the run's start].", "CURSOR", flag="--from")] = None,
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
     has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False,
-    has_shell: Annotated[bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")] = False,
+    has_shell: Annotated[
+        bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")
+    ] = False,
     port: Annotated[
         int | None,
-        Option("Wait there at PORT of this machine for VS Code, or another debugger (debugpy).", "PORT", "--listen", least=0, most=65535),
+        Option(
+            "Wait there at PORT of this machine for VS Code, or another debugger (debugpy).",
+            "PORT",
+            "--listen",
+            least=0,
+            most=65535,
+        ),
     ] = None,
     as_json: AsJson = False,
     given: Given,
@@ -112,8 +120,8 @@ def command(
 
 def _prompt(*, has_debugger: bool, has_shell: bool, port: int | None) -> Prompt | None:
     """Return what is to be opened. Raises UsageError for two of them, and where debugpy cannot listen."""
-    asked: list[Prompt] = [*(["pdb"] if has_debugger else []), *(["shell"] if has_shell else [])]
-    asked += ["debugpy"] if port is not None else []
+    wanted: dict[Prompt, bool] = {"pdb": has_debugger, "shell": has_shell, "debugpy": port is not None}
+    asked = [each for each, is_wanted in wanted.items() if is_wanted]
     if len(asked) > 1:
         raise UsageError(" with ".join(_FLAGS[each] for each in asked), "give one of them")
     if port is not None:

@@ -45,7 +45,8 @@ def stand(
     port: int = 0,
 ) -> Stand:
     """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
-    the expression `when` is true. `opens` is what the user gets there, of debugpy at `port`; if he goes back in it, the run is gone to once more.
+    the expression `when` is true. `opens` is what the user gets there, of debugpy at `port`; where he goes back in it,
+    the program is run once more, to the earlier batch.
 
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
     are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
@@ -98,7 +99,9 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
             run.require_same_batches(home, found[-1].at if found else moment.until)
         if found and found[-1].error:
             where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
-            raise UsageError(f"--when {moment.when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM")
+            raise UsageError(
+                f"--when {moment.when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM"
+            )
         return Stand(start, found)
 
 

@@ -4,7 +4,6 @@ editors speak with debuggers. What is there is compared with what an uninterrupt
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -141,7 +140,7 @@ class Client:
             yield json.loads(self._file.read(length))
 
     def event(self, name: str) -> dict[str, Any]:
-        return next(each["body"] for each in self.messages() if each.get("event") == name)
+        return next(each.get("body", {}) for each in self.messages() if each.get("event") == name)
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         self.send(command, **arguments)
@@ -150,43 +149,46 @@ class Client:
         return answer.get("body", {})
 
 
+@pytest.fixture
+def listening(run: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that waits for a debugger before 1:3."""
+    words = ["at", "--listen", "0", "1:3", "program.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detrain", *words], cwd=run, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("debugpy") is None, reason="debugpy is not installed")
-def test_an_editor_stands_in_the_programs_own_frame(run: Path) -> None:
-    before = digests(run)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "detrain", "at", "--listen", "0", "1:3", "program.py"],
-        cwd=run,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    port = next(int(found[1]) for line in process.stderr if (found := re.search(r"debugger at 127\.0\.0\.1:(\d+)", line)))
+def test_an_editor_stands_in_the_programs_own_frame(run: Path, listening: subprocess.Popen[str]) -> None:
+    before, said = digests(run), listening.stderr or ()
+    port = next(int(found[1]) for line in said if (found := re.search(r"debugger at 127\.0\.0\.1:(\d+)", line)))
     client = Client(port)
     client.ask("initialize", adapterID="test", pathFormat="path")
-    client.send("attach")
+    client.send("attach", justMyCode=True)
     client.event("initialized")
     client.ask("configurationDone")
     thread = client.event("stopped")["threadId"]
 
     frame = client.ask("stackTrace", threadId=thread)["stackFrames"][0]
     (scope, *_) = client.ask("scopes", frameId=frame["id"])["scopes"]
-    found = {each["name"]: each["value"] for each in client.ask("variables", variablesReference=scope["variablesReference"])["variables"]}
+    variables = client.ask("variables", variablesReference=scope["variablesReference"])["variables"]
     weight = client.ask("evaluate", expression=WEIGHT, frameId=frame["id"])["result"]
     client.ask("next", threadId=thread)
     client.event("stopped")
     following = client.ask("stackTrace", threadId=thread)["stackFrames"][0]
     client.ask("continue", threadId=thread)
+    client.event("terminated")
 
     lines = PROGRAM.splitlines()
     assert (Path(frame["source"]["path"]).name, lines[frame["line"] - 1].strip()) == ("program.py", FIRST_LINE)
-    assert (found["epoch"], found["step"]) == ("1", "3")
+    assert {each["name"]: each["value"] for each in variables if each["name"] in ("epoch", "step")} == {"epoch": "1", "step": "3"}
     assert weight.strip("'") == had(run, "1:3", "weight")
     assert lines[following["line"] - 1].strip().startswith("loss = ")
-    with contextlib.suppress(OSError):
-        client.event("terminated")
-    assert process.wait(TIMEOUT_S) == 0
+    assert listening.wait(TIMEOUT_S) == 0
     assert digests(run) == before
 
 

@@ -6,6 +6,7 @@ With each, the run is over when the user leaves it, or the step ends.
 from __future__ import annotations
 
 import code
+import contextlib
 import dis
 import importlib.util
 import itertools
@@ -100,10 +101,8 @@ def _open_shell(names: dict[str, Any]) -> None:
     """Read statements, and do them with these names, until the user leaves; the program's own variables stay."""
     banner = "The names of the run are here: what is bound anew is not bound in the run. exit() ends it."
     if importlib.util.find_spec("IPython") is None:
-        try:
+        with contextlib.suppress(SystemExit):  # of exit()
             code.interact(banner, local=names, exitmsg="")
-        except SystemExit:  # exit()
-            pass
         return
     import IPython
 
@@ -119,10 +118,12 @@ def _wait_for_debugger(port: int, frame: FrameType) -> None:
     messages.say(f"waiting for a debugger at {host}:{port}")
     debugpy.wait_for_client()
     debugpy.debug_this_thread()
+    debugpy.trace_this_thread(False)  # not what is done here
     pydevd: Any = sys.modules["pydevd"]
     waiting, thread = pydevd.get_global_debugger(), threading.current_thread()
-    waiting.set_trace_for_frame_and_parents(thread.ident, frame)
-    # Not `debugpy.breakpoint()`: the next line of the frame would be the second of the body, as the probe has the position
-    # of the first.
+    # Not `debugpy.breakpoint()`: it stops at the next line of the frame, which is the second of the body, as the probe
+    # has the position of the first.
     waiting.set_suspend(thread, pydevd.CMD_SET_BREAK)
     waiting.do_wait_suspend(thread, frame, "line", None)
+    waiting.set_trace_for_frame_and_parents(thread.ident, frame)
+    debugpy.trace_this_thread(True)
