@@ -41,6 +41,7 @@ def stand(
     when: str = "",
     expressions: Sequence[str] = (),
     saved: Path | None = None,
+    values: Path | None = None,
     opens: Prompt | None = None,
     port: int = 0,
 ) -> Stand:
@@ -60,6 +61,7 @@ def stand(
         opens=opens,
         port=port,
         saved=str(saved.absolute()) if saved is not None else "",
+        values=str(values.absolute()) if values is not None else "",
     )
     found = _go_to(moment, run)
     while found.found and found.found[-1].back:

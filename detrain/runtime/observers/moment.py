@@ -17,6 +17,7 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
+from detrain.base.dtypes import dtype_name
 from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
 from detrain.runtime.observers.prompts import Prompt, open_prompt
@@ -47,6 +48,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """With debugpy: the one of this machine at which it waits; 0: one that is free."""
     saved: str = ""
     """File (.npz) that takes all tensors that training changes, by their keys."""
+    values: str = ""
+    """File (.npz) that takes what is shown, as far as it is an array, a number or a text, by its number."""
 
     @classmethod
     def of_environment(cls) -> Moment | None:
@@ -69,6 +72,8 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """As Python writes it, cut off where it is long; of a number also its bits, in hexadecimal."""
     digest: str = ""
     """xxh3-128, hex, of a tensor's dtype, shape and bytes."""
+    dtype: str = ""
+    """Of a tensor, as files have it; empty for one whose bytes are not its value."""
     error: str = ""
     """What came of an expression that failed."""
 
@@ -138,33 +143,51 @@ class MomentReached:
         if self._moment.expressions:
             found = [self._evaluated(each, frame) for each in self._moment.expressions]
         else:
-            found = [self.shown(name, value) for name, value in sorted(names.items())]
+            found = [(self.shown(name, value), value) for name, value in sorted(names.items())]
         if self._moment.saved:
             self._adapters.look_at_names()
-            arrays: dict[str, Any] = {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
-            with io.FileIO(self._moment.saved, "w") as file:
-                np.savez(file, **arrays)
-        return Found(address, tuple(found))
+            _write(self._moment.saved, {name: np.asarray(array) for name, array in self._adapters.tensors().items()})
+        if self._moment.values:
+            held = {str(number): self._as_data(value) for number, (_shown, value) in enumerate(found)}
+            _write(self._moment.values, {number: array for number, array in held.items() if array is not None})
+        return Found(address, tuple(shown for shown, _value in found))
 
     def _note(self, found: Found | None) -> None:
         """Add an answer to the file; without one, say by its being there that the run has come to the last batch."""
         with io.FileIO(self._moment.answers, "a") as file:
             file.write(msgspec.json.encode(found) + b"\n" if found is not None else b"")
 
-    def _evaluated(self, expression: str, frame: FrameType) -> Shown:
+    def _evaluated(self, expression: str, frame: FrameType) -> tuple[Shown, object]:
         try:
             value = eval(expression, frame.f_globals, frame.f_locals)
         except Exception as error:  # whatever is wrong with it, the user is told
-            return Shown(expression, "", error=f"{type(error).__name__}: {error}")
-        return self.shown(expression, value)
+            return Shown(expression, "", error=f"{type(error).__name__}: {error}"), None
+        return self.shown(expression, value), value
+
+    def _as_array(self, value: object) -> Array | None:
+        """Return a tensor or an array as one of NumPy's; None for what is none, numbers of Python's own among it."""
+        if isinstance(value, bool | int | float):
+            return None
+        array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
+        return None if array is None else np.asarray(array)
+
+    def _as_data(self, value: object) -> Array | None:
+        """Return what comes back from a file as it is: an array, or a number or text as one; None for others."""
+        array = self._as_array(value)
+        if array is not None:
+            return array if dtype_name(array.dtype) else None
+        if not isinstance(value, bool | int | float | str):
+            return None
+        array = np.asarray(value)
+        is_same = isinstance(value, float) or (not array.dtype.hasobject and array.item() == value)
+        return array if is_same else None  # but for text with zeros at its end, and integers of more than 64 bits
 
     def shown(self, name: str, value: object) -> Shown:
         """Return what there is to say of a value."""
-        array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
-        if array is not None and not isinstance(value, bool | int | float):
-            held = np.asarray(array)
+        held = self._as_array(value)
+        if held is not None:
             kind = f"{type_name(value)} {held.dtype} {list(held.shape)}"
-            return Shown(name, kind, _numbers(held), digest_array(held))
+            return Shown(name, kind, _numbers(held), digest_array(held), dtype_name(held.dtype) or "")
         if isinstance(value, float):
             return Shown(name, "float", f"{value!r} ({np.float64(value).view(np.uint64):016x})")
         try:
@@ -172,6 +195,11 @@ class MomentReached:
         except Exception as error:  # the program's own
             text = f"<{type(error).__name__} in its repr>"
         return Shown(name, type_name(value), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+def _write(path: str, arrays: dict[str, Array]) -> None:
+    with io.FileIO(path, "w") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _numbers(array: Array) -> str:
