@@ -39,18 +39,19 @@ def at(
     expressions: Sequence[str] = (),
     home: str | os.PathLike[str] = "ckpt",
     is_module: bool = False,
+    rank: int | None = None,
 ) -> Moment:
     """Run a program again, in a process of its own, to a step of its newest run, and return what was there.
 
     `cursor` is `3:17`, `1/3:17`, `last`, or the number of the step in the whole run; `expressions` are evaluated there,
-    in place of the names of the function that trains. As with `detrain at`, everything happens in a copy of the current
+    in place of the names of the function that trains; of a job, `rank` says where. As with `detrain at`, everything happens in a copy of the current
     folder, and each batch on the way is compared with the run's. What comes back is data: nothing is unpickled. Values
     of dtypes that NumPy has not are arrays of ml_dtypes, or bytes.
 
     Raises UsageError for a step that the run has not, StoreError where there is no run, Diverged where the program does
     something else today.
     """
-    run = _run(program, arguments, home, is_module=is_module)
+    run = _run(program, arguments, home, rank, is_module=is_module)
     found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions, "")
     assert found is not None
     return found
@@ -65,20 +66,21 @@ def first(
     expressions: Sequence[str] = (),
     home: str | os.PathLike[str] = "ckpt",
     is_module: bool = False,
+    rank: int | None = None,
 ) -> Moment | None:
     """Return what was there at the first step from `since` on at which an expression is true, None if it is so nowhere.
 
     The rest is as with `at`. Raises UsageError where the expression fails.
     """
-    run = _run(program, arguments, home, is_module=is_module)
+    run = _run(program, arguments, home, rank, is_module=is_module)
     return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, when)
 
 
-def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], *, is_module: bool) -> PastRun:
+def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], rank: int | None, *, is_module: bool) -> PastRun:
     from detrain.launcher.program import Program
     from detrain.moments.past_run import PastRun
 
-    return PastRun.of(Program.find(program, is_module=is_module), arguments, Path(home))
+    return PastRun.of(Program.find(program, is_module=is_module), arguments, Path(home), rank)
 
 
 def _stand(run: PastRun, address: tuple[int, int, int], expressions: Sequence[str], when: str) -> Moment | None:

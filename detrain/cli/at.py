@@ -63,6 +63,7 @@ def command(
             most=65535,
         ),
     ] = None,
+    rank: Annotated[int | None, Option("Of a job: stand in this rank; the others run, too.", "N", least=0)] = None,
     as_json: AsJson = False,
     given: Given,
 ) -> int:
@@ -95,7 +96,7 @@ def command(
     if when is None:
         given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     check_writable(saved)
-    run = PastRun.of(given.found(), given.arguments, Path(home))
+    run = PastRun.of(given.found(), given.arguments, Path(home), rank)
     at = run.address(cursor) if cursor is not None else next(iter(run.batches), (0, 0, 0))
     last = run.address(until) if until is not None else None
     if last is not None and last < at:

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,12 @@ from detrain.base.errors import Diverged, StoreError, UsageError
 from detrain.campaign.subject import link
 from detrain.faults.experiment import parse_cursor, written
 from detrain.launcher.program import Program
+from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
+from detrain.store.catalogue import INFO_NAME
+from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
 LAST: Final = ("last", "crash")
@@ -35,15 +38,48 @@ class PastRun:
     arguments: tuple[str, ...]
     home: Path
     entries: tuple[Entry, ...]
-    """Its checkpoints, in order."""
+    """Its checkpoints, in order; of a rank those that all ranks have."""
+    ranks: tuple[PastRun, ...] = ()
+    """Of a job: each rank's, this one's among them."""
 
     @classmethod
-    def of(cls, program: Program, arguments: Sequence[str], home: Path) -> PastRun:
-        """Return a program's newest run. Raises StoreError where the home has no checkpoint of it."""
+    def of(cls, program: Program, arguments: Sequence[str], home: Path, rank: int | None = None) -> PastRun:
+        """Return a program's newest run, of a job that of a rank. Raises StoreError where the home has no checkpoint of
+        it, or not those of all ranks; UsageError for a job without a rank, or the other way round.
+        """
+        folders = ranks_of(home / program.name)
+        if (rank is not None) != bool(folders):
+            was = (
+                f"the run of {program.name} is a job of {len(folders)} ranks"
+                if folders
+                else f"--rank {rank} of a run of one process"
+            )
+            raise UsageError(was, "`detrain at --rank 0` stands in one of them" if folders else "leave it out")
+        everyone = [cls._alone(program, arguments, folder) for folder in folders or [home]]
+        if rank is None:
+            return everyone[0]
+        names = set[str].intersection(*({entry.path.name for entry in each.entries} for each in everyone))
+        world = int(everyone[0].recorded.environment.get(WORLD, "0"))
+        is_whole = [each.home.name for each in everyone] == [f"rank-{number}" for number in range(world)]
+        if not is_whole or not names:
+            lacks = f"checkpoints of {len(folders)} of {world} ranks only" if not is_whole else "no checkpoint that all ranks have"
+            raise StoreError(f"{str(home)!r} has {lacks}, and all must run again", "bring the folders of all ranks there")
+        if rank >= world:
+            raise UsageError(f"--rank {rank} of a job of {world} ranks", f"give one from 0 to {world - 1}")
+        common = [replace(each, entries=tuple(entry for entry in each.entries if entry.path.name in names)) for each in everyone]
+        return replace(common[rank], ranks=tuple(common))
+
+    @classmethod
+    def _alone(cls, program: Program, arguments: Sequence[str], home: Path) -> PastRun:
         found = [entry for entry in Catalogue(home).entries() if entry.program == program.name]
         if not found:
             raise StoreError(f"{str(home)!r} has no checkpoint of {program.name}", f"run it: detrain run {program.shown}")
         return cls(program, tuple(arguments), home, tuple(entry for entry in found if entry.run == found[-1].run))
+
+    @property
+    def everyone(self) -> tuple[PastRun, ...]:
+        """Those of all ranks; of one process itself."""
+        return self.ranks or (self,)
 
     @property
     def number(self) -> int:
@@ -86,15 +122,26 @@ class PastRun:
         """Return the command that runs it again, from the last of these checkpoints (none: from the start), which are
         put into a home of their own. `folder` is the one of which the command gets a copy.
         """
-        home.mkdir(exist_ok=True)
-        link(since, address_of(since[-1]) if since else (-1, 0, 0), home)
-        program = self.program
+        program, names = self.program, {entry.path.name for entry in since}
+        for each in self.everyone:
+            own = self.home_in(home, each)
+            own.mkdir(parents=True, exist_ok=True)
+            chosen = [entry for entry in each.entries if entry.path.name in names]
+            link(chosen, address_of(chosen[-1]) if chosen else (-1, 0, 0), own)
+        info, own_info = ((each.parent if self.ranks else each) / INFO_NAME for each in (self.home, self.home_in(home, self)))
+        if info.is_file() and not own_info.exists():
+            shutil.copyfile(info, own_info)
         whole = ["--ckpt", str(home), "--every", _NEVER, "--on-sigterm", "ignore", *options]
+        whole += ["--no-jit"] if self.ranks else []
         whole += [] if since else ["--fresh", "--seed", str(self.recorded.seed)]
         inside = os.path.relpath(program.path.resolve(), folder.resolve())
         path = program.shown if program.is_module or inside.startswith("..") else inside
         is_module = ["-m"] if program.is_module else []
         return [sys.executable, "-m", "detrain", "run", *whole, *is_module, path, *self.arguments]
+
+    def home_in(self, home: Path, run: PastRun) -> Path:
+        """Return where in another home a process of it, this or another rank's, has its checkpoints."""
+        return home / self.program.name / run.home.name if self.ranks else home
 
     def set_back(self, copy: Path, folder: Path) -> None:
         """Have the files in a copy of a folder as the run found them when it began, as far as that is known."""

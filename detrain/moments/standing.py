@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
-from detrain.base.child_processes import dying_with_this
 from detrain.base.cursor import Address
 from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.faults.experiment import written
 from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.processes import run_up_to
 from detrain.runtime.observers.moment import Found, Moment
 from detrain.runtime.observers.prompts import Prompt
 from detrain.store import Entry
@@ -75,30 +73,24 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
     at = moment.at
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
-        if not copy_folder(source, folder / source.name, without=[run.home]):
+        if not copy_folder(source, folder / source.name, without=[each.home for each in run.everyone]):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
-        home, errors = folder / "ckpt", folder / "stderr"
+        home = folder / "ckpt"
         before = _before(run.entries, at)
         if not before:
-            run.set_back(folder / source.name, source)
+            for each in run.everyone:
+                each.set_back(folder / source.name, source)
         answers = folder / "answers"
         start = written(address_of(before[-1])) if before else ""
         messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
-        with errors.open("wb") as file:
-            done = subprocess.run(
-                run.again(before, home, source),
-                cwd=folder / source.name,
-                env={**os.environ, **run.settings(), **moment.hand_over(answers)},
-                stdout=None if moment.opens is not None else subprocess.DEVNULL,
-                stderr=None if moment.opens is not None else file,
-                check=False,
-                preexec_fn=dying_with_this(),
-            )
+        again = run.again(before, home, source)
+        status, said = run_up_to(moment, run, again, folder / source.name, answers)
         if not answers.is_file():
-            _explain(done.returncode, errors.read_text(errors="replace"), at)
+            _explain(status, said, at)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
         if not before:  # one that goes on from a checkpoint compares them itself
-            run.require_same_batches(home, found[-1].at if found else moment.until)
+            for each in run.everyone:
+                each.require_same_batches(run.home_in(home, each), found[-1].at if found else moment.until)
         if found and found[-1].error:
             where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
             raise UsageError(

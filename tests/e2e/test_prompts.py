@@ -35,7 +35,7 @@ class Terminal:
     """A process in a terminal of its own."""
 
     def __init__(self, *command: object, cwd: Path, **changes: str) -> None:
-        self._ours, theirs = pty.openpty()
+        self.file, theirs = pty.openpty()
         settings = termios.tcgetattr(theirs)
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
@@ -49,7 +49,7 @@ class Terminal:
         said = ""
         while not said.endswith(end):
             try:
-                data = os.read(self._ours, 4096)
+                data = os.read(self.file, 4096)
             except OSError:  # it has ended
                 break
             if not data:
@@ -59,7 +59,7 @@ class Terminal:
 
     def ask(self, line: str, prompt: str) -> str:
         """Give it a line, and return what it says."""
-        os.write(self._ours, f"{line}\n".encode())
+        os.write(self.file, f"{line}\n".encode())
         return self.read_to(prompt).removesuffix(prompt).strip()
 
     def end(self) -> int:
@@ -88,7 +88,7 @@ def test_a_debugger_in_a_terminal_goes_back_step_by_step(run: Path) -> None:
         assert terminal.ask("p epoch, step", prompt) == cursor
         assert had(run, at, "x") in terminal.ask("p x.numpy().tobytes().hex()", prompt)
         assert had(run, at, "weight") in terminal.ask(f"p {WEIGHT}", prompt)
-    os.write(terminal._ours, b"q\n")
+    os.write(terminal.file, b"q\n")
 
     assert terminal.end() == 0
     assert digests(run) == before

@@ -115,7 +115,7 @@ def _wait_for_debugger(port: int, frame: FrameType) -> None:
     import debugpy
 
     host, port = debugpy.listen((_HERE, port))
-    messages.say(f"waiting for a debugger at {host}:{port}")
+    messages.put(f"detrain: waiting for a debugger at {host}:{port}")
     debugpy.wait_for_client()
     debugpy.debug_this_thread()
     debugpy.trace_this_thread(False)  # not what is done here
