@@ -44,15 +44,15 @@ def at(
     """Run a program again, in a process of its own, to a step of its newest run, and return what was there.
 
     `cursor` is `3:17`, `1/3:17`, `last`, or the number of the step in the whole run; `expressions` are evaluated there,
-    in place of the names of the function that trains; of a job, `rank` says where. As with `detrain at`, everything happens in a copy of the current
-    folder, and each batch on the way is compared with the run's. What comes back is data: nothing is unpickled. Values
-    of dtypes that NumPy has not are arrays of ml_dtypes, or bytes.
+    in place of the names of the function that trains; `rank` says in which rank of a job. As with `detrain at`,
+    everything happens in a copy of the current folder, and each batch on the way is compared with the run's. What comes
+    back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of ml_dtypes, or bytes.
 
     Raises UsageError for a step that the run has not, StoreError where there is no run, Diverged where the program does
     something else today.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
-    found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions, "")
+    found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions)
     assert found is not None
     return found
 
@@ -63,6 +63,7 @@ def first(
     arguments: Sequence[str] = (),
     *,
     since: str | int = 0,
+    bisect: bool = False,
     expressions: Sequence[str] = (),
     home: str | os.PathLike[str] = "ckpt",
     is_module: bool = False,
@@ -70,10 +71,13 @@ def first(
 ) -> Moment | None:
     """Return what was there at the first step from `since` on at which an expression is true, None if it is so nowhere.
 
-    The rest is as with `at`. Raises UsageError where the expression fails.
+    `bisect`: it stays true from there on, so that most of the steps need not be run.
+
+    The rest is as with `at`. Raises
+    UsageError where the expression fails.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
-    return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, when)
+    return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, when, bisects=bisect)
 
 
 def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], rank: int | None, *, is_module: bool) -> PastRun:
@@ -83,7 +87,9 @@ def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], r
     return PastRun.of(Program.find(program, is_module=is_module), arguments, Path(home), rank)
 
 
-def _stand(run: PastRun, address: tuple[int, int, int], expressions: Sequence[str], when: str) -> Moment | None:
+def _stand(
+    run: PastRun, address: tuple[int, int, int], expressions: Sequence[str], when: str = "", *, bisects: bool = False
+) -> Moment | None:
     import numpy as np
 
     from detrain.base.dtypes import named_dtype
@@ -92,7 +98,7 @@ def _stand(run: PastRun, address: tuple[int, int, int], expressions: Sequence[st
 
     with tempfile.TemporaryDirectory(prefix="detrain-moment-") as made:
         saved, values = Path(made, "tensors.npz"), Path(made, "values.npz")
-        stood = stand(run, address, when=when, expressions=expressions, saved=saved, values=values)
+        stood = stand(run, address, when=when, bisects=bisects, expressions=expressions, saved=saved, values=values)
         if not stood.found:
             return None
         (found,) = stood.found

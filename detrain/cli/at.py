@@ -48,6 +48,9 @@ def command(
     until: Annotated[str | None, Option("Print at each step up to this one.", "CURSOR")] = None,
     when: Annotated[str | None, Option("In place of CURSOR: the first step at which this is true.", "EXPR")] = None,
     start: Annotated[str | None, Option("With --when: look from there on [the run's start].", "CURSOR", flag="--from")] = None,
+    bisects: Annotated[
+        bool, Option("With --when: it stays true from there on; look behind checkpoints first.", flag="--bisect")
+    ] = False,
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
     has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False,
     has_shell: Annotated[
@@ -87,6 +90,8 @@ def command(
 
     if when is None and start is not None:
         raise UsageError(f"--from {start} without --when", "give the step itself: detrain at CURSOR PROGRAM")
+    if when is None and bisects:
+        raise UsageError("--bisect without --when", "say what is looked for: --when 'not math.isfinite(loss)'")
     if when is None and not given.arguments:
         raise UsageError(f"a step, or a program, is missing beside {given.program!r}", "detrain at CURSOR PROGRAM [ARGUMENTS]")
     opens = _prompt(has_debugger=has_debugger, has_shell=has_shell, port=port)
@@ -101,7 +106,9 @@ def command(
     last = run.address(until) if until is not None else None
     if last is not None and last < at:
         raise UsageError(f"--until {until} is before {written(at)}", "give a later step")
-    found = stand(run, at, until=last, when=when or "", expressions=expressions, saved=saved, opens=opens, port=port or 0)
+    found = stand(
+        run, at, until=last, when=when or "", bisects=bisects, expressions=expressions, saved=saved, opens=opens, port=port or 0
+    )
     if opens is not None and found.found:
         return 0
     if as_json:

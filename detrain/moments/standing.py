@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ def stand(
     *,
     until: Address | None = None,
     when: str = "",
+    bisects: bool = False,
     expressions: Sequence[str] = (),
     saved: Path | None = None,
     values: Path | None = None,
@@ -44,8 +46,8 @@ def stand(
     port: int = 0,
 ) -> Stand:
     """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
-    the expression `when` is true. `opens` is what the user gets there, of debugpy at `port`; where he goes back in it,
-    the program is run once more, to the earlier batch.
+    the expression `when` is true; with `bisects` it stays true from there on. `opens` is what the user gets there, of
+    debugpy at `port`; where he goes back in it, the program is run once more, to the earlier batch.
 
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
     are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
@@ -61,7 +63,8 @@ def stand(
         saved=str(saved.absolute()) if saved is not None else "",
         values=str(values.absolute()) if values is not None else "",
     )
-    found = _go_to(moment, run)
+    found = _go_to(_narrowed(moment, run) if bisects else moment, run)
+    _require_no_error(found, when)
     while found.found and found.found[-1].back:
         last, batches = found.found[-1], list(run.batches)
         earlier = batches[batches.index(last.at) - last.back]
@@ -91,12 +94,35 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         if not before:  # one that goes on from a checkpoint compares them itself
             for each in run.everyone:
                 each.require_same_batches(run.home_in(home, each), found[-1].at if found else moment.until)
-        if found and found[-1].error:
-            where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
-            raise UsageError(
-                f"--when {moment.when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM"
-            )
         return Stand(start, found)
+
+
+def _require_no_error(found: Stand, when: str) -> None:
+    if found.found and (last := found.found[-1]).error:
+        where = f"at {written(last.at)}" if last.is_over else "at each step"
+        raise UsageError(f"--when {when!r} fails {where}: {last.error}", "see the names there: detrain at CURSOR PROGRAM")
+
+
+def _narrowed(moment: Moment, run: PastRun) -> Moment:
+    """Return the moment without most of the steps at which its expression is not true for the first time, given that it
+    stays true: it is evaluated one step behind checkpoints, where what the step binds is bound.
+    """
+    batches = list(run.batches)
+    first, last = batches.index(moment.at), batches.index(moment.until)
+    behind = {bisect_left(batches, address_of(entry)) + 1 for entry in run.entries}
+    places = [batches[at] for at in sorted(behind) if first < at < last]
+    low, high = 0, len(places)
+    while low < high:
+        middle = (low + high) // 2
+        asked = msgspec.structs.replace(moment, at=places[middle], until=places[middle], opens=None, saved="", values="")
+        found = _go_to(asked, run)
+        if found.found and found.found[-1].error and not found.found[-1].is_over:  # what is not read again does not come back
+            messages.say(f"{found.found[-1].error} at {written(places[middle])}: looking at each step")
+            return moment
+        _require_no_error(found, moment.when)
+        low, high = (low, middle) if found.found else (middle + 1, high)
+    at, until = ([moment.at, *places][low], [*places, moment.until][low])
+    return msgspec.structs.replace(moment, at=at, until=until)
 
 
 def _before(entries: Sequence[Entry], at: Address) -> list[Entry]:

@@ -186,6 +186,43 @@ def test_the_first_step_is_found_at_which_an_expression_is_true(run: Path, start
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("when", "words", "most"),
+    [
+        *((f"len(history) >= {count}", (), 4) for count in (0, 3, 10, 14, 16)),
+        ("len(history) >= 9", ("--from", "1:2"), 4),
+        ("len(history) >= 9", ("--from", "0:3", "--until", "1:3"), 4),
+        ("len(history) >= 9 and loss.item() < 9", (), 4),
+        ("'y' in locals() and epoch * 5 + step > 6", (), 4),
+    ],
+)
+def test_what_stays_true_is_found_by_few_steps(run: Path, when: str, words: tuple[str, ...], most: int) -> None:
+    plain = detrain("at", "--when", when, *words, "--print", "x", "--json", "program.py", cwd=run)
+
+    done = detrain("at", "--bisect", "--when", when, *words, "--print", "x", "--json", "program.py", cwd=run)
+
+    assert (done.status, done.out) == (plain.status, plain.out), done.err
+    assert done.err.count("detrain: going to") <= most + 1, done.err
+
+
+@pytest.mark.slow
+def test_a_name_that_no_checkpoint_has_is_looked_for_at_each_step(run: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    np.save(work / "data.npy", DATA)
+    (work / "program.py").write_text(
+        PROGRAM.replace("            loss = nn", "            if epoch == 0 and step == 2: seen = 1\n            loss = nn")
+    )
+    assert detrain("run", "--every", "2b", "--keep", "100", "program.py", cwd=work).status == 0
+
+    done = detrain("at", "--bisect", "--when", "seen == 1", "--print", "x", "program.py", cwd=work)
+
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1].startswith("0:3, as the run was there"), done.out
+    assert "NameError: name 'seen' is not defined at 1:" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("when", "status", "out", "said"),
     [
         ("step > 7", 1, "at no step from 0:0 to the last is step > 7", ""),
@@ -208,6 +245,7 @@ def test_an_expression_that_is_nowhere_true_or_fails_says_so(run: Path, when: st
         (("--until", "1:1", "1:2", "program.py"), 64, "--until 1:1 is before 1:2"),
         (("--from", "1:1", "1:2", "program.py"), 64, "--from 1:1 without --when"),
         (("--until", "1:3", "--pdb", "1:2", "program.py"), 64, "--until with --pdb"),
+        (("--bisect", "1:2", "program.py"), 64, "--bisect without --when"),
         (("program.py",), 64, "a step, or a program, is missing beside 'program.py'"),
         (("x", "program.py"), 82, "'x' is not a step"),
         (("--ckpt", "nowhere", "1:0", "program.py"), 73, "has no checkpoint of program"),
