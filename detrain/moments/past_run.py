@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -22,12 +23,15 @@ from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
 from detrain.store.catalogue import INFO_NAME
+from detrain.store.chronicle import Started
 from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
 LAST: Final = ("last", "crash")
 """What the last batch on record is called as a cursor: how the run ended is another question."""
 _NEVER: Final = "1000000000"
+_MARGIN_S: Final = 60.0
+"""By so much the clock of a file server may be behind."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,15 @@ class PastRun:
     def recorded(self) -> Meta:
         """What its newest checkpoint says."""
         return read_meta(self.entries[-1].path)
+
+    @property
+    def began_s(self) -> float:
+        """When its first process began, in seconds since 1970, with a margin for other clocks; long ago where that is
+        not known. What has not been changed since, it has not written.
+        """
+        told = [Catalogue(each.home).chronicle(self.program.name, each.number).events() for each in self.everyone]
+        starts = (min((event.at for event in events if isinstance(event, Started)), default=-math.inf) for events in told)
+        return min(starts) - _MARGIN_S
 
     @cached_property
     def batches(self) -> dict[Address, bytes]:

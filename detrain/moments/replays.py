@@ -140,7 +140,7 @@ class Replays:
         self._count += 1
         replay = Replay(stretch, self._folder / str(self._count))
         (replay.folder / "work").mkdir(parents=True)
-        place = WorkFolder.around(source, replay.folder / "work")
+        place = WorkFolder.around(source, replay.folder / "work", unchanged_since=run.began_s)
         if not place.is_copied:
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         place.begin()
@@ -175,7 +175,6 @@ class Replays:
                     **run.settings(),
                     **plan.hand_over(replay.folder / "plan"),
                     **self._added.told(kept).hand_over(),
-                    "PYTHONDONTWRITEBYTECODE": "1",  # folders of bytecode are links to the user's
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=out,

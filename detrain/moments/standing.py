@@ -76,7 +76,8 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
     at = moment.at
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
-        if not copy_folder(source, folder / source.name, without=[each.home for each in run.everyone]):
+        homes = [each.home for each in run.everyone]
+        if not copy_folder(source, folder / source.name, without=homes, unchanged_since=run.began_s):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         home = folder / "ckpt"
         before = _before(run.entries, at)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from detrain.verify.runs import copy_folder, written
+from detrain.verify.runs import copy_folder, is_large, written
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,18 @@ class WorkFolder:
     folder: Path
     """Temporary, for everything that the runs leave."""
     is_copied: bool
+    _large: dict[Path, tuple[int, ...]] = field(default_factory=dict)
+    """Files of the first copy that runs are given links to, and in which state; gone if one has written them."""
 
     @classmethod
-    def around(cls, source: Path, folder: Path) -> WorkFolder:
-        """Return the place for a current folder. What lies beside that is found beside its copies, too."""
-        made = cls(source, folder, copy_folder(source, folder / "first"))
+    def around(cls, source: Path, folder: Path, *, unchanged_since: float = -math.inf) -> WorkFolder:
+        """Return the place for a current folder, as `copy_folder` copies it. What lies beside that is found beside its
+        copies, too.
+        """
+        made = cls(source, folder, copy_folder(source, folder / "first", unchanged_since=unchanged_since))
         if made.is_copied:
+            files = (path for path in (folder / "first").rglob("*") if path.is_file() and not path.is_symlink())
+            made._large.update((path, _state(path)) for path in files if is_large(path))
             (folder / "beside").mkdir()
             for entry in source.parent.iterdir() if source.parent != source else ():
                 if entry != source:
@@ -46,5 +53,22 @@ class WorkFolder:
         if not self.is_copied:
             return {}
         shutil.rmtree(self.work, ignore_errors=True)
-        shutil.copytree(self.folder / "first", self.work, symlinks=True)
+        first = self.folder / "first"
+        for path in [path for path, state in self._large.items() if _state(path) != state]:
+            del self._large[path]
+            shutil.copy2(self.source / path.relative_to(first), path)
+        shutil.copytree(first, self.work, symlinks=True, copy_function=self._copy)
         return written(self.work, {})
+
+    def _copy(self, path: str, copy: str) -> None:
+        """Copy a file for one run; large ones are linked, as long as no run has written one."""
+        if Path(path) in self._large:
+            os.symlink(path, copy)
+        else:
+            shutil.copy2(path, copy)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes of a file when something is written to it."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

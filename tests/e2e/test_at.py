@@ -263,3 +263,42 @@ def test_an_expression_that_fails_says_how(run: Path) -> None:
 
     assert done.status == 0, done.err
     assert [each.get("error", "") for each in json.loads(done.out)] == ["NameError: name 'nothing_such' is not defined", ""]
+
+
+LARGE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+padding = torch.zeros(5_000_000)
+for epoch in range(3):
+    for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(8, 4)), 4, shuffle=True)):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with open("log.txt", "a") as log:
+            log.write(f"{epoch} {step} {loss.item()}\\n" * 300_000)
+    torch.save({"weights": model.state_dict(), "padding": padding}, "model.pt")  # opens the file by itself
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "1:1"), ("at", "0:1"), ("hindsight",), ("verify", "--kills", "1")])
+def test_large_files_that_the_program_writes_stay_as_the_run_has_left_them(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "program.py").write_text(LARGE)
+    (tmp_path / "latest.pt").symlink_to("model.pt")
+    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+    before = digests(tmp_path)
+    assert all((tmp_path / name).stat().st_size > 16 << 20 for name in ("log.txt", "model.pt"))
+    if command == ("hindsight",):
+        (tmp_path / "program.py").write_text(
+            LARGE.replace("        optimizer.step()", "        optimizer.step()\n        print(loss)")
+        )
+        before = digests(tmp_path)
+
+    done = detrain(*command, "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert digests(tmp_path) == before
