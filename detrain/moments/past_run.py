@@ -96,6 +96,10 @@ class PastRun:
         return read_meta(self.entries[-1].path)
 
     @property
+    def _journal(self) -> Path:
+        return Catalogue(self.home).journal(self.program.name, self.number)
+
+    @property
     def began_s(self) -> float:
         """When its first process began, in seconds since 1970, with a margin for other clocks; long ago where that is
         not known. What has not been changed since, it has not written.
@@ -107,7 +111,7 @@ class PastRun:
     @cached_property
     def batches(self) -> dict[Address, bytes]:
         """The digest of each batch on record, in the order of the run."""
-        return dict(sorted(read_batches(Catalogue(self.home).journal(self.program.name, self.number)).items()))
+        return dict(sorted(read_batches(self._journal).items()))
 
     def address(self, cursor: str) -> Address:
         """Return the batch that a cursor means: `3:17`, `1/3:17`, `step 41307` (from 0, over the whole run), or one of
@@ -158,7 +162,7 @@ class PastRun:
 
     def set_back(self, copy: Path, folder: Path) -> None:
         """Have the files in a copy of a folder as the run found them when it began, as far as that is known."""
-        log = Changes(Catalogue(self.home).journal(self.program.name, self.number).with_suffix(".changes"), None)
+        log = Changes(self._journal.with_suffix(".changes"), None)
         for path, was in log.found_by_run().items():
             there = copy / os.path.relpath(path, folder.resolve())
             if copy not in there.parents or not os.path.lexists(there):
@@ -174,10 +178,12 @@ class PastRun:
                     shutil.copyfile(was, there)
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
-        """Raise Diverged where a batch of a run in another home, up to this one, is another than the run had."""
+        """Raise Diverged where a batch of a run in another home, up to the one whose body is about to run, is another
+        than the run had.
+        """
         (journal,) = home.glob("*.journal")
-        again = read_batches(journal)
-        parted = sorted(at for at in self.batches.keys() & again.keys() if at <= upto and self.batches[at] != again[at])
+        had, again = (read_batches(path, in_body=upto) for path in (self._journal, journal))
+        parted = sorted(at for at in had.keys() & again.keys() if at <= upto and had[at] != again[at])
         if parted:
             raise Diverged(
                 f"batch {written(parted[0])} is another one than the run had: what the program loads has changed since",

@@ -20,6 +20,7 @@ from detrain.runtime.observers.moment import Found, Moment
 from detrain.runtime.observers.prompts import Prompt
 from detrain.store import Entry
 from detrain.verify.runs import copy_folder
+from detrain.verify.work_folder import place_like
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,19 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
         homes = [each.home for each in run.everyone]
-        if not copy_folder(source, folder / source.name, without=homes, unchanged_since=run.began_s):
+        work = place_like(source, folder / "beside")
+        if not copy_folder(source, work, without=homes, unchanged_since=run.began_s):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         home = folder / "ckpt"
         before = _before(run.entries, at)
         if not before:
             for each in run.everyone:
-                each.set_back(folder / source.name, source)
+                each.set_back(work, source)
         answers = folder / "answers"
         start = written(address_of(before[-1])) if before else ""
         messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
         again = run.again(before, home, source)
-        status, said = run_up_to(moment, run, again, folder / source.name, answers)
+        status, said = run_up_to(moment, run, again, work, answers)
         if not answers.is_file():
             _explain(status, said, at)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]

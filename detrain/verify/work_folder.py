@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -24,23 +25,20 @@ class WorkFolder:
 
     @classmethod
     def around(cls, source: Path, folder: Path, *, unchanged_since: float = -math.inf) -> WorkFolder:
-        """Return the place for a current folder, as `copy_folder` copies it. What lies beside that is found beside its
-        copies, too.
+        """Return the place for a current folder, as `copy_folder` copies it. What lies beside that and above it
+        is found there from its copies, too.
         """
         made = cls(source, folder, copy_folder(source, folder / "first", unchanged_since=unchanged_since))
         if made.is_copied:
+            place_like(source, folder / "beside")
             files = (path for path in (folder / "first").rglob("*") if path.is_file() and not path.is_symlink())
             made._large.update((path, _state(path)) for path in files if is_large(path))
-            (folder / "beside").mkdir()
-            for entry in source.parent.iterdir() if source.parent != source else ():
-                if entry != source:
-                    (folder / "beside" / entry.name).symlink_to(entry)
         return made
 
     @property
     def work(self) -> Path:
         """The folder in which runs work."""
-        return self.folder / "beside" / self.source.name if self.is_copied else self.source
+        return _in(self.folder / "beside", self.source) if self.is_copied else self.source
 
     def program(self, path: str) -> str:
         """Return the path by which the runs find the program."""
@@ -66,6 +64,27 @@ class WorkFolder:
             os.symlink(path, copy)
         else:
             shutil.copy2(path, copy)
+
+
+def place_like(source: Path, root: Path) -> Path:
+    """Make folders in `root` like those above a folder, with links to what lies beside the way to it: paths that lead out
+    of the folder lead out of its copy to the same files. Return where the copy is to be made.
+    """
+    for above in reversed(source.resolve().parents):
+        here = _in(root, above)
+        here.mkdir(parents=True)
+        following = source.resolve().relative_to(above).parts[0]
+        with contextlib.suppress(OSError):  # one that may not be looked into
+            for entry in os.scandir(above):
+                if entry.name != following:
+                    (here / entry.name).symlink_to(entry.path)
+    return _in(root, source)
+
+
+def _in(root: Path, folder: Path) -> Path:
+    """Return where in `root` a folder has its place."""
+    whole = folder.resolve()
+    return root / whole.relative_to(whole.anchor)
 
 
 def _state(path: Path) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -302,3 +303,56 @@ def test_large_files_that_the_program_writes_stay_as_the_run_has_left_them(tmp_p
 
     assert done.status == 0, done.err
     assert digests(tmp_path) == before
+
+
+FETCHED = """
+import torch
+from loops import train
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train(model, optimizer, DataLoader(TensorDataset(torch.randn(40, 4)), 8, shuffle=True))
+"""
+LOOPS = """
+def endless(loader):
+    while True:
+        yield from loader
+
+def train(model, optimizer, loader):
+    batches = endless(loader)
+    for epoch in range(3):
+        for step in range(5):
+            (x,) = next(batches)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+INFO = {
+    "nests": [
+        {
+            name: {"file": "../../b/library/loops.py", "line": line, "column": column, "kind": "for", "function": "train"}
+            for name, line, column in (("epoch_loop", 8, 4), ("batch_loop", 9, 8))
+        }
+        | {"load_line": 10, "update_line": 14, "loader": "batches"}
+    ],
+    "source": "written by hand",
+}
+"""The loop lies where no path from a copy of the folder leads to, but one with the folders above it, too."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "0:2"), ("hindsight",)])
+def test_a_loop_of_another_folder_that_loads_in_its_body_is_gone_back_to(tmp_path: Path, command: tuple[str, ...]) -> None:
+    work, library = tmp_path / "a" / "work", tmp_path / "b" / "library"
+    for each, name, text in ((work, "program.py", FETCHED), (library, "loops.py", LOOPS), (work, "inst.info", json.dumps(INFO))):
+        each.mkdir(parents=True, exist_ok=True)
+        (each / name).write_text(text)
+    paths = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH", "")]))
+    assert detrain("run", "--every", "2b", "program.py", cwd=work, PYTHONPATH=paths).status == 0
+
+    done = detrain(*command, "program.py", cwd=work, PYTHONPATH=paths)
+
+    assert done.status == 0, done.err
+    assert command[0] != "at" or f"{command[1]}, as the run was there" in done.out
