@@ -148,7 +148,7 @@ class PastRun:
         info, own_info = ((each.parent if self.ranks else each) / INFO_NAME for each in (self.home, self.home_in(home, self)))
         if info.is_file() and not own_info.exists():
             shutil.copyfile(info, own_info)
-        whole = ["--ckpt", str(home), "--every", _NEVER, "--on-sigterm", "ignore", *options]
+        whole = ["--ckpt", str(home), "--every", _NEVER, *options]
         whole += ["--no-jit"] if self.ranks else []
         whole += [] if since else ["--fresh", "--seed", str(self.recorded.seed)]
         inside = os.path.relpath(program.path.resolve(), folder.resolve())

@@ -67,8 +67,8 @@ class WorkFolder:
 
 
 def place_like(source: Path, root: Path) -> Path:
-    """Make folders in `root` like those above a folder, with links to what lies beside the way to it: paths that lead out
-    of the folder lead out of its copy to the same files. Return where the copy is to be made.
+    """Make folders in `root` like those above a folder, with links to what lies beside the way there: paths that lead
+    out of the folder lead out of its copy to the same files. Return where the copy is to be made.
     """
     for above in reversed(source.resolve().parents):
         here = _in(root, above)
