@@ -356,3 +356,16 @@ def test_a_loop_of_another_folder_that_loads_in_its_body_is_gone_back_to(tmp_pat
 
     assert done.status == 0, done.err
     assert command[0] != "at" or f"{command[1]}, as the run was there" in done.out
+
+
+@pytest.mark.slow
+def test_checkpoints_within_a_number_of_bytes_are_spread_over_the_run(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("range(3)", "range(8)"))
+    np.save(tmp_path / "data.npy", DATA)
+
+    done = detrain("run", "--every", "1b", "--keep", "2", "--keep-size", "450kB", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    files = sorted((tmp_path / "ckpt").glob("*.h5"))
+    assert 350_000 < sum(path.stat().st_size for path in files) <= 450_000
+    assert len({path.name.partition("-e")[2][:5] for path in files}) >= 6  # epochs
