@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -130,6 +131,13 @@ class PastRun:
             last = f"its last is {written(batches[-1])}, step {len(batches) - 1}"
             raise UsageError(f"the run has no step {cursor.removeprefix('step ')}: {last}", "give one that it has")
         return found
+
+    def before(self, at: Address) -> tuple[Entry, ...]:
+        """Return the checkpoints up to a batch. One that is at it is left out if there is another in the epoch: names
+        that the program reads no more, such as the last loss, are bound only once a step has been done.
+        """
+        ahead, upto = bisect_left(self.entries, at, key=address_of), bisect_right(self.entries, at, key=address_of)
+        return self.entries[: ahead if ahead and address_of(self.entries[ahead - 1])[:2] == at[:2] else upto]
 
     def settings(self) -> dict[str, str]:
         """Return the variables of the environment that its processes had by detrain."""

@@ -18,7 +18,6 @@ from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.processes import run_up_to
 from detrain.runtime.observers.moment import Found, Moment
 from detrain.runtime.observers.prompts import Prompt
-from detrain.store import Entry
 from detrain.verify.runs import copy_folder
 from detrain.verify.work_folder import place_like
 
@@ -82,7 +81,7 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         if not copy_folder(source, work, without=homes, unchanged_since=run.began_s):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         home = folder / "ckpt"
-        before = _before(run.entries, at)
+        before = run.before(at)
         if not before:
             for each in run.everyone:
                 each.set_back(work, source)
@@ -126,15 +125,6 @@ def _narrowed(moment: Moment, run: PastRun) -> Moment:
         low, high = (low, middle) if found.found else (middle + 1, high)
     at, until = ([moment.at, *places][low], [*places, moment.until][low])
     return msgspec.structs.replace(moment, at=at, until=until)
-
-
-def _before(entries: Sequence[Entry], at: Address) -> list[Entry]:
-    """Return the checkpoints up to a cursor. One that is at it is left out if there is another in the epoch: names that
-    the program reads no more, such as the last loss, are bound only once a step has been done.
-    """
-    found = [entry for entry in entries if address_of(entry) <= at]
-    ahead = [entry for entry in found if address_of(entry) < at]
-    return ahead if ahead and address_of(ahead[-1])[:2] == at[:2] else found
 
 
 def _explain(status: int, said: str, at: Address) -> None:

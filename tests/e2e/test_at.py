@@ -205,6 +205,24 @@ def test_what_stays_true_is_found_by_few_steps(run: Path, when: str, words: tupl
     assert done.err.count("detrain: going to") <= most + 1, done.err
 
 
+def test_how_far_the_steps_are_from_checkpoints_is_said_beforehand(run: Path, tmp_path: Path) -> None:
+    done = detrain("info", "--json", "program.py", cwd=run)
+
+    told = json.loads(done.out)["at"]
+    assert told["reach"] == [
+        {"first": "0", "last": "0", "since": "", "steps": 1},  # 0:1; there are checkpoints at 0:2, 0:4, 1:0, 1:1, 1:3, ...
+        {"first": "0", "last": "2", "since": None, "steps": 2},
+    ]
+    assert 0 < told["costs"]["step_s"] < 60
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    for path in (work / "ckpt").glob("*-p0-e0000[01]-*.h5"):
+        path.unlink()
+    said = detrain("info", "program.py", cwd=work).out
+    assert "  epochs 0 to 1: from the start, at most 9 steps, " in said
+    assert "  epoch 2: from its own checkpoints, at most 2 steps, " in said
+
+
 @pytest.mark.slow
 def test_a_name_that_no_checkpoint_has_is_looked_for_at_each_step(run: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
