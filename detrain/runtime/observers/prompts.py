@@ -118,12 +118,15 @@ def _wait_for_debugger(port: int, frame: FrameType) -> None:
     messages.put(f"detrain: waiting for a debugger at {host}:{port}")
     debugpy.wait_for_client()
     debugpy.debug_this_thread()
-    debugpy.trace_this_thread(False)  # not what is done here
     pydevd: Any = sys.modules["pydevd"]
     waiting, thread = pydevd.get_global_debugger(), threading.current_thread()
-    # Not `debugpy.breakpoint()`: it stops at the next line of the frame, which is the second of the body, as the probe
-    # has the position of the first.
-    waiting.set_suspend(thread, pydevd.CMD_SET_BREAK)
-    waiting.do_wait_suspend(thread, frame, "line", None)
-    waiting.set_trace_for_frame_and_parents(thread.ident, frame)
-    debugpy.trace_this_thread(True)
+
+    def stop(*_event: object) -> None:
+        sys.setprofile(None)
+        # Not `debugpy.breakpoint()`: it stops at the next line of the frame, which is the second of the body, as the
+        # probe has the position of the first.
+        waiting.set_suspend(thread, pydevd.CMD_SET_BREAK)
+        waiting.do_wait_suspend(thread, frame, "line", None)
+        waiting.set_trace_for_frame_and_parents(thread.ident, frame)
+
+    sys.setprofile(stop)  # called as this function returns: the interpreter traces nothing of what is done there
