@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from detrain.base.child_processes import dying_with_this
 from detrain.launcher import own_ranks
 from detrain.moments.past_run import PastRun
+from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.moment import Moment
 
 _PAUSE_S: Final = 0.05
@@ -39,19 +41,32 @@ def run_up_to(moment: Moment, run: PastRun, command: Sequence[str], work: Path, 
                     subprocess.Popen(
                         command,
                         cwd=work,
-                        env={**os.environ, **each.settings(), **names[number], **asked},
+                        env={**for_runs_of_ours(), **each.settings(), **names[number], **asked},
                         stdin=None if number == standing else subprocess.DEVNULL,
                         stdout=None if is_open else subprocess.DEVNULL,
                         stderr=None if is_open else file,
                         preexec_fn=dying_with_this(),  # noqa: PLW1509  this process has no other threads
+                        start_new_session=number != standing,  # not interrupted from the terminal
                     )
                 )
-        failed = _wait(processes, standing)
+        with _uninterrupted(is_open=moment.opens is not None):
+            failed = _wait(processes, standing)
     finally:
         for process in processes:
             process.kill()
             process.wait()
     return processes[failed].returncode, errors[failed].read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def _uninterrupted(*, is_open: bool) -> Iterator[None]:
+    """Where something is open there, Ctrl-C is for that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_open else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], standing: int) -> int:

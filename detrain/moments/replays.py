@@ -18,6 +18,7 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import UsageError
 from detrain.moments.additions_since import Added
 from detrain.moments.past_run import address_of
+from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Entry
 from detrain.store.catalogue import parse_name
@@ -171,7 +172,7 @@ class Replays:
                 command,
                 cwd=place.work,
                 env={
-                    **os.environ,
+                    **for_runs_of_ours(),
                     **run.settings(),
                     **plan.hand_over(replay.folder / "plan"),
                     **self._added.told(kept).hand_over(),

@@ -137,6 +137,24 @@ def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Pa
     assert (done.status, done.out, said in done.err) == (Diverged.exit_code, "", True), done.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "1:3"), ("hindsight",), ("verify",)])
+def test_what_variables_ask_of_the_users_own_runs_is_not_asked_of_these(
+    run: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    work, mirror = tmp_path / "work", tmp_path / "mirror"
+    shutil.copytree(run, work)
+    asked = {"DETRAIN_RUN_FRESH": "1", "DETRAIN_RUN_MIRROR": str(mirror), "DETRAIN_RUN_EVERY": "1"}
+    if command[0] != "verify":
+        np.save(work / "data.npy", DATA + np.float32(1))
+        shutil.copystat(run / "data.npy", work / "data.npy")
+
+    done = detrain(*command, "program.py", cwd=work, **asked)
+
+    assert done.status == (0 if command[0] == "verify" else Diverged.exit_code), done.err  # a fresh run would compare nothing
+    assert not mirror.exists()
+
+
 def bits(run: Path, name: str) -> dict[str, bytes]:
     """What the bare run had under a name, by cursor."""
     return {

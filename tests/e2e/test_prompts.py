@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +84,8 @@ def test_a_debugger_in_a_terminal_goes_back_step_by_step(run: Path) -> None:
     terminal.ask("n", prompt)
     assert "there are 8 steps before this one" in terminal.ask("back 9", prompt)
     assert "no number of steps" in terminal.ask("back -1", prompt)
+    os.killpg(terminal.process.pid, signal.SIGINT)  # Ctrl-C
+    assert "KeyboardInterrupt" in terminal.read_to(prompt)
     for command, at, cursor in (("back 2", "1:1", "(1, 1)"), ("back", "1:0", "(1, 0)"), ("back 5", "0:0", "(0, 0)")):
         assert f"-> {FIRST_LINE}" in terminal.ask(command, prompt)
         assert terminal.ask("p epoch, step", prompt) == cursor
