@@ -37,6 +37,7 @@ def at(
     arguments: Sequence[str] = (),
     *,
     expressions: Sequence[str] = (),
+    within: str = "",
     home: str | os.PathLike[str] = "ckpt",
     is_module: bool = False,
     rank: int | None = None,
@@ -44,15 +45,18 @@ def at(
     """Run a program again, in a process of its own, to a step of its newest run, and return what was there.
 
     `cursor` is `3:17`, `1/3:17`, `last`, or the number of the step in the whole run; `expressions` are evaluated there,
-    in place of the names of the function that trains; `rank` says in which rank of a job. As with `detrain at`,
-    everything happens in a copy of the current folder, and each batch on the way is compared with the run's. What comes
-    back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of ml_dtypes, or bytes.
+    in place of the names of the function that trains. With `within`, the first call of a function of this name at the
+    step is meant, not the loop; `rank` says in which rank of a job.
+
+    As with `detrain at`, everything happens in a copy of the current folder, and each batch on the way is compared with
+    the run's. What comes back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of ml_dtypes,
+    or bytes.
 
     Raises UsageError for a step that the run has not, StoreError where there is no run, Diverged where the program does
     something else today.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
-    found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions)
+    found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions, within)
     assert found is not None
     return found
 
@@ -65,6 +69,7 @@ def first(
     since: str | int = 0,
     bisect: bool = False,
     expressions: Sequence[str] = (),
+    within: str = "",
     home: str | os.PathLike[str] = "ckpt",
     is_module: bool = False,
     rank: int | None = None,
@@ -77,7 +82,7 @@ def first(
     UsageError where the expression fails.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
-    return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, when, bisects=bisect)
+    return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, within, when, bisects=bisect)
 
 
 def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], rank: int | None, *, is_module: bool) -> PastRun:
@@ -88,7 +93,7 @@ def _run(program: str, arguments: Sequence[str], home: str | os.PathLike[str], r
 
 
 def _stand(
-    run: PastRun, address: tuple[int, int, int], expressions: Sequence[str], when: str = "", *, bisects: bool = False
+    run: PastRun, address: tuple[int, int, int], expressions: Sequence[str], within: str, when: str = "", *, bisects: bool = False
 ) -> Moment | None:
     import numpy as np
 
@@ -98,7 +103,7 @@ def _stand(
 
     with tempfile.TemporaryDirectory(prefix="detrain-moment-") as made:
         saved, values = Path(made, "tensors.npz"), Path(made, "values.npz")
-        stood = stand(run, address, when=when, bisects=bisects, expressions=expressions, saved=saved, values=values)
+        stood = stand(run, address, when=when, bisects=bisects, within=within, expressions=expressions, saved=saved, values=values)
         if not stood.found:
             return None
         (found,) = stood.found

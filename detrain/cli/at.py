@@ -51,6 +51,9 @@ def command(
     bisects: Annotated[
         bool, Option("With --when: it stays true from there on; look behind checkpoints first.", flag="--bisect")
     ] = False,
+    within: Annotated[
+        str, Option("Stand in the first call of this function at the step, not in the loop.", "NAME", flag="--in")
+    ] = "",
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
     has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False,
     has_shell: Annotated[
@@ -107,7 +110,16 @@ def command(
     if last is not None and last < at:
         raise UsageError(f"--until {until} is before {written(at)}", "give a later step")
     found = stand(
-        run, at, until=last, when=when or "", bisects=bisects, expressions=expressions, saved=saved, opens=opens, port=port or 0
+        run,
+        at,
+        until=last,
+        when=when or "",
+        bisects=bisects,
+        within=within,
+        expressions=expressions,
+        saved=saved,
+        opens=opens,
+        port=port or 0,
     )
     if opens is not None and found.found:
         return 0

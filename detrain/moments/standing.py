@@ -39,6 +39,7 @@ def stand(
     until: Address | None = None,
     when: str = "",
     bisects: bool = False,
+    within: str = "",
     expressions: Sequence[str] = (),
     saved: Path | None = None,
     values: Path | None = None,
@@ -49,6 +50,8 @@ def stand(
     the expression `when` is true; with `bisects` it stays true from there on. `opens` is what the user gets there, of
     debugpy at `port`; where he goes back in it, the program is run once more, to the earlier batch.
 
+    With `within`, the first call of a function of this name in the body is where one stands, instead of the loop.
+
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
     are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
     the program does not come there, or `when` cannot be evaluated.
@@ -57,6 +60,7 @@ def stand(
         at=at,
         until=until or (list(run.batches)[-1] if when else at),
         when=when,
+        within=within,
         expressions=tuple(expressions),
         opens=opens,
         port=port,
@@ -91,7 +95,7 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         again = run.again(before, home, source)
         status, said = run_up_to(moment, run, again, work, answers)
         if not answers.is_file():
-            _explain(status, said, at)
+            _explain(status, said, moment)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
         if not before:  # one that goes on from a checkpoint compares them itself
             for each in run.everyone:
@@ -127,12 +131,15 @@ def _narrowed(moment: Moment, run: PastRun) -> Moment:
     return msgspec.structs.replace(moment, at=at, until=until)
 
 
-def _explain(status: int, said: str, at: Address) -> None:
+def _explain(status: int, said: str, moment: Moment) -> None:
     """Say why the run has not come to a cursor."""
+    at = moment.at
     reason = last_printed(said)
     if reason is not None:
         kind = Diverged if status == Diverged.exit_code else UsageError
         raise kind(f"the run did not come to {written(at)}: {reason[0]}", reason[1])
+    if status == 0 and moment.within:
+        raise UsageError(f"no function {moment.within!r} is called at {written(at)}", "--in takes a name, or Class.name")
     if status == 0:
         raise UsageError(f"the program ended before {written(at)}", "see `detrain ckpt ls` for what the run has")
     last = (said.splitlines() or ["no message"])[-1]

@@ -405,3 +405,53 @@ def test_checkpoints_within_a_number_of_bytes_are_spread_over_the_run(tmp_path: 
     files = sorted((tmp_path / "ckpt").glob("*.h5"))
     assert 350_000 < sum(path.stat().st_size for path in files) <= 450_000
     assert len({path.name.partition("-e")[2][:5] for path in files}) >= 6  # epochs
+
+
+STEPS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+class Steps:
+    count = 0
+    def training_step(self, batch):
+        self.count += 1
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+steps = Steps()
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(20, 4)), 4, shuffle=True):
+        steps.training_step(x)
+"""
+
+
+@pytest.mark.slow
+def test_a_function_that_the_step_calls_is_stood_in(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STEPS)
+    assert detrain("run", "--every", "2b", "program.py", cwd=tmp_path).status == 0
+    loop = json.loads(detrain("at", "--print", "x", "--json", "1:3", "program.py", cwd=tmp_path).out)[0]["digest"]
+    at = ("at", "--in", "training_step", "--print", "batch", "--print", "self.count", "--json")
+
+    found = json.loads(detrain(*at, "1:3", "program.py", cwd=tmp_path).out)
+    searched = detrain(*at, "--when", "self.count == 8", "program.py", cwd=tmp_path)
+    several = json.loads(detrain(*at, "--until", "last", "1:2", "program.py", cwd=tmp_path).out)
+    debugged = subprocess.run(
+        [sys.executable, "-m", "detrain", "at", "--in", "Steps.training_step", "--pdb", "1:3", "program.py"],
+        cwd=tmp_path,
+        env=environment(),
+        input="p 'count', self.count\nn\np 'count', self.count\nq\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    nowhere = detrain("at", "--in", "no_such", "last", "program.py", cwd=tmp_path)
+
+    assert (found[0]["digest"], found[1]["value"]) == (loop, "8")
+    assert json.loads(searched.out) == [{"at": "1:3", "shown": found}], searched.err
+    assert [(each["at"], each["shown"][1]["value"]) for each in several] == [("1:2", "7"), ("1:3", "8"), ("1:4", "9")]
+    assert "-> self.count += 1" in debugged.stdout, debugged.stderr
+    assert re.findall(r"'count', \d", debugged.stdout) == ["'count', 8", "'count', 9"]
+    assert (nowhere.status, "no function 'no_such' is called at 1:4" in nowhere.err) == (64, True), nowhere.err

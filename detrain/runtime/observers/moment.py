@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The last batch at which something is wanted."""
     when: str = ""
     """Only the first batch is meant at which this expression is true; it is not where a name in it is not bound yet."""
+    within: str = ""
+    """Not the loop's frame is meant, but that of the first call of this function in the body: its name, or with its
+    class (`Net.training_step`)."""
     answers: str = ""
     """File that takes what is there: a `Found` as JSON a line."""
     expressions: tuple[str, ...] = ()
@@ -105,7 +109,24 @@ class MomentReached:
         return address >= self._moment.at
 
     def stand(self, address: Address, frame: FrameType) -> None:
-        """The body of a batch is about to run, in this frame of the program's: answer, or end the process behind it."""
+        """The body of a batch is about to run, in this frame of the program's: answer, there or where it calls a
+        function, or end the process behind it.
+        """
+        if not self._moment.within:
+            self._answer(address, frame)
+        elif address <= self._moment.until:
+            sys.settrace(partial(self._trace, address))
+        else:
+            self._end_search(address)
+
+    def _trace(self, address: Address, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event != "call" or self._moment.within not in (frame.f_code.co_name, frame.f_code.co_qualname):
+            return None
+        sys.settrace(None)
+        self._answer(address, frame)
+        return frame.f_trace  # a debugger's
+
+    def _answer(self, address: Address, frame: FrameType) -> None:
         moment = self._moment
         if address <= moment.until and (not moment.when or self._is_true(address, frame)):
             self._note(self._found(address, frame))
@@ -115,9 +136,12 @@ class MomentReached:
             if moment.when:
                 _end()
         if address >= moment.until:
-            if moment.when:
-                self._note(Found(address, error=self._unbound) if self._unbound else None)
-            _end()
+            self._end_search(address)
+
+    def _end_search(self, address: Address) -> NoReturn:
+        if self._moment.when:
+            self._note(Found(address, error=self._unbound) if self._unbound else None)
+        _end()
 
     def _go_back(self, address: Address, steps: int) -> None:
         """End the process, for one that stands so many steps before. Raises UsageError where there are not so many."""
