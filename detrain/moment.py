@@ -49,8 +49,8 @@ def at(
     step is meant, not the loop; `rank` says in which rank of a job.
 
     As with `detrain at`, everything happens in a copy of the current folder, and each batch on the way is compared with
-    the run's. What comes back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of ml_dtypes,
-    or bytes.
+    the run's. What comes back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of
+    ml_dtypes, or bytes.
 
     Raises UsageError for a step that the run has not, StoreError where there is no run, Diverged where the program does
     something else today.
