@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from detrain import moment
 from detrain.base import VERSION
 from detrain.base.errors import DetrainError
 from detrain.runtime.session.probes import (
@@ -35,6 +36,7 @@ __all__ = [
     "batch_loop",
     "epoch_loop",
     "guard_run",
+    "moment",
     "record_batch",
     "record_epoch",
     "record_load",

@@ -57,6 +57,18 @@ class Every(msgspec.Struct, frozen=True):
         return f"{self.count:g}{ {'epochs': '', 'batches': 'b', 'minutes': 'min'}[self.unit] }"
 
 
+_UNITS: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def bytes_of(text: str) -> int:
+    """Return the number of bytes that a text as `20GB` or `1.5TB` says. Raises UsageError for others."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s?(KB|MB|GB|TB|)", text, re.IGNORECASE | re.ASCII)
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match is not None else 0
+    if size < 1:
+        raise UsageError(f"--keep-size {text}: not a size", "give a number above 0 and its unit: 500MB, 20GB or 1.5TB")
+    return size
+
+
 EACH_EPOCH: Final = Every(1, "epochs")
 Mode = Literal["auto", "seek", "forward"]
 """How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
@@ -110,6 +122,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_every: Annotated[int | None, Option("Keep those of each Mth epoch, too.", "M", least=1)] = None
     keep_best: Annotated[str, Option("Keep the one with the lowest (max: highest) METRIC, too.", "[max:]METRIC")] = ""
     """METRIC is a number that the program computes."""
+    keep_size: Annotated[
+        int | None,
+        Option("Keep as many more as all together take SIZE, as 20GB, spread evenly over the run.", "SIZE", type=bytes_of),
+    ] = None
+    """In bytes."""
     home: Annotated[
         str, home_option("Folder of the checkpoints", group="Where, for example --ckpt /scratch/ckpt --mirror s3://bucket/runs")
     ] = "ckpt"
@@ -204,6 +221,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.map_device and not self.allow_environment:
             todo = "give both: the CPU computes other bits than the device did"
             raise UsageError("--map-device cpu without --allow-environment", todo)
+        if self.keep_size and is_job:
+            what = "--keep-size in a job: the parts of ranks are of other sizes, and they would keep other cuts"
+            raise UsageError(what, "give --keep or --keep-every")
         if self.preemption and (is_job or self.on_sigterm == "ignore"):
             what = f"--preemption {self.preemption} {'in a job of several ranks' if is_job else 'with --on-sigterm ignore'}"
             raise UsageError(what, "checkpoints at distances are what a job has: --every" if is_job else "leave one out")

@@ -35,7 +35,7 @@ from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
-from detrain.python.process.environment import base_environment, threads_here
+from detrain.python.process.environment import base_environment, for_runs_of_ours, threads_here
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.said import KEEPS_VARIABLES, VARIABLES_SUFFIX
 from detrain.store import Catalogue, Entry, read_meta
@@ -409,7 +409,7 @@ class Subject:
             arguments += ["--seed", str(self._seed if seed is None else seed), "--fresh"]
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
         keeps = {KEEPS_VARIABLES: "1"} if (self.check or self.metric) and not experiments[0].has_checkpoints else {}
-        environment = {**os.environ, **(settings or {}), **keeps, VARIABLE: str(plan)}
+        environment = {**for_runs_of_ours(), **(settings or {}), **keeps, VARIABLE: str(plan)}
         with contextlib.ExitStack() as files:  # the process reads there what its program has said
             stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))
             process = subprocess.Popen(

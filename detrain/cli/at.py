@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,10 +16,12 @@ from detrain.base.options import Home, Option
 from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import written
+from detrain.runtime.observers.prompts import Prompt
 
 if TYPE_CHECKING:
     from detrain.moments.standing import Stand
 
+_FLAGS: Final[dict[Prompt, str]] = {"pdb": "--pdb", "shell": "--shell", "debugpy": "--listen"}
 _NOWHERE: Final = 1
 """Exit status where what was looked for is true at no step."""
 
@@ -44,8 +48,28 @@ def command(
     until: Annotated[str | None, Option("Print at each step up to this one.", "CURSOR")] = None,
     when: Annotated[str | None, Option("In place of CURSOR: the first step at which this is true.", "EXPR")] = None,
     start: Annotated[str | None, Option("With --when: look from there on [the run's start].", "CURSOR", flag="--from")] = None,
+    bisects: Annotated[
+        bool, Option("With --when: it stays true from there on; look behind checkpoints first.", flag="--bisect")
+    ] = False,
+    within: Annotated[
+        str, Option("Stand in the first call of this function at the step, not in the loop.", "NAME", flag="--in")
+    ] = "",
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
-    has_debugger: Annotated[bool, Option("Open Python's debugger there.", flag="--pdb")] = False,
+    has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False,
+    has_shell: Annotated[
+        bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")
+    ] = False,
+    port: Annotated[
+        int | None,
+        Option(
+            "Wait there at PORT of this machine for VS Code, or another debugger (debugpy).",
+            "PORT",
+            "--listen",
+            least=0,
+            most=65535,
+        ),
+    ] = None,
+    rank: Annotated[int | None, Option("Of a job: stand in this rank; the others run, too.", "N", least=0)] = None,
     as_json: AsJson = False,
     given: Given,
 ) -> int:
@@ -69,21 +93,35 @@ def command(
 
     if when is None and start is not None:
         raise UsageError(f"--from {start} without --when", "give the step itself: detrain at CURSOR PROGRAM")
+    if when is None and bisects:
+        raise UsageError("--bisect without --when", "say what is looked for: --when 'not math.isfinite(loss)'")
     if when is None and not given.arguments:
         raise UsageError(f"a step, or a program, is missing beside {given.program!r}", "detrain at CURSOR PROGRAM [ARGUMENTS]")
-    if until is not None and has_debugger and when is None:
-        raise UsageError("--until with --pdb", "go on in the debugger itself, with `n`, or leave out --pdb")
+    opens = _prompt(has_debugger=has_debugger, has_shell=has_shell, port=port)
+    if until is not None and opens is not None and when is None:
+        raise UsageError(f"--until with {_FLAGS[opens]}", f"go on in the debugger itself, or leave out {_FLAGS[opens]}")
     cursor = start if when is not None else given.program
     if when is None:
         given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
     check_writable(saved)
-    run = PastRun.of(given.found(), given.arguments, Path(home))
+    run = PastRun.of(given.found(), given.arguments, Path(home), rank)
     at = run.address(cursor) if cursor is not None else next(iter(run.batches), (0, 0, 0))
     last = run.address(until) if until is not None else None
     if last is not None and last < at:
         raise UsageError(f"--until {until} is before {written(at)}", "give a later step")
-    found = stand(run, at, until=last, when=when or "", expressions=expressions, saved=saved, has_debugger=has_debugger)
-    if has_debugger and found.found:
+    found = stand(
+        run,
+        at,
+        until=last,
+        when=when or "",
+        bisects=bisects,
+        within=within,
+        expressions=expressions,
+        saved=saved,
+        opens=opens,
+        port=port or 0,
+    )
+    if opens is not None and found.found:
         return 0
     if as_json:
         is_one = until is None and when is None
@@ -98,6 +136,22 @@ def command(
         nowhere = f"at no step from {written(at)} to {until or 'the last'} is {when}"
         click.echo(f"{' to '.join(steps)}, as the run was there: {since}" if found.found else nowhere)
     return 0 if found.found else _NOWHERE
+
+
+def _prompt(*, has_debugger: bool, has_shell: bool, port: int | None) -> Prompt | None:
+    """Return what is to be opened. Raises UsageError for two of them, and where debugpy cannot listen."""
+    wanted: dict[Prompt, bool] = {"pdb": has_debugger, "shell": has_shell, "debugpy": port is not None}
+    asked = [each for each, is_wanted in wanted.items() if is_wanted]
+    if len(asked) > 1:
+        raise UsageError(" with ".join(_FLAGS[each] for each in asked), "give one of them")
+    if port is not None:
+        if importlib.util.find_spec("debugpy") is None:
+            raise UsageError("--listen needs debugpy, which is not installed", "pip install debugpy, or take --pdb")
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as error:
+            raise UsageError(f"--listen {port}: {error.strerror or error}", "give another port; 0 takes a free one") from error
+    return asked[0] if asked else None
 
 
 def _show(found: Stand, *, has_steps: bool) -> None:

@@ -8,11 +8,16 @@ from pathlib import Path
 import click
 import msgspec
 
+from detrain.base.errors import StoreError
 from detrain.base.structure import Loop
 from detrain.cli.shared.options import AsJson, Given, InfoHome, takes_options
 from detrain.cli.shared.printing import show_fit
+from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
+from detrain.moments.past_run import PastRun
+from detrain.moments.reach import costs, reach
 from detrain.reports.foreseen_state import foreseen_state
+from detrain.store.job_home import ranks_of
 
 _TITLES = {
     "captured": "captured",
@@ -24,7 +29,8 @@ _TITLES = {
 @click.command(context_settings={"ignore_unknown_options": True})
 @takes_options
 def command(*, as_json: AsJson = False, home: InfoHome = "ckpt", given: Given) -> int:
-    """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold.
+    """Show the loops found in PROGRAM, where that is known from, and what a checkpoint will hold; of a run that is
+    there, how far its steps are from checkpoints.
 
     PROGRAM is read, not run: its arguments may stand there, as for the other commands, and say nothing.
 
@@ -35,8 +41,11 @@ def command(*, as_json: AsJson = False, home: InfoHome = "ckpt", given: Given) -
     target = given.found()
     structure = find_structure(target, Path(home))
     state = foreseen_state(target, structure, Path(home))
+    run = _newest_run(target, Path(home))
     if as_json:
-        click.echo(json.dumps({"structure": msgspec.to_builtins(structure), "state": state}, indent=2))
+        found = {"structure": msgspec.to_builtins(structure), "state": state}
+        known = None if run is None else {"run": run.number, "reach": reach(run), "costs": costs(run)}
+        click.echo(json.dumps(found | {"at": msgspec.to_builtins(known)}, indent=2))
         target.edits(structure, "detrain")
         return 0
     click.echo(f"structure of {given.program}, from {structure.source}")
@@ -65,8 +74,32 @@ def command(*, as_json: AsJson = False, home: InfoHome = "ckpt", given: Given) -
     click.echo("not captured")
     for line in state["not_captured"] or ["nothing that static analysis can see; the run names what it meets"]:
         click.echo(f"  {line}")
+    if run is not None:
+        _show_reach(run)
     target.edits(structure, "detrain")  # what a run would refuse is refused here, too
     return 0
+
+
+def _newest_run(program: Program, home: Path) -> PastRun | None:
+    """Return the newest run of a program, of a job that of its first rank; None where there is none."""
+    try:
+        return PastRun.of(program, (), home, 0 if ranks_of(home / program.name) else None)
+    except StoreError:
+        return None
+
+
+def _show_reach(run: PastRun) -> None:
+    """Say what `detrain at` would cost."""
+    cost = costs(run)
+    took = f"; a step took {cost.step_s:.3g} s, the start {cost.start_s:.3g} s" if cost.step_s and cost.start_s is not None else ""
+    click.echo(f"detrain at, of the {len(run.batches)} steps of run {run.number}{took}")
+    for each in reach(run):
+        is_one = each.first == each.last
+        epochs = f"epoch {each.first}" if is_one else f"epochs {each.first} to {each.last}"
+        own = f"{'its' if is_one else 'their'} own checkpoints"
+        since = own if each.since is None else f"the checkpoint {each.since}" if each.since else "the start"
+        seconds = f", {cost.start_s + each.steps * cost.step_s:.3g} s" if took and cost.step_s and cost.start_s is not None else ""
+        click.echo(f"  {epochs}: from {since}, at most {each.steps} steps{seconds}")
 
 
 def _line(loop: Loop) -> str:

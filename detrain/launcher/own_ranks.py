@@ -33,13 +33,16 @@ def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
         messages.say(f"a rank has ended with {status}: all ranks start again ({restarts} more times at most)")
 
 
-def _run_once(command: Sequence[str], count: int) -> int:
+def environments(count: int) -> list[dict[str, str]]:
+    """Return the variables that tell each rank of a job on this machine which it is, and where the others are."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     job = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(command, env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(count)
-    ]
+    return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def _run_once(command: Sequence[str], count: int) -> int:
+    ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in environments(count)]
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         for each in ranks:

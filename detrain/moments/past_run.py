@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -17,14 +19,20 @@ from detrain.base.errors import Diverged, StoreError, UsageError
 from detrain.campaign.subject import link
 from detrain.faults.experiment import parse_cursor, written
 from detrain.launcher.program import Program
+from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
+from detrain.store.catalogue import INFO_NAME
+from detrain.store.chronicle import Started
+from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
 LAST: Final = ("last", "crash")
 """What the last batch on record is called as a cursor: how the run ended is another question."""
 _NEVER: Final = "1000000000"
+_MARGIN_S: Final = 60.0
+"""By so much the clock of a file server may be behind."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +43,48 @@ class PastRun:
     arguments: tuple[str, ...]
     home: Path
     entries: tuple[Entry, ...]
-    """Its checkpoints, in order."""
+    """Its checkpoints, in order; of a rank those that all ranks have."""
+    ranks: tuple[PastRun, ...] = ()
+    """Of a job: each rank's, this one's among them."""
 
     @classmethod
-    def of(cls, program: Program, arguments: Sequence[str], home: Path) -> PastRun:
-        """Return a program's newest run. Raises StoreError where the home has no checkpoint of it."""
+    def of(cls, program: Program, arguments: Sequence[str], home: Path, rank: int | None = None) -> PastRun:
+        """Return a program's newest run, of a job that of a rank. Raises StoreError where the home has no checkpoint of
+        it, or not those of all ranks; UsageError for a job without a rank, or the other way round.
+        """
+        folders = ranks_of(home / program.name)
+        if (rank is not None) != bool(folders):
+            was = (
+                f"the run of {program.name} is a job of {len(folders)} ranks"
+                if folders
+                else f"--rank {rank} of a run of one process"
+            )
+            raise UsageError(was, "`detrain at --rank 0` stands in one of them" if folders else "leave it out")
+        everyone = [cls._alone(program, arguments, folder) for folder in folders or [home]]
+        if rank is None:
+            return everyone[0]
+        names = set[str].intersection(*({entry.path.name for entry in each.entries} for each in everyone))
+        world = int(everyone[0].recorded.environment.get(WORLD, "0"))
+        is_whole = [each.home.name for each in everyone] == [f"rank-{number}" for number in range(world)]
+        if not is_whole or not names:
+            lacks = f"checkpoints of {len(folders)} of {world} ranks only" if not is_whole else "no checkpoint that all ranks have"
+            raise StoreError(f"{str(home)!r} has {lacks}, and all must run again", "bring the folders of all ranks there")
+        if rank >= world:
+            raise UsageError(f"--rank {rank} of a job of {world} ranks", f"give one from 0 to {world - 1}")
+        common = [replace(each, entries=tuple(entry for entry in each.entries if entry.path.name in names)) for each in everyone]
+        return replace(common[rank], ranks=tuple(common))
+
+    @classmethod
+    def _alone(cls, program: Program, arguments: Sequence[str], home: Path) -> PastRun:
         found = [entry for entry in Catalogue(home).entries() if entry.program == program.name]
         if not found:
             raise StoreError(f"{str(home)!r} has no checkpoint of {program.name}", f"run it: detrain run {program.shown}")
         return cls(program, tuple(arguments), home, tuple(entry for entry in found if entry.run == found[-1].run))
+
+    @property
+    def everyone(self) -> tuple[PastRun, ...]:
+        """Those of all ranks; of one process itself."""
+        return self.ranks or (self,)
 
     @property
     def number(self) -> int:
@@ -55,10 +96,23 @@ class PastRun:
         """What its newest checkpoint says."""
         return read_meta(self.entries[-1].path)
 
+    @property
+    def _journal(self) -> Path:
+        return Catalogue(self.home).journal(self.program.name, self.number)
+
+    @property
+    def began_s(self) -> float:
+        """When its first process began, in seconds since 1970, with a margin for other clocks; long ago where that is
+        not known. What has not been changed since, it has not written.
+        """
+        told = [Catalogue(each.home).chronicle(self.program.name, each.number).events() for each in self.everyone]
+        starts = (min((event.at for event in events if isinstance(event, Started)), default=-math.inf) for events in told)
+        return min(starts) - _MARGIN_S
+
     @cached_property
     def batches(self) -> dict[Address, bytes]:
         """The digest of each batch on record, in the order of the run."""
-        return dict(sorted(read_batches(Catalogue(self.home).journal(self.program.name, self.number)).items()))
+        return dict(sorted(read_batches(self._journal).items()))
 
     def address(self, cursor: str) -> Address:
         """Return the batch that a cursor means: `3:17`, `1/3:17`, `step 41307` (from 0, over the whole run), or one of
@@ -78,6 +132,13 @@ class PastRun:
             raise UsageError(f"the run has no step {cursor.removeprefix('step ')}: {last}", "give one that it has")
         return found
 
+    def before(self, at: Address) -> tuple[Entry, ...]:
+        """Return the checkpoints up to a batch. One that is at it is left out if there is another in the epoch: names
+        that the program reads no more, such as the last loss, are bound only once a step has been done.
+        """
+        ahead, upto = bisect_left(self.entries, at, key=address_of), bisect_right(self.entries, at, key=address_of)
+        return self.entries[: ahead if ahead and address_of(self.entries[ahead - 1])[:2] == at[:2] else upto]
+
     def settings(self) -> dict[str, str]:
         """Return the variables of the environment that its processes had by detrain."""
         return variables(int(self.recorded.environment.get("threads", "0")), self.recorded.environment)
@@ -86,19 +147,30 @@ class PastRun:
         """Return the command that runs it again, from the last of these checkpoints (none: from the start), which are
         put into a home of their own. `folder` is the one of which the command gets a copy.
         """
-        home.mkdir(exist_ok=True)
-        link(since, address_of(since[-1]) if since else (-1, 0, 0), home)
-        program = self.program
-        whole = ["--ckpt", str(home), "--every", _NEVER, "--on-sigterm", "ignore", *options]
+        program, names = self.program, {entry.path.name for entry in since}
+        for each in self.everyone:
+            own = self.home_in(home, each)
+            own.mkdir(parents=True, exist_ok=True)
+            chosen = [entry for entry in each.entries if entry.path.name in names]
+            link(chosen, address_of(chosen[-1]) if chosen else (-1, 0, 0), own)
+        info, own_info = ((each.parent if self.ranks else each) / INFO_NAME for each in (self.home, self.home_in(home, self)))
+        if info.is_file() and not own_info.exists():
+            shutil.copyfile(info, own_info)
+        whole = ["--ckpt", str(home), "--every", _NEVER, *options]
+        whole += ["--no-jit"] if self.ranks else []
         whole += [] if since else ["--fresh", "--seed", str(self.recorded.seed)]
         inside = os.path.relpath(program.path.resolve(), folder.resolve())
         path = program.shown if program.is_module or inside.startswith("..") else inside
         is_module = ["-m"] if program.is_module else []
         return [sys.executable, "-m", "detrain", "run", *whole, *is_module, path, *self.arguments]
 
+    def home_in(self, home: Path, run: PastRun) -> Path:
+        """Return where in another home a process of it, this or another rank's, has its checkpoints."""
+        return home / self.program.name / run.home.name if self.ranks else home
+
     def set_back(self, copy: Path, folder: Path) -> None:
         """Have the files in a copy of a folder as the run found them when it began, as far as that is known."""
-        log = Changes(Catalogue(self.home).journal(self.program.name, self.number).with_suffix(".changes"), None)
+        log = Changes(self._journal.with_suffix(".changes"), None)
         for path, was in log.found_by_run().items():
             there = copy / os.path.relpath(path, folder.resolve())
             if copy not in there.parents or not os.path.lexists(there):
@@ -114,10 +186,12 @@ class PastRun:
                     shutil.copyfile(was, there)
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
-        """Raise Diverged where a batch of a run in another home, up to this one, is another than the run had."""
+        """Raise Diverged where a batch of a run in another home, up to the one whose body is about to run, is another
+        than the run had.
+        """
         (journal,) = home.glob("*.journal")
-        again = read_batches(journal)
-        parted = sorted(at for at in self.batches.keys() & again.keys() if at <= upto and self.batches[at] != again[at])
+        had, again = (read_batches(path, in_body=upto) for path in (self._journal, journal))
+        parted = sorted(at for at in had.keys() & again.keys() if at <= upto and had[at] != again[at])
         if parted:
             raise Diverged(
                 f"batch {written(parted[0])} is another one than the run had: what the program loads has changed since",

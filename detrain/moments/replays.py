@@ -18,6 +18,7 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import UsageError
 from detrain.moments.additions_since import Added
 from detrain.moments.past_run import address_of
+from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Entry
 from detrain.store.catalogue import parse_name
@@ -140,7 +141,7 @@ class Replays:
         self._count += 1
         replay = Replay(stretch, self._folder / str(self._count))
         (replay.folder / "work").mkdir(parents=True)
-        place = WorkFolder.around(source, replay.folder / "work")
+        place = WorkFolder.around(source, replay.folder / "work", unchanged_since=run.began_s)
         if not place.is_copied:
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         place.begin()
@@ -171,11 +172,10 @@ class Replays:
                 command,
                 cwd=place.work,
                 env={
-                    **os.environ,
+                    **for_runs_of_ours(),
                     **run.settings(),
                     **plan.hand_over(replay.folder / "plan"),
                     **self._added.told(kept).hand_over(),
-                    "PYTHONDONTWRITEBYTECODE": "1",  # folders of bytecode are links to the user's
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,15 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
-from detrain.base.child_processes import dying_with_this
 from detrain.base.cursor import Address
 from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.faults.experiment import written
 from detrain.moments.past_run import PastRun, address_of
+from detrain.moments.processes import run_up_to
 from detrain.runtime.observers.moment import Found, Moment
-from detrain.store import Entry
+from detrain.runtime.observers.prompts import Prompt
 from detrain.verify.runs import copy_folder
+from detrain.verify.work_folder import place_like
 
 
 @dataclass(frozen=True)
@@ -38,74 +38,108 @@ def stand(
     *,
     until: Address | None = None,
     when: str = "",
+    bisects: bool = False,
+    within: str = "",
     expressions: Sequence[str] = (),
     saved: Path | None = None,
-    has_debugger: bool = False,
+    values: Path | None = None,
+    opens: Prompt | None = None,
+    port: int = 0,
 ) -> Stand:
     """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
-    the expression `when` is true.
+    the expression `when` is true; with `bisects` it stays true from there on. `opens` is what the user gets there, of
+    debugpy at `port`; where he goes back in it, the program is run once more, to the earlier batch.
+
+    With `within`, the first call of a function of this name in the body is where one stands, instead of the loop.
 
     Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
     are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
     the program does not come there, or `when` cannot be evaluated.
     """
-    until = until or (list(run.batches)[-1] if when else at)
+    moment = Moment(
+        at=at,
+        until=until or (list(run.batches)[-1] if when else at),
+        when=when,
+        within=within,
+        expressions=tuple(expressions),
+        opens=opens,
+        port=port,
+        saved=str(saved.absolute()) if saved is not None else "",
+        values=str(values.absolute()) if values is not None else "",
+    )
+    found = _go_to(_narrowed(moment, run) if bisects else moment, run)
+    _require_no_error(found, when)
+    while found.found and found.found[-1].back:
+        last, batches = found.found[-1], list(run.batches)
+        earlier = batches[batches.index(last.at) - last.back]
+        found = _go_to(msgspec.structs.replace(moment, at=earlier, until=earlier, when=""), run)
+    return found
+
+
+def _go_to(moment: Moment, run: PastRun) -> Stand:
+    at = moment.at
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
-        if not copy_folder(source, folder / source.name, without=[run.home]):
+        homes = [each.home for each in run.everyone]
+        work = place_like(source, folder / "beside")
+        if not copy_folder(source, work, without=homes, unchanged_since=run.began_s):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
-        home, errors = folder / "ckpt", folder / "stderr"
-        before = _before(run.entries, at)
+        home = folder / "ckpt"
+        before = run.before(at)
         if not before:
-            run.set_back(folder / source.name, source)
-        moment = Moment(
-            at=at,
-            until=until,
-            when=when,
-            answers=str(folder / "answers"),
-            expressions=tuple(expressions),
-            has_debugger=has_debugger,
-            saved=str(saved.absolute()) if saved is not None else "",
-        )
+            for each in run.everyone:
+                each.set_back(work, source)
+        answers = folder / "answers"
         start = written(address_of(before[-1])) if before else ""
         messages.say(f"going to {written(at)} from {f'the checkpoint {start}' if before else 'the start'}")
-        with errors.open("wb") as file:
-            done = subprocess.run(
-                run.again(before, home, source),
-                cwd=folder / source.name,
-                env={**os.environ, **run.settings(), **moment.hand_over()},
-                stdout=None if has_debugger else subprocess.DEVNULL,
-                stderr=None if has_debugger else file,
-                check=False,
-                preexec_fn=dying_with_this(),
-            )
-        answers = Path(moment.answers)
+        again = run.again(before, home, source)
+        status, said = run_up_to(moment, run, again, work, answers)
         if not answers.is_file():
-            _explain(done.returncode, errors.read_text(errors="replace"), at)
+            _explain(status, said, moment)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
         if not before:  # one that goes on from a checkpoint compares them itself
-            run.require_same_batches(home, found[-1].at if found else until)
-        if found and found[-1].error:
-            where = f"at {written(found[-1].at)}" if found[-1].is_over else "at each step"
-            raise UsageError(f"--when {when!r} fails {where}: {found[-1].error}", "see the names there: detrain at CURSOR PROGRAM")
+            for each in run.everyone:
+                each.require_same_batches(run.home_in(home, each), found[-1].at if found else moment.until)
         return Stand(start, found)
 
 
-def _before(entries: Sequence[Entry], at: Address) -> list[Entry]:
-    """Return the checkpoints up to a cursor. One that is at it is left out if there is another in the epoch: names that
-    the program reads no more, such as the last loss, are bound only once a step has been done.
+def _require_no_error(found: Stand, when: str) -> None:
+    if found.found and (last := found.found[-1]).error:
+        where = f"at {written(last.at)}" if last.is_over else "at each step"
+        raise UsageError(f"--when {when!r} fails {where}: {last.error}", "see the names there: detrain at CURSOR PROGRAM")
+
+
+def _narrowed(moment: Moment, run: PastRun) -> Moment:
+    """Return the moment without most of the steps at which its expression is not true for the first time, given that it
+    stays true: it is evaluated one step behind checkpoints, where what the step binds is bound.
     """
-    found = [entry for entry in entries if address_of(entry) <= at]
-    ahead = [entry for entry in found if address_of(entry) < at]
-    return ahead if ahead and address_of(ahead[-1])[:2] == at[:2] else found
+    batches = list(run.batches)
+    first, last = batches.index(moment.at), batches.index(moment.until)
+    behind = {bisect_left(batches, address_of(entry)) + 1 for entry in run.entries}
+    places = [batches[at] for at in sorted(behind) if first < at < last]
+    low, high = 0, len(places)
+    while low < high:
+        middle = (low + high) // 2
+        asked = msgspec.structs.replace(moment, at=places[middle], until=places[middle], opens=None, saved="", values="")
+        found = _go_to(asked, run)
+        if found.found and found.found[-1].error and not found.found[-1].is_over:  # what is not read again does not come back
+            messages.say(f"{found.found[-1].error} at {written(places[middle])}: looking at each step")
+            return moment
+        _require_no_error(found, moment.when)
+        low, high = (low, middle) if found.found else (middle + 1, high)
+    at, until = ([moment.at, *places][low], [*places, moment.until][low])
+    return msgspec.structs.replace(moment, at=at, until=until)
 
 
-def _explain(status: int, said: str, at: Address) -> None:
+def _explain(status: int, said: str, moment: Moment) -> None:
     """Say why the run has not come to a cursor."""
+    at = moment.at
     reason = last_printed(said)
     if reason is not None:
         kind = Diverged if status == Diverged.exit_code else UsageError
         raise kind(f"the run did not come to {written(at)}: {reason[0]}", reason[1])
+    if status == 0 and moment.within:
+        raise UsageError(f"no function {moment.within!r} is called at {written(at)}", "--in takes a name, or Class.name")
     if status == 0:
         raise UsageError(f"the program ended before {written(at)}", "see `detrain ckpt ls` for what the run has")
     last = (said.splitlines() or ["no message"])[-1]

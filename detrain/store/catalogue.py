@@ -8,7 +8,7 @@ import contextlib
 import glob
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
 from detrain.store.reader import read_meta, verify
 from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.thinning import Held, thinned
 
 INFO_NAME: Final = "inst.info"
 """Where a home keeps what was inferred of its program."""
@@ -97,7 +98,7 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._metrics: dict[Path, float | None] = {}
+        self._told: dict[Path, tuple[float | None, int] | None] = {}
 
     def create(self) -> None:
         """Make the folder, and make sure that it can be written. Raises StoreError."""
@@ -145,7 +146,7 @@ class Catalogue:
         """
         path, manifest = self.path(program, run, cursor), self.manifest(program, run)
         manifest.withdraw(path.name)
-        self._metrics.pop(path, None)
+        self._told.pop(path, None)
         digest = write(path, snapshot)
         manifest.commit(path.name, digest)
         return digest
@@ -307,6 +308,7 @@ class Catalogue:
         keep: int,
         keep_every: int = 0,
         keep_best: str = "",
+        keep_size: int = 0,
         counts: Callable[[str], bool] = lambda _name: True,
         stays: str = "",
     ) -> None:
@@ -319,7 +321,7 @@ class Catalogue:
         the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
         no one damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the
         end of a phase, stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it
-        begins with `max:`.
+        begins with `max:`. With `keep_size`, as many more stay as all together take so many bytes, spread over the run.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept: list[Entry] = []
@@ -335,24 +337,44 @@ class Catalogue:
         if keep_every:
             kept += [e for e in mine if e.cursor.cut == "end" or (e.cursor.cut == "epoch" and e.cursor.epoch % keep_every == 0)]
         if keep_best:
-            known = {entry.path: metric for entry in mine if (metric := self._metric(entry.path)) is not None}
+            told = {entry.path: self._tell(entry.path) for entry in mine}
+            known = {path: each[0] for path, each in told.items() if each is not None and each[0] is not None}
             best = max if keep_best.startswith("max:") else min
             kept += [entry for entry in mine if known and entry.path == best(known, key=known.__getitem__)]
         needed = {station.path for entry in kept for station in stations(mine, entry)}
+        if keep_size:
+            needed |= self._spread(mine, needed, keep_size)
         for entry in mine:
             if entry.path not in needed:
-                self._metrics.pop(entry.path, None)
+                self._told.pop(entry.path, None)
                 with contextlib.suppress(OSError):
                     entry.path.unlink()
 
-    def _metric(self, path: Path) -> float | None:
-        """Return the metric of a checkpoint, which is read once."""
-        if path not in self._metrics:
+    def _spread(self, entries: Sequence[Entry], needed: Collection[Path], most_bytes: int) -> set[Path]:
+        """Return the checkpoints of a run that stay within so many bytes, those that are needed among them. What others
+        rest on in earlier phases is needed.
+        """
+        starts = {(each.cursor.phase, each.cursor.epoch): each for each in entries if each.cursor.cut == "epoch"}
+        found: list[Entry] = []
+        held: list[Held] = []
+        for entry in entries:
+            told, place = self._tell(entry.path), (entry.cursor.phase, entry.cursor.epoch)
+            start = starts.get(place) if entry.cursor.is_inside else None
+            if told is not None and not (entry.cursor.is_inside and entry.cursor.epoch and start not in found):
+                held.append(Held(told[1], entry.path.stat().st_size, found.index(start) if start in found else None))
+                found.append(entry)
+        stay = thinned(held, {number for number, entry in enumerate(found) if entry.path in needed}, most_bytes)
+        return {found[number].path for number in stay}
+
+    def _tell(self, path: Path) -> tuple[float | None, int] | None:
+        """Return the metric of a checkpoint, and how many batches were done, None of a damaged one. It is read once."""
+        if path not in self._told:
             try:
-                self._metrics[path] = read_meta(path).metric
+                meta = read_meta(path)
+                self._told[path] = meta.metric, meta.batches_done
             except StoreError:
-                self._metrics[path] = None
-        return self._metrics[path]
+                self._told[path] = None
+        return self._told[path]
 
     def remove_leftovers(self, program: str) -> None:
         """Delete the temporary files that a killed save of this program left."""

@@ -252,14 +252,17 @@ class Journal:
         return StoreError(f"cannot write journal {str(self._path)!r}: {error.strerror or error}", way_out(error))
 
 
-def read_batches(path: Path) -> dict[Address, bytes]:
-    """Return the digest of each batch in a journal, what its body has fetched included, by its address, in order."""
+def read_batches(path: Path, *, in_body: Address | None = None) -> dict[Address, bytes]:
+    """Return the digest of each batch in a journal, what its body has fetched included, by its address, in order.
+
+    `in_body` is a batch of which that is left out: its body has not run, or not to its end.
+    """
     batches: dict[Address, bytes] = {}
     fetched: dict[Address, dict[int, bytes]] = {}
     for _end, (kind, *address, value) in _records(path):
         if kind == "b":
             batches[_address(address)] = value
-        elif kind == "f":
+        elif kind == "f" and _address(address[:3]) != in_body:
             fetched.setdefault(_address(address[:3]), {})[address[3]] = value
     for where, parts in fetched.items():
         batches[where] = xxhash.xxh3_128_digest(b"".join((batches.get(where, b""), *(parts[each] for each in sorted(parts)))))

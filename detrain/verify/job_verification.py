@@ -5,7 +5,6 @@ What all ranks print comes in any order, and is not compared; files are, as of t
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from detrain.base import messages
 from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError
 from detrain.launcher.program import Program
+from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store.job_home import rank_folder
 from detrain.verify.kill_places import places_to_kill
@@ -94,7 +94,7 @@ def _run(
         at, ranks = left[0] if left else (None, ())
         with messages.working(f"verify: {name} job", "with a kill" if left else "to its end"):
             hooks = VerifyPlan(str(states), outside, at, ranks, is_of_job=True)
-            environment = {**os.environ, **hooks.hand_over(place.folder / f"{name}.trial")}
+            environment = {**for_runs_of_ours(), **hooks.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "launch", "--nproc-per-node", str(world), "--ckpt", str(home), *command]
             with output.open("wb") as stdout, errors.open("wb") as stderr:
                 process = subprocess.run(whole, env=environment, stdout=stdout, stderr=stderr, check=False, cwd=place.work)

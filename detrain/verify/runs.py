@@ -10,6 +10,7 @@ comparison by the line's shape (the line without its numbers) and the number's p
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.digest import digest_bytes
+from detrain.base.errors import UsageError
+from detrain.store.catalogue import parse_name
 from detrain.verify.event_points import is_event_file, points_by_folder
 
 _NUMBER: Final = re.compile(
@@ -29,11 +32,13 @@ _NUMBER: Final = re.compile(
 
 Before it the time left and gone on a progress bar (Keras's, tqdm's), which has as many parts as it is long.
 """
-_LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv"})
+_LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv"})
 """Folders that no training program writes to."""
+_BYTECODE: Final = "__pycache__"
+"""Folders that Python makes again, and writes to."""
 _MOST_FILES: Final = 20_000
 _COPIED_BYTES: Final = 16 << 20
-"""Larger files are linked, not copied: data sets, mostly."""
+"""Larger files are linked where that cannot do harm: data sets, mostly."""
 
 _MOST_SHOWN: Final = 90
 """Characters of a line."""
@@ -41,15 +46,34 @@ Field = tuple[str, int]
 """The shape of a line, and a number's place in it."""
 
 
-def copy_folder(source: Path, target: Path, *, without: Collection[Path] = ()) -> bool:
-    """Copy a folder for a run to work in. Returns False, and copies nothing, if it holds too many files."""
+def copy_folder(source: Path, target: Path, *, without: Collection[Path] = (), unchanged_since: float = -math.inf) -> bool:
+    """Copy a folder for a run to work in, so that what it writes there does not come into the user's own files. Returns
+    False, and copies nothing, if it holds too many. Raises UsageError where large ones find no room.
+
+    Large files are linked if nothing has changed them since a time (seconds since 1970): a run that began then has not
+    written them, as no program can set back what the system keeps of that. The user's links lead into the copy if they
+    lead into the folder.
+    """
     found = list(_walk(source, {path.resolve() for path in without}))
     if len(found) > _MOST_FILES:
         return False
+    apart = {path for path, is_apart in found if is_apart and not path.is_symlink()}
+    linked = {path for path in apart if path.is_dir() or _is_as_it_was(path, unchanged_since)}
+    needed = sum(path.stat().st_size for path in apart - linked)
+    if needed > (free := shutil.disk_usage(target.parent).free):
+        raise UsageError(
+            f"{needed:,} bytes of large files in {str(source)!r}, which the program may write, are to be copied into "
+            f"{str(target.parent)!r}, which has {free:,} left",
+            "set TMPDIR to a folder that has room, or move files that are only read elsewhere",
+        )
     target.mkdir()
-    for path, is_linked in found:
+    for path, _is_apart in found:
         copy = target / path.relative_to(source)
-        if is_linked or path.is_symlink():
+        if path.is_symlink():
+            inside = os.path.relpath(os.path.realpath(path), source.resolve())
+            is_outside = inside.split(os.sep)[0] == os.pardir
+            copy.symlink_to(os.path.realpath(path) if is_outside else os.path.relpath(target / inside, copy.parent))
+        elif path in linked:
             copy.symlink_to(path.resolve())
         elif path.is_dir():
             copy.mkdir()
@@ -58,19 +82,31 @@ def copy_folder(source: Path, target: Path, *, without: Collection[Path] = ()) -
     return True
 
 
+def is_large(path: Path) -> bool:
+    """Return whether a file is so large that it is rather linked than copied."""
+    return path.stat().st_size > _COPIED_BYTES
+
+
+def _is_as_it_was(path: Path, since: float) -> bool:
+    """Return whether nothing has changed a file since a time; of checkpoints, nothing ever does."""
+    return parse_name(path) is not None or path.stat().st_ctime < since
+
+
 def _walk(folder: Path, without: Collection[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield what is in a folder, folders before what is in them, and whether it is only to be linked."""
+    """Yield what is in a folder, folders before what is in them, and whether it stands apart: a link, a large file, a
+    folder that is not gone into.
+    """
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
-        if path.resolve() in without:
+        if path.resolve() in without or entry.name == _BYTECODE:
             continue
         if entry.is_dir(follow_symlinks=False):
-            is_linked = entry.name in _LINKED or (path / "pyvenv.cfg").is_file()
-            yield path, is_linked
-            if not is_linked:
+            is_apart = entry.name in _LINKED or (path / "pyvenv.cfg").is_file()
+            yield path, is_apart
+            if not is_apart:
                 yield from _walk(path, without)
         elif entry.is_file(follow_symlinks=False):
-            yield path, entry.stat().st_size > _COPIED_BYTES
+            yield path, is_large(path)
         elif entry.is_symlink():
             yield path, True
 
@@ -80,7 +116,7 @@ def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
 
     TensorBoard's event files count by their points, all of a folder as one.
     """
-    paths = {path.relative_to(folder).as_posix(): path for path, is_linked in _walk(folder, ()) if not is_linked and path.is_file()}
+    paths = {path.relative_to(folder).as_posix(): path for path, is_apart in _walk(folder, ()) if not is_apart and path.is_file()}
     now = {name: digest_bytes(path.read_bytes()) for name, path in paths.items()}
     found = {name: digest for name, digest in now.items() if before.get(name) != digest}
     events = {name: paths[name].read_bytes() for name in found if is_event_file(name)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import DetrainError
 from detrain.launcher.program import Program
 from detrain.python.outside.clock_and_entropy import CLOCK_AND_RANDOMNESS
+from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Catalogue, read_meta
 from detrain.verify.kill_places import places_to_kill
@@ -139,7 +139,7 @@ def run_through_kills(
         output, errors = (place.folder / f"{name}.{len(left)}.{kind}" for kind in ("output", "errors"))
         with messages.working(f"verify: {name} run", f"to be killed at {kills[left[0]]}" if left else "to its end"):
             hooks = VerifyPlan(str(states), outside, left[0] if left else None)
-            environment = {**os.environ, **hooks.hand_over(place.folder / f"{name}.trial")}
+            environment = {**for_runs_of_ours(), **hooks.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
             # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.
             with output.open("wb") as stdout, errors.open("wb") as stderr:

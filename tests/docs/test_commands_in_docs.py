@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FAST = ROOT / "docs/tutorials/index.md"
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in ALL if commands_of(page.read_text())]
-FRAMEWORKS = {"import transformers": "transformers", "from transformers": "transformers", "import keras": "tensorflow"} | {
+FRAMEWORKS = {
+    "import lightning": "lightning",
+    "import transformers": "transformers",
+    "from transformers": "transformers",
+    "import keras": "tensorflow",
+} | {
     "torch_": "torch",
     "jax_train": "jax",
     "digits/train.py": "tensorflow",

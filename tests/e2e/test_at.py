@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -137,6 +138,24 @@ def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Pa
     assert (done.status, done.out, said in done.err) == (Diverged.exit_code, "", True), done.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "1:3"), ("hindsight",), ("verify",)])
+def test_what_variables_ask_of_the_users_own_runs_is_not_asked_of_these(
+    run: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    work, mirror = tmp_path / "work", tmp_path / "mirror"
+    shutil.copytree(run, work)
+    asked = {"DETRAIN_RUN_FRESH": "1", "DETRAIN_RUN_MIRROR": str(mirror), "DETRAIN_RUN_EVERY": "1"}
+    if command[0] != "verify":
+        np.save(work / "data.npy", DATA + np.float32(1))
+        shutil.copystat(run / "data.npy", work / "data.npy")
+
+    done = detrain(*command, "program.py", cwd=work, **asked)
+
+    assert done.status == (0 if command[0] == "verify" else Diverged.exit_code), done.err  # a fresh run would compare nothing
+    assert not mirror.exists()
+
+
 def bits(run: Path, name: str) -> dict[str, bytes]:
     """What the bare run had under a name, by cursor."""
     return {
@@ -187,6 +206,61 @@ def test_the_first_step_is_found_at_which_an_expression_is_true(run: Path, start
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("when", "words", "most"),
+    [
+        *((f"len(history) >= {count}", (), 4) for count in (0, 3, 10, 14, 16)),
+        ("len(history) >= 9", ("--from", "1:2"), 4),
+        ("len(history) >= 9", ("--from", "0:3", "--until", "1:3"), 4),
+        ("len(history) >= 9 and loss.item() < 9", (), 4),
+        ("'y' in locals() and epoch * 5 + step > 6", (), 4),
+    ],
+)
+def test_what_stays_true_is_found_by_few_steps(run: Path, when: str, words: tuple[str, ...], most: int) -> None:
+    plain = detrain("at", "--when", when, *words, "--print", "x", "--json", "program.py", cwd=run)
+
+    done = detrain("at", "--bisect", "--when", when, *words, "--print", "x", "--json", "program.py", cwd=run)
+
+    assert (done.status, done.out) == (plain.status, plain.out), done.err
+    assert done.err.count("detrain: going to") <= most + 1, done.err
+
+
+def test_how_far_the_steps_are_from_checkpoints_is_said_beforehand(run: Path, tmp_path: Path) -> None:
+    done = detrain("info", "--json", "program.py", cwd=run)
+
+    told = json.loads(done.out)["at"]
+    assert told["reach"] == [
+        {"first": "0", "last": "0", "since": "", "steps": 1},  # 0:1; there are checkpoints at 0:2, 0:4, 1:0, 1:1, 1:3, ...
+        {"first": "0", "last": "2", "since": None, "steps": 2},
+    ]
+    assert 0 < told["costs"]["step_s"] < 60
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    for path in (work / "ckpt").glob("*-p0-e0000[01]-*.h5"):
+        path.unlink()
+    said = detrain("info", "program.py", cwd=work).out
+    assert "  epochs 0 to 1: from the start, at most 9 steps, " in said
+    assert "  epoch 2: from its own checkpoints, at most 2 steps, " in said
+
+
+@pytest.mark.slow
+def test_a_name_that_no_checkpoint_has_is_looked_for_at_each_step(run: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    np.save(work / "data.npy", DATA)
+    (work / "program.py").write_text(
+        PROGRAM.replace("            loss = nn", "            if epoch == 0 and step == 2: seen = 1\n            loss = nn")
+    )
+    assert detrain("run", "--every", "2b", "--keep", "100", "program.py", cwd=work).status == 0
+
+    done = detrain("at", "--bisect", "--when", "seen == 1", "--print", "x", "program.py", cwd=work)
+
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1].startswith("0:3, as the run was there"), done.out
+    assert "NameError: name 'seen' is not defined at 1:" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("when", "status", "out", "said"),
     [
         ("step > 7", 1, "at no step from 0:0 to the last is step > 7", ""),
@@ -209,6 +283,7 @@ def test_an_expression_that_is_nowhere_true_or_fails_says_so(run: Path, when: st
         (("--until", "1:1", "1:2", "program.py"), 64, "--until 1:1 is before 1:2"),
         (("--from", "1:1", "1:2", "program.py"), 64, "--from 1:1 without --when"),
         (("--until", "1:3", "--pdb", "1:2", "program.py"), 64, "--until with --pdb"),
+        (("--bisect", "1:2", "program.py"), 64, "--bisect without --when"),
         (("program.py",), 64, "a step, or a program, is missing beside 'program.py'"),
         (("x", "program.py"), 82, "'x' is not a step"),
         (("--ckpt", "nowhere", "1:0", "program.py"), 73, "has no checkpoint of program"),
@@ -226,3 +301,158 @@ def test_an_expression_that_fails_says_how(run: Path) -> None:
 
     assert done.status == 0, done.err
     assert [each.get("error", "") for each in json.loads(done.out)] == ["NameError: name 'nothing_such' is not defined", ""]
+
+
+LARGE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+padding = torch.zeros(5_000_000)
+for epoch in range(3):
+    for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(8, 4)), 4, shuffle=True)):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with open("log.txt", "a") as log:
+            log.write(f"{epoch} {step} {loss.item()}\\n" * 300_000)
+    torch.save({"weights": model.state_dict(), "padding": padding}, "model.pt")  # opens the file by itself
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "1:1"), ("at", "0:1"), ("hindsight",), ("verify", "--kills", "1")])
+def test_large_files_that_the_program_writes_stay_as_the_run_has_left_them(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "program.py").write_text(LARGE)
+    (tmp_path / "latest.pt").symlink_to("model.pt")
+    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+    before = digests(tmp_path)
+    assert all((tmp_path / name).stat().st_size > 16 << 20 for name in ("log.txt", "model.pt"))
+    if command == ("hindsight",):
+        (tmp_path / "program.py").write_text(
+            LARGE.replace("        optimizer.step()", "        optimizer.step()\n        print(loss)")
+        )
+        before = digests(tmp_path)
+
+    done = detrain(*command, "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    assert digests(tmp_path) == before
+
+
+FETCHED = """
+import torch
+from loops import train
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train(model, optimizer, DataLoader(TensorDataset(torch.randn(40, 4)), 8, shuffle=True))
+"""
+LOOPS = """
+def endless(loader):
+    while True:
+        yield from loader
+
+def train(model, optimizer, loader):
+    batches = endless(loader)
+    for epoch in range(3):
+        for step in range(5):
+            (x,) = next(batches)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+INFO = {
+    "nests": [
+        {
+            name: {"file": "../../b/library/loops.py", "line": line, "column": column, "kind": "for", "function": "train"}
+            for name, line, column in (("epoch_loop", 8, 4), ("batch_loop", 9, 8))
+        }
+        | {"load_line": 10, "update_line": 14, "loader": "batches"}
+    ],
+    "source": "written by hand",
+}
+"""The loop lies where no path from a copy of the folder leads to, but one with the folders above it, too."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("at", "0:2"), ("hindsight",)])
+def test_a_loop_of_another_folder_that_loads_in_its_body_is_gone_back_to(tmp_path: Path, command: tuple[str, ...]) -> None:
+    work, library = tmp_path / "a" / "work", tmp_path / "b" / "library"
+    for each, name, text in ((work, "program.py", FETCHED), (library, "loops.py", LOOPS), (work, "inst.info", json.dumps(INFO))):
+        each.mkdir(parents=True, exist_ok=True)
+        (each / name).write_text(text)
+    paths = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH", "")]))
+    assert detrain("run", "--every", "2b", "program.py", cwd=work, PYTHONPATH=paths).status == 0
+
+    done = detrain(*command, "program.py", cwd=work, PYTHONPATH=paths)
+
+    assert done.status == 0, done.err
+    assert command[0] != "at" or f"{command[1]}, as the run was there" in done.out
+
+
+@pytest.mark.slow
+def test_checkpoints_within_a_number_of_bytes_are_spread_over_the_run(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("range(3)", "range(8)"))
+    np.save(tmp_path / "data.npy", DATA)
+
+    done = detrain("run", "--every", "1b", "--keep", "2", "--keep-size", "450kB", "program.py", cwd=tmp_path)
+
+    assert done.status == 0, done.err
+    files = sorted((tmp_path / "ckpt").glob("*.h5"))
+    assert 350_000 < sum(path.stat().st_size for path in files) <= 450_000
+    assert len({path.name.partition("-e")[2][:5] for path in files}) >= 6  # epochs
+
+
+STEPS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+class Steps:
+    count = 0
+    def training_step(self, batch):
+        self.count += 1
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+steps = Steps()
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(20, 4)), 4, shuffle=True):
+        steps.training_step(x)
+"""
+
+
+@pytest.mark.slow
+def test_a_function_that_the_step_calls_is_stood_in(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STEPS)
+    assert detrain("run", "--every", "2b", "program.py", cwd=tmp_path).status == 0
+    loop = json.loads(detrain("at", "--print", "x", "--json", "1:3", "program.py", cwd=tmp_path).out)[0]["digest"]
+    at = ("at", "--in", "training_step", "--print", "batch", "--print", "self.count", "--json")
+
+    found = json.loads(detrain(*at, "1:3", "program.py", cwd=tmp_path).out)
+    searched = detrain(*at, "--when", "self.count == 8", "program.py", cwd=tmp_path)
+    several = json.loads(detrain(*at, "--until", "last", "1:2", "program.py", cwd=tmp_path).out)
+    debugged = subprocess.run(
+        [sys.executable, "-m", "detrain", "at", "--in", "Steps.training_step", "--pdb", "1:3", "program.py"],
+        cwd=tmp_path,
+        env=environment(),
+        input="p 'count', self.count\nn\np 'count', self.count\nq\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    nowhere = detrain("at", "--in", "no_such", "last", "program.py", cwd=tmp_path)
+
+    assert (found[0]["digest"], found[1]["value"]) == (loop, "8")
+    assert json.loads(searched.out) == [{"at": "1:3", "shown": found}], searched.err
+    assert [(each["at"], each["shown"][1]["value"]) for each in several] == [("1:2", "7"), ("1:3", "8"), ("1:4", "9")]
+    assert "-> self.count += 1" in debugged.stdout, debugged.stderr
+    assert re.findall(r"'count', \d", debugged.stdout) == ["'count', 8", "'count', 9"]
+    assert (nowhere.status, "no function 'no_such' is called at 1:4" in nowhere.err) == (64, True), nowhere.err

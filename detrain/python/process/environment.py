@@ -57,6 +57,10 @@ def base_environment(threads: int) -> dict[str, str]:
     return found
 
 
+_OF_THE_USERS_OWN: Final = tuple(f"DETRAIN_RUN_{name}" for name in ("FRESH", "GOES_ON_FROM", "BARE", "MIRROR"))
+"""Beginnings of variables that say where a run begins, and where else it writes."""
+
+
 def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str]:
     """Return the variables to start the program with;
 
@@ -77,6 +81,13 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
         # What is asked for now, and was not by the first run, would change bits before the loop.
         chosen.update({name: str(threads) for name in _THREADS if os.environ.get(name) and recorded.get(name) == ""})
     return chosen
+
+
+def for_runs_of_ours() -> dict[str, str]:
+    """Return the environment for runs that detrain itself starts, in homes of theirs: without variables that have the
+    user's own start elsewhere, or write elsewhere.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_USERS_OWN)}
 
 
 def options_of_python() -> list[str]:

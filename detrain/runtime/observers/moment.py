@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import io
-import itertools
 import os
-import pdb
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
@@ -18,7 +18,10 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
+from detrain.base.dtypes import dtype_name
+from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
+from detrain.runtime.observers.prompts import Prompt, open_prompt
 
 VARIABLE: Final = "DETRAIN_MOMENT"
 """Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
@@ -37,13 +40,20 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The last batch at which something is wanted."""
     when: str = ""
     """Only the first batch is meant at which this expression is true; it is not where a name in it is not bound yet."""
-    answers: str
+    within: str = ""
+    """Not the loop's frame is meant, but that of the first call of this function in the body: its name, or with its
+    class (`Net.training_step`)."""
+    answers: str = ""
     """File that takes what is there: a `Found` as JSON a line."""
     expressions: tuple[str, ...] = ()
     """What the user has asked for; nothing: the names of the function that trains."""
-    has_debugger: bool = False
+    opens: Prompt | None = None
+    port: int = 0
+    """With debugpy: the one of this machine at which it waits; 0: one that is free."""
     saved: str = ""
     """File (.npz) that takes all tensors that training changes, by their keys."""
+    values: str = ""
+    """File (.npz) that takes what is shown, as far as it is an array, a number or a text, by its number."""
 
     @classmethod
     def of_environment(cls) -> Moment | None:
@@ -51,9 +61,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
         text = os.environ.get(VARIABLE, "")
         return msgspec.json.decode(text, type=cls) if text else None
 
-    def hand_over(self) -> dict[str, str]:
-        """Return the environment variable that hands it to a run."""
-        return {VARIABLE: msgspec.json.encode(self).decode()}
+    def hand_over(self, answers: Path) -> dict[str, str]:
+        """Return the environment variable that hands it to a run, which is to answer into a file."""
+        return {VARIABLE: msgspec.json.encode(msgspec.structs.replace(self, answers=str(answers))).decode()}
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,6 +76,8 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
     """As Python writes it, cut off where it is long; of a number also its bits, in hexadecimal."""
     digest: str = ""
     """xxh3-128, hex, of a tensor's dtype, shape and bytes."""
+    dtype: str = ""
+    """Of a tensor, as files have it; empty for one whose bytes are not its value."""
     error: str = ""
     """What came of an expression that failed."""
 
@@ -77,6 +89,8 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     shown: tuple[Shown, ...] = ()
     error: str = ""
     """How the condition failed."""
+    back: int = 0
+    """By how many steps the user has gone back from there."""
     is_over: bool = False
     """Whether that ended the search: a name that is not bound yet does not."""
 
@@ -84,8 +98,9 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
 class MomentReached:
     """Answers what is asked of the moment before a body."""
 
-    def __init__(self, moment: Moment, adapters: Adapters) -> None:
-        self._moment, self._adapters = moment, adapters
+    def __init__(self, moment: Moment, adapters: Adapters, count: Callable[[], int]) -> None:
+        """`count` returns how many batches of the run have been loaded."""
+        self._moment, self._adapters, self._count = moment, adapters, count
         self._unbound = ""
         """How the condition failed, as long as it has."""
 
@@ -94,20 +109,46 @@ class MomentReached:
         return address >= self._moment.at
 
     def stand(self, address: Address, frame: FrameType) -> None:
-        """The body of a batch is about to run, in this frame of the program's: answer, or end the process behind it."""
+        """The body of a batch is about to run, in this frame of the program's: answer, there or where it calls a
+        function, or end the process behind it.
+        """
+        if not self._moment.within:
+            self._answer(address, frame)
+        elif address <= self._moment.until:
+            sys.settrace(partial(self._trace, address))
+        else:
+            self._end_search(address)
+
+    def _trace(self, address: Address, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event != "call" or self._moment.within not in (frame.f_code.co_name, frame.f_code.co_qualname):
+            return None
+        sys.settrace(None)
+        self._answer(address, frame)
+        return frame.f_trace  # a debugger's
+
+    def _answer(self, address: Address, frame: FrameType) -> None:
         moment = self._moment
         if address <= moment.until and (not moment.when or self._is_true(address, frame)):
             self._note(self._found(address, frame))
-            if moment.has_debugger:
-                messages.flush_output()
-                _Debugger(skip=["detrain.*"]).open_in(frame)
+            if moment.opens is not None:
+                open_prompt(moment.opens, moment.port, frame, _end, partial(self._go_back, address))
                 return
             if moment.when:
                 _end()
         if address >= moment.until:
-            if moment.when:
-                self._note(Found(address, error=self._unbound) if self._unbound else None)
-            _end()
+            self._end_search(address)
+
+    def _end_search(self, address: Address) -> NoReturn:
+        if self._moment.when:
+            self._note(Found(address, error=self._unbound) if self._unbound else None)
+        _end()
+
+    def _go_back(self, address: Address, steps: int) -> None:
+        """End the process, for one that stands so many steps before. Raises UsageError where there are not so many."""
+        if steps >= self._count():
+            raise UsageError(f"there are {self._count() - 1} steps before this one")
+        self._note(Found(address, back=steps))
+        _end()
 
     def _is_true(self, address: Address, frame: FrameType) -> bool:
         try:
@@ -126,33 +167,51 @@ class MomentReached:
         if self._moment.expressions:
             found = [self._evaluated(each, frame) for each in self._moment.expressions]
         else:
-            found = [self.shown(name, value) for name, value in sorted(names.items())]
+            found = [(self.shown(name, value), value) for name, value in sorted(names.items())]
         if self._moment.saved:
             self._adapters.look_at_names()
-            arrays: dict[str, Any] = {name: np.asarray(array) for name, array in self._adapters.tensors().items()}
-            with io.FileIO(self._moment.saved, "w") as file:
-                np.savez(file, **arrays)
-        return Found(address, tuple(found))
+            _write(self._moment.saved, {name: np.asarray(array) for name, array in self._adapters.tensors().items()})
+        if self._moment.values:
+            held = {str(number): self._as_data(value) for number, (_shown, value) in enumerate(found)}
+            _write(self._moment.values, {number: array for number, array in held.items() if array is not None})
+        return Found(address, tuple(shown for shown, _value in found))
 
     def _note(self, found: Found | None) -> None:
         """Add an answer to the file; without one, say by its being there that the run has come to the last batch."""
         with io.FileIO(self._moment.answers, "a") as file:
             file.write(msgspec.json.encode(found) + b"\n" if found is not None else b"")
 
-    def _evaluated(self, expression: str, frame: FrameType) -> Shown:
+    def _evaluated(self, expression: str, frame: FrameType) -> tuple[Shown, object]:
         try:
             value = eval(expression, frame.f_globals, frame.f_locals)
         except Exception as error:  # whatever is wrong with it, the user is told
-            return Shown(expression, "", error=f"{type(error).__name__}: {error}")
-        return self.shown(expression, value)
+            return Shown(expression, "", error=f"{type(error).__name__}: {error}"), None
+        return self.shown(expression, value), value
+
+    def _as_array(self, value: object) -> Array | None:
+        """Return a tensor or an array as one of NumPy's; None for what is none, numbers of Python's own among it."""
+        if isinstance(value, bool | int | float):
+            return None
+        array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
+        return None if array is None else np.asarray(array)
+
+    def _as_data(self, value: object) -> Array | None:
+        """Return what comes back from a file as it is: an array, or a number or text as one; None for others."""
+        array = self._as_array(value)
+        if array is not None:
+            return array if dtype_name(array.dtype) else None
+        if not isinstance(value, bool | int | float | str):
+            return None
+        array = np.asarray(value)
+        is_same = isinstance(value, float) or (not array.dtype.hasobject and array.item() == value)
+        return array if is_same else None  # but for text with zeros at its end, and integers of more than 64 bits
 
     def shown(self, name: str, value: object) -> Shown:
         """Return what there is to say of a value."""
-        array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
-        if array is not None and not isinstance(value, bool | int | float):
-            held = np.asarray(array)
+        held = self._as_array(value)
+        if held is not None:
             kind = f"{type_name(value)} {held.dtype} {list(held.shape)}"
-            return Shown(name, kind, _numbers(held), digest_array(held))
+            return Shown(name, kind, _numbers(held), digest_array(held), dtype_name(held.dtype) or "")
         if isinstance(value, float):
             return Shown(name, "float", f"{value!r} ({np.float64(value).view(np.uint64):016x})")
         try:
@@ -162,43 +221,9 @@ class MomentReached:
         return Shown(name, type_name(value), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
-class _Debugger(pdb.Pdb):
-    """Python's own; with `quit` the run is over."""
-
-    def open_in(self, frame: FrameType) -> None:
-        """Stop where a frame comes behind the probe that it has called: its next line is the second of the body, as the
-        probe has the position of the first.
-        """
-        start = _behind_probe(frame)
-
-        def watch(where: FrameType, event: str, arg: Any) -> Any:
-            if where is frame and ((event == "opcode" and where.f_lasti == start) or event == "line"):
-                frame.f_trace_opcodes = False
-                self.reset()
-                outer: FrameType | None = frame
-                while outer is not None:
-                    outer.f_trace, self.botframe = self.trace_dispatch, outer
-                    outer = outer.f_back
-                sys.settrace(self.trace_dispatch)
-                self.interaction(frame, None)
-                return self.trace_dispatch
-            return watch
-
-        frame.f_trace, frame.f_trace_opcodes = watch, True
-        sys.settrace(watch)
-
-    def set_quit(self) -> None:
-        """End the process: what the program would do with an error is not looked at."""
-        _end()
-
-
-def _behind_probe(frame: FrameType) -> int:
-    """Return where the code goes on of which a probe has said that it is to be executed; -1 where that is not seen."""
-    ahead = [each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti]
-    for this, following in itertools.pairwise(ahead):
-        if this.opname.startswith("POP_JUMP"):
-            return int(this.argval) if "TRUE" in this.opname else following.offset
-    return -1
+def _write(path: str, arrays: dict[str, Array]) -> None:
+    with io.FileIO(path, "w") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _numbers(array: Array) -> str:

@@ -109,7 +109,7 @@ class Parts:
             self.recovery = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
         moment = Moment.of_environment()
-        self.moment = MomentReached(moment, self.adapters) if moment is not None else None
+        self.moment = MomentReached(moment, self.adapters, now) if moment is not None else None
         self.observers: list[Observer] = []
         if self.experiment is not None:
             seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)

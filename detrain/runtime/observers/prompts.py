@@ -1,0 +1,132 @@
+"""What opens where a run stands: Python's debugger, another one over a port, or a prompt with the names there.
+
+With each, the run is over when the user leaves it, or the step ends.
+"""
+
+from __future__ import annotations
+
+import code
+import contextlib
+import dis
+import importlib.util
+import itertools
+import pdb
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, Literal
+
+from detrain.base import messages
+from detrain.base.errors import UsageError
+
+Prompt = Literal["pdb", "shell", "debugpy"]
+_HERE: Final = "127.0.0.1"
+"""Who has the port can run anything as the user: no other machine is listened to."""
+
+
+def open_prompt(kind: Prompt, port: int, frame: FrameType, end: Callable[[], None], back: Callable[[int], None]) -> None:
+    """Open one in a frame of the program's that has called a probe; return where the body is to run.
+
+    `port` is debugpy's. `end` ends the process, and so does `back`, for a stand at so many steps before; it raises
+    UsageError where there are not so many.
+    """
+    messages.flush_output()
+    if kind == "pdb":
+        _Debugger(end, back).open_in(frame)
+    elif kind == "debugpy":
+        _wait_for_debugger(port, frame)
+    else:
+        _open_shell({**frame.f_globals, **frame.f_locals})
+        end()
+
+
+class _Debugger(pdb.Pdb):
+    """Python's own; with `quit` the run is over."""
+
+    def __init__(self, end: Callable[[], None], back: Callable[[int], None]) -> None:
+        super().__init__(skip=["detrain.*"])
+        self._end, self._back = end, back
+
+    def open_in(self, frame: FrameType) -> None:
+        """Stop where a frame comes behind the probe that it has called: its next line is the second of the body, as the
+        probe has the position of the first.
+        """
+        start = _behind_probe(frame)
+
+        def watch(where: FrameType, event: str, arg: Any) -> Any:
+            if where is frame and ((event == "opcode" and where.f_lasti == start) or event == "line"):
+                frame.f_trace_opcodes = False
+                self.reset()
+                outer: FrameType | None = frame
+                while outer is not None:
+                    outer.f_trace, self.botframe = self.trace_dispatch, outer
+                    outer = outer.f_back
+                sys.settrace(self.trace_dispatch)
+                self.interaction(frame, None)
+                return self.trace_dispatch
+            return watch
+
+        frame.f_trace, frame.f_trace_opcodes = watch, True
+        sys.settrace(watch)
+
+    def set_quit(self) -> None:
+        """End the process: what the program would do with an error is not looked at."""
+        self._end()
+
+    def do_back(self, arg: str) -> None:
+        """back [count]
+
+        Stand so many steps (one, if none is given) before this one, as the run was there. What was set here is gone.
+        """
+        if arg and not (arg.isdecimal() and int(arg)):
+            self.error(f"{arg!r} is no number of steps")
+            return
+        try:
+            self._back(int(arg or 1))
+        except UsageError as error:
+            self.error(error.what)
+
+
+def _behind_probe(frame: FrameType) -> int:
+    """Return where the code goes on of which a probe has said that it is to be executed; -1 where that is not seen."""
+    ahead = [each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti]
+    for this, following in itertools.pairwise(ahead):
+        if this.opname.startswith("POP_JUMP"):
+            return int(this.argval) if "TRUE" in this.opname else following.offset
+    return -1
+
+
+def _open_shell(names: dict[str, Any]) -> None:
+    """Read statements, and do them with these names, until the user leaves; the program's own variables stay."""
+    banner = "The names of the run are here: what is bound anew is not bound in the run. exit() ends it."
+    if importlib.util.find_spec("IPython") is None:
+        with contextlib.suppress(SystemExit):  # of exit()
+            code.interact(banner, local=names, exitmsg="")
+        return
+    import IPython
+
+    print(banner)
+    IPython.start_ipython(argv=["--no-banner"], user_ns=names)
+
+
+def _wait_for_debugger(port: int, frame: FrameType) -> None:
+    """Stop in a frame once a debugger is there that speaks the Debug Adapter Protocol: in VS Code, "attach"."""
+    import debugpy
+
+    host, port = debugpy.listen((_HERE, port))
+    messages.put(f"detrain: waiting for a debugger at {host}:{port}")
+    debugpy.wait_for_client()
+    debugpy.debug_this_thread()
+    pydevd: Any = sys.modules["pydevd"]
+    waiting, thread = pydevd.get_global_debugger(), threading.current_thread()
+
+    def stop(*_event: object) -> None:
+        sys.setprofile(None)
+        # Not `debugpy.breakpoint()`: it stops at the next line of the frame, which is the second of the body, as the
+        # probe has the position of the first.
+        waiting.set_suspend(thread, pydevd.CMD_SET_BREAK)
+        waiting.do_wait_suspend(thread, frame, "line", None)
+        waiting.set_trace_for_frame_and_parents(thread.ident, frame)
+
+    sys.setprofile(stop)  # called as this function returns: the interpreter traces nothing of what is done there
