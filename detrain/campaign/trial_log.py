@@ -47,6 +47,10 @@ class TrialResult:
     """Why no other trial of its process was begun, and none of another would be."""
     left: str = ""
     """Why it was not begun, where another process can begin it."""
+    process: int = 0
+    """The copy of its process that does it, while that one waits."""
+    ended: int = 0
+    """The status with which that copy has ended in this trial."""
     crash: str = ""
     """The class of the exception with which it ended."""
     seconds: float = 0.0
@@ -75,6 +79,11 @@ class TrialResult:
         return self.status == 0 and self.end != "" and not self.end.startswith("crash")
 
     @property
+    def is_over(self) -> bool:
+        """Whether a trial that shares a process has said its last, or its process has for it."""
+        return bool(self.end or self.crash or self.obstacle or self.left or self.ended)
+
+    @property
     def is_unfired(self) -> bool:
         """Whether its fault was not done, which was seen in a process that does others."""
         return self.end.startswith(UNFIRED)
@@ -88,6 +97,7 @@ def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Address, StepLine] = {}
     end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
+    process = ended = 0
     missed: list[Address] = []
     is_unarmed_equal: bool | None = None
     sites: tuple[Site, ...] = ()
@@ -112,7 +122,7 @@ def read_log(path: Path) -> TrialResult:
             if entry.missed is not None:
                 missed.append(entry.missed)
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
-            crash = entry.crash or crash
+            crash, process, ended = entry.crash or crash, entry.process or process, entry.ended or ended
             if entry.is_unarmed_equal is not None:
                 is_unarmed_equal = entry.is_unarmed_equal and is_unarmed_equal is not False
             is_armed = is_armed or entry.is_armed
@@ -135,6 +145,8 @@ def read_log(path: Path) -> TrialResult:
         start,
         obstacle,
         left,
+        process,
+        ended,
         crash,
         said=tuple(said.values()),
         is_unarmed_equal=is_unarmed_equal,

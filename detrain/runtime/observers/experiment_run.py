@@ -73,6 +73,10 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
     start: str = ""
     """Digest of all variables, hex, where a trial begins that shares its process with others."""
+    process: int = 0
+    """The copy that does it, where another process waits for it (detrain.runtime.observers.reserve)."""
+    ended: int = 0
+    """That copy has ended in this trial, with this exit status or by this signal (< 0)."""
     obstacle: str = ""
     """Why no process can go back to begin this trial."""
     left: str = ""
