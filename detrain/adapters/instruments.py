@@ -9,6 +9,9 @@ from typing import Protocol
 from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.sites import Site
 
+Also = Sequence[tuple[Injection, int]]
+"""Injections in the same step as another, each at an op of its own, with the execution that is hit."""
+
 
 class Instruments(Protocol):
     """A framework's side of an experiment."""
@@ -22,8 +25,11 @@ class Instruments(Protocol):
     def begin_step(self) -> None:
         """Count executions from here on, and note what `sites` and `digests` return."""
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections that the experiments of this process have."""
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections that the experiments of this process have, and what is hit with it.
+
+        Raises FaultInvalid where sites are part of steps, and several are to be hit.
+        """
 
     def arm(self, occurrence: int) -> None:
         """Have the fault's site hit when it runs next, or so many runs later; by `UNARMED` not at all, but have it in

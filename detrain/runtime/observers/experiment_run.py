@@ -130,7 +130,7 @@ class ExperimentRun:
         self._bare: StepLine | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
-            self._instruments.select(plan.injection)
+            self._instruments.select(plan.injection, plan.also)
 
     @property
     def plans(self) -> Sequence[Experiment]:
@@ -145,7 +145,7 @@ class ExperimentRun:
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
         self._sides.append(instruments)
-        self._instruments = InstrumentsTogether(self._sides, self.plan.injection)
+        self._instruments = InstrumentsTogether(self._sides, self.plan.injection, self.plan.also)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
@@ -317,7 +317,8 @@ class ExperimentRun:
         if self._has_fired and not self.plan.steps:
             self._write(Log(missed=body))
             return
-        where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
+        others = f" (or one of {len(self.plan.also)} that are hit with it)" if self.plan.also else ""
+        where = f"site {injection.site!r}{others} (replica {injection.worker}) at {written(body)}"
         if injection.is_in_memory:
             raise FaultNotFired(
                 f"{where} is not there as {injection.dtype}{list(injection.shape)}",

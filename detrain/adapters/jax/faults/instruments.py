@@ -7,7 +7,7 @@ from typing import Final
 import jax
 from jax.extend.core import JaxprEqn
 
-from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.instruments import Also, TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.layer_scopes import name_layers
@@ -15,7 +15,7 @@ from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
@@ -39,8 +39,9 @@ class JaxInstruments:
         if plans[0].injection is not None:
             self.select(plans[0].injection)
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections."""
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections. Raises FaultInvalid for several at once."""
+        refuse_several(1 + len(also))
         self._point = next((point for point in self._points if point.takes(injection)), None)
         if self._point is not None:
             self._point.select(injection)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.instruments import Also, TakesInstruments
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import first_accesses
 from detrain.adapters.torch.faults.compiled import Compiled
-from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import dtype_of
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import StepCalls
@@ -25,24 +25,24 @@ class TorchInstruments:
 
     def __init__(self, experiment: TakesInstruments, history: History) -> None:
         plans = experiment.plans
-        self._injector = Injector()
+        self._injectors = Injectors()
         self._names = NamedObjects()
-        self._ops = WatchedOps(StepCalls(self._names), self._injector)
+        self._ops = WatchedOps(StepCalls(self._names), self._injectors)
         self._losses = Losses(experiment.ends_with)
-        self._compiled = Compiled(self._ops, self._injector, history)
+        self._compiled = Compiled(self._ops, self._injectors, history)
         if plans[0].is_profile:
             first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None
         if plans[0].injection is not None:
-            self.select(plans[0].injection)
+            self.select(plans[0].injection, plans[0].also)
 
     def on_import(self, module: str) -> None:
         """Hear of what is compiled."""
         self._compiled.on_import(module)
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections."""
-        self._injector.select(injection)
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections, and what is hit with it."""
+        self._injectors.select(injection, also)
 
     def begin_step(self) -> None:
         """Watch the ops of the step that begins."""
@@ -52,15 +52,15 @@ class TorchInstruments:
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
         self._begin()
-        self._injector.arm(occurrence)
+        self._injectors.arm(occurrence)
         self._ops.begin()
 
     def disarm(self) -> None:
         """Have it hit no more."""
-        self._injector.disarm()
+        self._injectors.disarm()
         self._ops.end()
         self._compiled.check()
-        self._injector.check()
+        self._injectors.check()
 
     def _begin(self) -> None:
         self._ops.end()
@@ -74,7 +74,7 @@ class TorchInstruments:
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
-        return self._injector.firing()
+        return self._injectors.firing()
 
     def is_unarmed_equal(self) -> bool | None:
         """Return whether a compiled graph that was hit would have given the same bits with a site and no fault. Of
@@ -95,7 +95,7 @@ class TorchInstruments:
         """Change the bits of one of them."""
         self._names.look()
         found = self._names.variables().get(injection.site.removeprefix(MEMORY))
-        return self._injector.firing() if found is not None and self._injector.strike(injection, found[1]) else None
+        return self._injectors.first.firing() if found is not None and self._injectors.first.strike(injection, found[1]) else None
 
     def begin_series(self) -> None:
         """The first step of this process is about to run."""

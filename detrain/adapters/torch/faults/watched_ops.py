@@ -28,7 +28,7 @@ import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from detrain.adapters.torch.faults.first_accesses import FirstAccesses
-from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import (
     COPY,
     DECIDES,
@@ -61,7 +61,7 @@ class WatchedOps:
     """What is done with the ops of a step."""
 
     where: StepCalls
-    injector: Injector
+    injector: Injectors
     _mode: Any = None
     _process: int = 0
     _thread: int = field(default_factory=threading.get_ident)
