@@ -46,6 +46,8 @@ class Together:
 
     obstacle: str = ""
     """Why no trials of the program can."""
+    waits: Callable[[], None] = lambda: None
+    """Is told that a process only waits for trials that take long: another can begin."""
     is_first_alone: bool = False
     """Whether one that begins with the first step of all cannot: what that step makes (slots, traces) stays."""
 
@@ -205,6 +207,8 @@ class _TrialProcess:
                 index += 1
                 if index < len(logs):
                     watch = self._watch(logs[index], experiments[index], self._pace)
+            if self._left:
+                self.together.waits()
             while self._left and process.poll() is None and not self.together.obstacle:
                 yield from self._take_left()
                 time.sleep(_POLL_S)

@@ -20,9 +20,12 @@ from detrain.campaign.trial_log import HANG, TrialResult, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.reserve import GO_ON
 from detrain.runtime.observers.trials_in_process import ALONE
+from detrain.runtime.ranks.processes import free_bytes
 
-_MOST: Final = 8
-"""Copies that trials are left to at a time: each has memory of its own for what it changes."""
+_MOST: Final = 32
+"""Copies that trials are left to at a time."""
+_ROOM: Final = 4
+"""Times the memory of a copy that has to be free for another: each comes to own what it changes."""
 _ENDED: Final = "program"
 
 
@@ -50,9 +53,10 @@ class LeftTrials:
     def ask(self, logs: Sequence[Path], index: int, plan: Experiment, watch: Watch, pace: float, *, is_late: bool) -> bool:
         """Have the process go on behind a trial that takes long. Returns whether it does, or will."""
         is_slow = watch.is_armed and not watch.is_over and watch.since_fault_s() > patience_s(plan, self.golden, pace)
-        if index + 1 == len(logs) or not (is_late or (is_slow and len(self._left) < _MOST)):
+        if index + 1 == len(logs) or watch.is_over or not watch.is_armed or not (is_late or is_slow):
             return False
-        if not watch.is_armed or watch.is_over or not read_log(logs[index]).process:
+        process = read_log(logs[index]).process
+        if not process or not (is_late or (len(self._left) < _MOST and _has_room(process))):
             return False
         if self._asked != str(logs[index + 1]):
             self._asked = str(logs[index + 1])
@@ -90,3 +94,12 @@ class LeftTrials:
             else:
                 is_known = each.is_sound and done.is_whole and done.end not in (ALONE, _ENDED)
                 yield each.number, done if is_known else None
+
+
+def _has_room(process: int) -> bool:
+    """Return whether there is memory for a copy more."""
+    try:
+        own = int(Path(f"/proc/{process}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # it has ended
+        return True
+    return free_bytes() > _ROOM * own

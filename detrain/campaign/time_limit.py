@@ -30,7 +30,7 @@ _END_S: Final = 600.0
 _SLOWER: Final = 1.5
 """A machine that is so much slower now gives a trial another try."""
 _PATIENCE: Final = 3.0
-_PATIENCE_S: Final = 0.5
+_PATIENCE_S: Final = 0.2
 """A trial that takes so many times as long as usual, and so many seconds, is left to a process of its own, where it can
 be. It decides about time alone."""
 

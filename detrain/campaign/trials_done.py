@@ -28,13 +28,14 @@ def do_trials(
     with_loop: bool = False,
     ends_early: bool = False,
     running: Running = lambda _number: None,
+    waits: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Facts, Trial | str]]:
     """Do trials, many in one process or each in one of its own; yields each once, or why its fault did not fire.
 
-    `with_loop`: they end with their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises
-    FaultInvalid.
+    `waits` is told where all that is left to do is to wait for trials that take long. `with_loop`: trials end with
+    their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises FaultInvalid.
     """
-    shared = Together(obstacle="" if in_one else "each is to have a process of its own")
+    shared = Together("" if in_one else "each is to have a process of its own", waits)
     left, redrawn = {number: plan.trial(number) for number in numbers}, {}
     for is_again in (False, True):
         experiments = {number: to_loop(drawn) if with_loop else drawn for number, (_, drawn) in left.items()}
