@@ -175,7 +175,9 @@ class _TrialProcess:
             watch = self._watch(logs[index], experiments[index], self._pace)
             while index < len(logs):
                 yield from self._take_left()
-                is_over, is_late = process.poll() is not None, watch.is_late()
+                is_late = watch.is_late()
+                is_done = watch.is_over and index + 1 == len(logs)  # or it would wait for those that it has been left to
+                is_over = is_done or process.poll() is not None
                 if watch.is_armed and not is_told:
                     self.running(numbers[index])
                     is_told = True
