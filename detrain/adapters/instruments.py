@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Protocol
 
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Bounds, Experiment, Firing, Injection
 from detrain.faults.sites import Site
 
 Also = Sequence[tuple[Injection, int]]
@@ -73,6 +73,11 @@ class Instruments(Protocol):
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return between which values the outputs of each module have been, if an experiment notes that; none where
+        modules are not heard of.
+        """
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""

@@ -11,7 +11,7 @@ import msgspec
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, last_printed
-from detrain.faults.experiment import Alarm, Firing
+from detrain.faults.experiment import Alarm, Bounds, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
 from detrain.runtime.observers.said import BEHIND, Said, WrittenFile
@@ -68,6 +68,8 @@ class TrialResult:
     is_unarmed_equal: bool | None = None
     """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
     nobody has looked."""
+    ranges: Mapping[str, Bounds] = field(default_factory=dict)
+    """Of a golden run that notes them: between which values the outputs of each module were."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
     measured: float | None = None
@@ -105,6 +107,7 @@ def read_log(path: Path) -> TrialResult:
     said: dict[tuple[int, int, int, bool], Said] = {}
     files: tuple[WrittenFile, ...] | None = None
     spent: dict[Address, float] = {}
+    ranges: dict[str, Bounds] = {}
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
@@ -129,6 +132,7 @@ def read_log(path: Path) -> TrialResult:
             if entry.said is not None:
                 said[entry.said.place] = entry.said
             files = files if entry.files is None else tuple(entry.files)
+            ranges = entry.ranges or ranges
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
@@ -152,6 +156,7 @@ def read_log(path: Path) -> TrialResult:
         is_unarmed_equal=is_unarmed_equal,
         files=files,
         spent=spent,
+        ranges=ranges,
     )
 
 

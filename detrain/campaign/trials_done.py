@@ -38,7 +38,7 @@ def do_trials(
     shared = Together("" if in_one else "each is to have a process of its own", waits)
     left, redrawn = {number: plan.trial(number) for number in numbers}, {}
     for is_again in (False, True):
-        experiments = {number: to_loop(drawn) if with_loop else drawn for number, (_, drawn) in left.items()}
+        experiments = {number: _beside(golden, to_loop(drawn) if with_loop else drawn) for number, (_, drawn) in left.items()}
         for number, done in _done(subject, experiments, golden, shared, running, ends_early=ends_early):
             facts, first = left[number]
             again = plan.again(number, first) if isinstance(done, str) and not is_again else None
@@ -47,6 +47,11 @@ def do_trials(
             else:
                 redrawn[number] = again
         left = redrawn
+
+
+def _beside(golden: TrialResult, plan: Experiment) -> Experiment:
+    """Return a trial whose modules' outputs are clipped to the golden run's ranges, if that has noted them."""
+    return msgspec.structs.replace(plan, ranges=dict(golden.ranges)) if golden.ranges else plan
 
 
 def to_loop(plan: Experiment) -> Experiment:

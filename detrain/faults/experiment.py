@@ -140,6 +140,10 @@ class Alarm(msgspec.Struct, frozen=True):
     kind: str
 
 
+Bounds = tuple[str, str]
+"""The lowest and the highest value, hexadecimal: JSON has no infinity."""
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, or a golden run (no injection), or a run for the sites of a step (`is_profile`)."""
 
@@ -180,6 +184,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Note a digest of all variables after each step; where there is a fault, from it on."""
     digests_every: int = 1
     """But only after each so many steps from `at` on, and after the last."""
+    notes_ranges: bool = False
+    """Note between which values the outputs of each module are."""
+    ranges: dict[str, Bounds] = {}
+    """By module: what its outputs are clipped to."""
     seeds_by: int = 0
     """Is added to each seed that the program sets itself."""
 

@@ -21,7 +21,7 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
-from detrain.faults.experiment import UNARMED, Alarm, Experiment, Firing, written
+from detrain.faults.experiment import UNARMED, Alarm, Bounds, Experiment, Firing, written
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.instruments_together import InstrumentsTogether
@@ -83,6 +83,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why this process could not go back to begin this trial; another one can."""
     crash: str = ""
     """The class of the exception with which the program would have ended: its process goes on without it."""
+    ranges: dict[str, Bounds] | None = None
+    """In the end of a run that notes them: between which values the outputs of each module were."""
     said: Said | None = None
     files: list[WrittenFile] | None = None
     """At the program's end: all that it has written."""
@@ -287,6 +289,7 @@ class ExperimentRun:
         if self._streams.are_seen:
             self._write(Log(files=digests_of(self.written())))
         self._keep_variables()
+        self._note_ranges()
         self._write(Log(end="program"))
 
     def _note_said(self, at: Address, *, is_body: bool = False) -> None:
@@ -294,6 +297,10 @@ class ExperimentRun:
         out, err = self._streams.take()
         if (out or err) and (self.plan.injection is None or (at, is_body) >= (self.plan.at, True)):
             self._write(Log(said=Said(at, is_body, out, err)))
+
+    def _note_ranges(self) -> None:
+        if self.plan.notes_ranges and self._instruments is not None:
+            self._write(Log(ranges=self._instruments.ranges()))
 
     def _keep_variables(self) -> None:
         """Write the final variables beside the log, if a check wants them."""
@@ -368,6 +375,7 @@ class ExperimentRun:
         if self._is_ending:
             return
         self._drain()  # before it is said that the run is whole
+        self._note_ranges()
         self._write(Log(end=why))
         self._exit()
 

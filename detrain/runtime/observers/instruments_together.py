@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from detrain.adapters.instruments import Also, Instruments
-from detrain.faults.experiment import UNARMED, Firing, Injection
+from detrain.faults.experiment import UNARMED, Bounds, Firing, Injection
 from detrain.faults.sites import Site
 
 
@@ -111,6 +111,10 @@ class InstrumentsTogether:
     def sites(self) -> list[Site]:
         """Return the sites of all, those in memory behind those of ops."""
         return [*(site for each in self._sides for site in each.sites()), *self.memory()]
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return the bounds of all."""
+        return {name: bounds for each in self._sides for name, bounds in each.ranges().items()}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return the digests of all."""

@@ -15,7 +15,7 @@ from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Firing, Injection, refuse_several
+from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
@@ -115,6 +115,10 @@ class JaxInstruments:
     def set_state(self, state: object) -> None:
         """Forget what has been noted since."""
         self.losses.read()
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return none: modules are not heard of."""
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each equation of the step has given, as digests; and what its functions have taken in."""

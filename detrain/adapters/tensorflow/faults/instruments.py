@@ -14,7 +14,7 @@ from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
 from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
-from detrain.faults.experiment import Firing, Injection, refuse_several
+from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
@@ -119,6 +119,10 @@ class TensorFlowInstruments:
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
         self._series.set_state(state)
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return none: modules are not heard of."""
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

@@ -10,11 +10,12 @@ from detrain.adapters.torch.faults import first_accesses
 from detrain.adapters.torch.faults.compiled import Compiled
 from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import dtype_of
+from detrain.adapters.torch.faults.ranges import Ranges
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.named_objects import NamedObjects
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import Bounds, Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
 
@@ -30,6 +31,9 @@ class TorchInstruments:
         self._ops = WatchedOps(StepCalls(self._names), self._injectors)
         self._losses = Losses(experiment.ends_with)
         self._compiled = Compiled(self._ops, self._injectors, history)
+        bounds = next((plan.ranges for plan in plans if plan.ranges), {})
+        is_heard = bounds or plans[0].notes_ranges
+        self._ranges = Ranges(bounds, self._ops.take) if is_heard else None
         if plans[0].is_profile:
             first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None
@@ -116,6 +120,10 @@ class TorchInstruments:
     def set_state(self, state: object) -> None:
         """Forget what has been noted since."""
         self._losses.read()
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return between which values the outputs of each module have been."""
+        return self._ranges.noted() if self._ranges is not None else {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given, as digests."""

@@ -252,6 +252,10 @@ class WatchedOps:
                     args, kwargs = with_another(args, each, faulty), with_another(kwargs, each, faulty)
         return args, kwargs
 
+    def take(self, tensor: Any) -> None:
+        """Take a tensor that stands for one that an op has given."""
+        self._made_by([tensor], ())
+
     def _made_by(self, given: Sequence[Any], inputs: Sequence[Any]) -> None:
         """An op has given tensors; those that lie in the memory of an input are no new ones."""
         before: dict[int, weakref.ref[Any]] = {}
