@@ -1,4 +1,4 @@
-"""Outputs of modules clipped to the golden run's ranges, beside the same clipping by hooks in the program's own text."""
+"""Outputs clipped to the golden run's ranges, beside the same clipping by hooks in the program's own text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that waits while a copy of it does trials, and goes on behind one in which the copy ends or that takes long."""
+"""A process that waits while a copy of it does trials, and goes on behind one in which the copy ends or is left."""
 
 from __future__ import annotations
 
