@@ -115,6 +115,7 @@ for epoch in range(2):
         print("loss", repr(float(loss)), flush=True)
 """,
 }
+MEMORY = "--mode RF --site memory/weights*"
 VALUES = "--mode IOV --stage forward --site */[amrt]*"
 
 
@@ -151,7 +152,7 @@ def rows_of(folder: Path, name: str, *how: object) -> tuple[str, list[tuple[int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "options"), [("torch", VALUES), ("torch", "--mode RF"), ("jax", "--mode RF"), ("tensorflow", "--mode RF")]
+    ("framework", "options"), [("torch", VALUES), ("torch", MEMORY), ("jax", MEMORY), ("tensorflow", "--mode RF --site memory/*w*")]
 )
 def test_faults_in_several_tensors_are_those_put_in_by_hand(tmp_path: Path, framework: str, options: str) -> None:
     pytest.importorskip(framework)
