@@ -91,6 +91,8 @@ import numpy as np, tensorflow as tf
 
 HITS = json.loads(os.environ.get("HITS", "[]"))
 tf.config.experimental.enable_op_determinism()
+if HITS:  # graphs of an experiment run as they were traced
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 rng = np.random.default_rng(0)
 weights = [tf.Variable(rng.normal(size=(6, 6)).astype("float32"), name=f"w{number}") for number in range(3)]
 x, y = (rng.normal(size=(24, 4, 6)).astype("float32") for _ in range(2))
@@ -123,7 +125,13 @@ def by_hand(folder: Path, trial: Experiment) -> list[str]:
     """Run the program by Python alone, with faults in its text; return the losses from the fault on."""
     step = 12 * trial.at[1] + trial.at[2]
     hits = [hit for fault in faults_of(trial) for hit in hits_of(fault, step)]
-    environment = {**os.environ, "HITS": json.dumps(hits), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    environment = {
+        **os.environ,
+        "HITS": json.dumps(hits),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120
     )
