@@ -1,9 +1,10 @@
 """The same faults by PyTorchFI and by a campaign of detrain: what the hit step computes and predicts, fault by fault.
 
-python benchmarks/peers/pytorchfi_faults.py FOLDER [TRIALS]   (with pytorchfi 0.6.0, which is not among our extras)
+    python benchmarks/peers/pytorchfi_faults.py FOLDER [TRIALS]
 
-Faults are drawn by the campaign: one element of a convolution's output in some step becomes a number. PyTorchFI puts the
-same number at the same place of a copy of the model as it is in that step.
+with pytorchfi 0.6.0, which is not among our extras. Faults are drawn by the campaign: one element of a convolution's
+output in some step becomes a number. PyTorchFI puts the same number at the same place of a copy of the model as it is
+in that step.
 """
 
 from __future__ import annotations
