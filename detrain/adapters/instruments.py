@@ -7,8 +7,11 @@ from types import FrameType
 from typing import Protocol
 
 from detrain.base.digest import Array
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Bounds, Experiment, Firing, Injection
 from detrain.faults.sites import Site
+
+Also = Sequence[tuple[Injection, int]]
+"""Injections in the same step as another, each at an op of its own, with the execution that is hit."""
 
 
 class Instruments(Protocol):
@@ -23,8 +26,11 @@ class Instruments(Protocol):
     def begin_step(self) -> None:
         """Count executions from here on, and note what `sites` and `digests` return."""
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections that the experiments of this process have."""
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections that the experiments of this process have, and what is hit with it.
+
+        Raises FaultInvalid where sites are part of steps, and several are to be hit.
+        """
 
     def arm(self, occurrence: int) -> None:
         """Have the fault's site hit when it runs next, or so many runs later; by `UNARMED` not at all, but have it in
@@ -73,6 +79,11 @@ class Instruments(Protocol):
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return between which values the outputs of each module have been, if an experiment notes that; none where
+        modules are not heard of.
+        """
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""

@@ -64,11 +64,11 @@ def die_with(parent: int) -> None:
         return
     if os.getppid() == parent:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent and _has_ended(parent):
+    if os.getppid() != parent and has_ended(parent):
         os._exit(1)
 
 
-def _has_ended(process: int) -> bool:
+def has_ended(process: int) -> bool:
     """Return whether a process is gone, or waits only for its parent to hear of its end."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"

@@ -21,6 +21,7 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
+from detrain.campaign.left_trials import LeftTrials
 from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.time_limit import Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
@@ -45,6 +46,8 @@ class Together:
 
     obstacle: str = ""
     """Why no trials of the program can."""
+    waits: Callable[[], None] = lambda: None
+    """Is told that a process only waits for trials that take long: another can begin."""
     is_first_alone: bool = False
     """Whether one that begins with the first step of all cannot: what that step makes (slots, traces) stays."""
 
@@ -149,6 +152,7 @@ class _TrialProcess:
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
+    _left: LeftTrials = field(init=False)
     _pending: dict[int, TrialResult] = field(default_factory=dict)
     _known: Mapping[Address, StepLine] = field(default_factory=dict)
     _has_ended: bool = False
@@ -159,7 +163,7 @@ class _TrialProcess:
 
     def run(self) -> Iterator[tuple[int, TrialResult]]:
         """Run it; yields what is sound."""
-        self._known = self.golden.by_cursor()
+        self._known, self._left = self.golden.by_cursor(), LeftTrials(self.golden)
         self.subject.link_golden((*next(iter(self.plans.values())).at[:2], 0), self.home)
         self._queue = self._queued()
         numbers = [number for number, _plan in self._queue]
@@ -170,12 +174,16 @@ class _TrialProcess:
         with self.subject.process(experiments, self.home) as process:
             watch = self._watch(logs[index], experiments[index], self._pace)
             while index < len(logs):
-                is_over, is_late = process.poll() is not None, watch.is_late()
+                yield from self._take_left()
+                is_late = watch.is_late()
+                is_done = watch.is_over and index + 1 == len(logs)  # or it would wait for those that it has been left to
+                is_over = is_done or process.poll() is not None
                 if watch.is_armed and not is_told:
                     self.running(numbers[index])
                     is_told = True
                 if not is_over and not (index + 1 < len(logs) and logs[index + 1].exists()):
-                    if is_late:
+                    is_left = self._left.ask(logs, index, experiments[index], watch, self._pace or 1.0, is_late=is_late)
+                    if is_late and not is_left:
                         has_hung = watch.is_armed and self._pace is not None
                         process.kill()
                         process.wait()
@@ -186,18 +194,26 @@ class _TrialProcess:
                     is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
                 done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
-                if done.end == _ENDED and process.poll():  # with a status that the log does not know
+                if done.end == _ENDED and (process.poll() or done.ended):  # with a status that the log does not know
                     done = replace(done, end="")
                 if has_hung:
                     yield from self._hung(index, done, experiments[index])
                     break
-                self._pace = self._pace_of(watch, experiments[index]) or self._pace
-                yield from self._take(index, done, experiments[index])
+                if is_over or done.is_over:
+                    self._pace = self._pace_of(watch, experiments[index]) or self._pace
+                    yield from self._take(index, done, experiments[index])
+                else:
+                    yield from self._leave(index, done, experiments[index], watch)
                 if self.together.obstacle or self._has_ended:
                     break
                 index += 1
                 if index < len(logs):
                     watch = self._watch(logs[index], experiments[index], self._pace)
+            if self._left:
+                self.together.waits()
+            while self._left and process.poll() is None and not self.together.obstacle:
+                yield from self._take_left()
+                time.sleep(_POLL_S)
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
             process.kill()
@@ -210,6 +226,27 @@ class _TrialProcess:
         """Return how many times as long as the golden run's the steps of a trial took, if it was one, and took some."""
         usual = usual_s(plan, self.golden)
         return (time.monotonic() - watch.armed_at) / usual if watch.armed_at is not None and usual > 0 else None
+
+    def _leave(self, index: int, done: TrialResult, plan: Experiment, watch: Watch) -> Iterator[tuple[int, TrialResult]]:
+        """The process has gone on behind a trial that is not over: yield what is sound of those before it."""
+        number = self._queue[index][0]
+        assert number is not None
+        if self._is_as_golden(done, plan):
+            yield from self._confirm(done, plan)
+            is_sound = plan.at[2] > 0 and self._first_away() is None
+            self._left.add(number, plan, watch, done.process, is_sound=is_sound)
+            yield from self._confirm_ended()
+            self._pending.clear()
+
+    def _take_left(self) -> Iterator[tuple[int, TrialResult]]:
+        """Yield the trials that were left and are over; of which nothing is known are done alone."""
+        limit = lambda plan: limit_of(plan, self.golden, self.subject.limit_s, self._pace or 1.0)  # noqa: E731
+        for number, done in self._left.over(limit, is_paced=self._pace is not None):
+            if done is None:
+                self.alone.add(number)
+            else:
+                self._pending[number] = done
+                yield from self._sound([number])
 
     def _hung(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
         """A trial has taken too long, on a machine whose pace is known by the trial before: yield it, if it began where
@@ -284,9 +321,12 @@ class _TrialProcess:
             return
         is_whole = done.crash != "" or (done.end != "" and not done.end.startswith("crash"))
         if not is_whole or (number is None and done.end != "until"):
-            self._has_ended = True
+            self._has_ended = not done.ended
             if number is not None:
                 self.alone.add(number)
+                if done.ended:  # another copy does those behind it
+                    yield from self._confirm_ended()
+                    self._pending.clear()
             elif not self._pending or not is_last:
                 self.together.obstacle = "a process ended before its last step without a fault"
             return
@@ -309,7 +349,7 @@ class _TrialProcess:
         """The process has ended: yield what began from a state that is known, up to the first trial of which it is not
         known whether it has left something behind for the next epoch.
         """
-        first = next((n for n, each in self._pending.items() if _reached(each)[:2] != self.plans[n].at[:2]), None)
+        first = self._first_away()
         chosen = []
         for number in self._pending:
             if self.plans[number].at[2] > 0:
@@ -317,6 +357,10 @@ class _TrialProcess:
             if number == first:
                 break
         yield from self._sound(chosen)
+
+    def _first_away(self) -> int | None:
+        """Return the first trial of those that wait which has run over the end of its epoch."""
+        return next((n for n, each in self._pending.items() if _reached(each)[:2] != self.plans[n].at[:2]), None)
 
     def _sound(self, numbers: list[int]) -> Iterator[tuple[int, TrialResult]]:
         self.sound.update(numbers)

@@ -117,6 +117,8 @@ def read_wanted(path: Path, pattern: str | None, *, takes_nearest: bool) -> Want
         record = read_record(path)
         if record.experiment.injection is None:
             raise FaultInvalid(f"{str(path)!r} has no fault in it", "give another record")
+        if record.experiment.also:
+            raise FaultInvalid(f"{str(path)!r} has several faults at once, which replay runs again", "give it to `detrain replay`")
         return recorded_fault(record, record.experiment.injection)
     fault = read_fault(path)
     if fault.ignored:

@@ -72,6 +72,8 @@ class Subject:
     """Whether hardware faults are looked for."""
     is_inference: bool = False
     """Whether its steps are forward passes without gradients."""
+    has_ranges: bool = False
+    """Whether the outputs of modules are clipped to what they are in the golden run."""
     check: str = ""
     metric: str = ""
     """A function of the user's (module:function) that gives a number for the program's end."""
@@ -90,7 +92,7 @@ class Subject:
 
     @property
     def _golden(self) -> Path:
-        return self.folder / ("golden-guarded" if self.has_guard else "golden")
+        return self.folder / f"golden{'-guarded' if self.has_guard else ''}{'-ranges' if self.has_ranges else ''}"
 
     @property
     def key(self) -> str:
@@ -175,17 +177,21 @@ class Subject:
         """
         home = self._golden
         log = home / "log"
-        start = (plan.at[0], plan.at[1], 0)
+        wanted = Experiment(log="") if self.has_ranges else plan  # they are those of the whole run
+        start = (*wanted.at[:2], 0)
         done = read_log(log)
         if min(done.by_cursor(), default=start) > start:
             shutil.rmtree(home)
             done = read_log(log)
-        if not _covers(done, plan):
+        if not _covers(done, wanted):
             home.mkdir(parents=True, exist_ok=True)
             if not Catalogue(home).entries():
                 link(self._own, start, home)
             messages.say(f"golden run of {self.program.name}, without a fault")
-            golden = Experiment(log=str(log), at=plan.at, until=plan.until, count=plan.count, has_checkpoints=True)
+            golden = msgspec.structs.replace(
+                Experiment(log=str(log), at=wanted.at, until=wanted.until, count=wanted.count, has_checkpoints=True),
+                notes_ranges=self.has_ranges,
+            )
             done = self.run(golden, home, every="1")
         if not done.is_whole:
             raise failed("failed without any fault", done)

@@ -27,10 +27,12 @@ _START_S: Final = 3600.0
 """For what comes before the fault: the start, and loading on to its step. No fault is to blame for it."""
 _END_S: Final = 600.0
 """For what is left once a trial has said its last: the process ends."""
-
-
 _SLOWER: Final = 1.5
 """A machine that is so much slower now gives a trial another try."""
+_PATIENCE: Final = 3.0
+_PATIENCE_S: Final = 0.2
+"""A trial that takes so many times as long as usual, and so many seconds, is left to a process of its own, where it can
+be. It decides about time alone."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ def limit_of(plan: Experiment, golden: TrialResult, given: float | None, pace: f
     first = spent[min(spent)] if spent else 0.0
     from_fault = max(LEAST_S, TIMES_GOLDEN * max(pace, 1.0) * (usual_s(plan, golden) + first)) if given is None else given
     return TimeLimit(_START_S + TIMES_GOLDEN * max(pace, 1.0) * sum(spent.values()), from_fault)
+
+
+def patience_s(plan: Experiment, golden: TrialResult, pace: float) -> float:
+    """Return for how long the other trials of its process wait for one, in seconds from its fault on."""
+    return max(_PATIENCE_S, _PATIENCE * max(pace, 1.0) * usual_s(plan, golden))
 
 
 def usual_s(plan: Experiment, golden: TrialResult) -> float:
@@ -92,6 +99,10 @@ class Watch:
     """Whether the trial has said its last: what follows is not its doing."""
     _read: int = 0
     _rest: bytes = b""
+
+    def since_fault_s(self) -> float:
+        """Return for how long the trial has been going on; 0 before its fault."""
+        return time.monotonic() - self.armed_at if self.armed_at is not None else 0.0
 
     @property
     def is_armed(self) -> bool:

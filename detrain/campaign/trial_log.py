@@ -11,7 +11,7 @@ import msgspec
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, last_printed
-from detrain.faults.experiment import Alarm, Firing
+from detrain.faults.experiment import Alarm, Bounds, Firing
 from detrain.faults.sites import Site
 from detrain.runtime.observers.experiment_run import Log, StepLine
 from detrain.runtime.observers.said import BEHIND, Said, WrittenFile
@@ -47,6 +47,10 @@ class TrialResult:
     """Why no other trial of its process was begun, and none of another would be."""
     left: str = ""
     """Why it was not begun, where another process can begin it."""
+    process: int = 0
+    """The copy of its process that does it, while that one waits."""
+    ended: int = 0
+    """The status with which that copy has ended in this trial."""
     crash: str = ""
     """The class of the exception with which it ended."""
     seconds: float = 0.0
@@ -64,6 +68,8 @@ class TrialResult:
     is_unarmed_equal: bool | None = None
     """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
     nobody has looked."""
+    ranges: Mapping[str, Bounds] = field(default_factory=dict)
+    """Of a golden run that notes them: between which values the outputs of each module were."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
     measured: float | None = None
@@ -73,6 +79,11 @@ class TrialResult:
     def is_whole(self) -> bool:
         """Whether the run came to its end."""
         return self.status == 0 and self.end != "" and not self.end.startswith("crash")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a trial that shares a process has said its last, or its process has for it."""
+        return bool(self.end or self.crash or self.obstacle or self.left or self.ended)
 
     @property
     def is_unfired(self) -> bool:
@@ -88,6 +99,7 @@ def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Address, StepLine] = {}
     end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
+    process = ended = 0
     missed: list[Address] = []
     is_unarmed_equal: bool | None = None
     sites: tuple[Site, ...] = ()
@@ -95,6 +107,7 @@ def read_log(path: Path) -> TrialResult:
     said: dict[tuple[int, int, int, bool], Said] = {}
     files: tuple[WrittenFile, ...] | None = None
     spent: dict[Address, float] = {}
+    ranges: dict[str, Bounds] = {}
     if path.is_file():
         for line in path.read_bytes().splitlines():
             try:
@@ -112,13 +125,14 @@ def read_log(path: Path) -> TrialResult:
             if entry.missed is not None:
                 missed.append(entry.missed)
             start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
-            crash = entry.crash or crash
+            crash, process, ended = entry.crash or crash, entry.process or process, entry.ended or ended
             if entry.is_unarmed_equal is not None:
                 is_unarmed_equal = entry.is_unarmed_equal and is_unarmed_equal is not False
             is_armed = is_armed or entry.is_armed
             if entry.said is not None:
                 said[entry.said.place] = entry.said
             files = files if entry.files is None else tuple(entry.files)
+            ranges = entry.ranges or ranges
             sites = tuple(entry.sites or sites)
             digests = tuple(entry.digests or digests)
             end = entry.end or end
@@ -135,11 +149,14 @@ def read_log(path: Path) -> TrialResult:
         start,
         obstacle,
         left,
+        process,
+        ended,
         crash,
         said=tuple(said.values()),
         is_unarmed_equal=is_unarmed_equal,
         files=files,
         spent=spent,
+        ranges=ranges,
     )
 
 

@@ -28,16 +28,17 @@ def do_trials(
     with_loop: bool = False,
     ends_early: bool = False,
     running: Running = lambda _number: None,
+    waits: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Facts, Trial | str]]:
     """Do trials, many in one process or each in one of its own; yields each once, or why its fault did not fire.
 
-    `with_loop`: they end with their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises
-    FaultInvalid.
+    `waits` is told where all that is left to do is to wait for trials that take long. `with_loop`: trials end with
+    their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises FaultInvalid.
     """
-    shared = Together(obstacle="" if in_one else "each is to have a process of its own")
+    shared = Together("" if in_one else "each is to have a process of its own", waits)
     left, redrawn = {number: plan.trial(number) for number in numbers}, {}
     for is_again in (False, True):
-        experiments = {number: to_loop(drawn) if with_loop else drawn for number, (_, drawn) in left.items()}
+        experiments = {number: _beside(golden, to_loop(drawn) if with_loop else drawn) for number, (_, drawn) in left.items()}
         for number, done in _done(subject, experiments, golden, shared, running, ends_early=ends_early):
             facts, first = left[number]
             again = plan.again(number, first) if isinstance(done, str) and not is_again else None
@@ -46,6 +47,11 @@ def do_trials(
             else:
                 redrawn[number] = again
         left = redrawn
+
+
+def _beside(golden: TrialResult, plan: Experiment) -> Experiment:
+    """Return a trial whose modules' outputs are clipped to the golden run's ranges, if that has noted them."""
+    return msgspec.structs.replace(plan, ranges=dict(golden.ranges)) if golden.ranges else plan
 
 
 def to_loop(plan: Experiment) -> Experiment:

@@ -140,6 +140,10 @@ class Alarm(msgspec.Struct, frozen=True):
     kind: str
 
 
+Bounds = tuple[str, str]
+"""The lowest and the highest value, hexadecimal: JSON has no infinity."""
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, or a golden run (no injection), or a run for the sites of a step (`is_profile`)."""
 
@@ -160,6 +164,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Which ones, this says: they are drawn before the run."""
     occurrence: int = 0
     """Which execution of the site in the step is hit."""
+    also: tuple[tuple[Injection, int], ...] = ()
+    """Other faults in the same steps, each at an op or variable of its own, with the execution that is hit."""
     until: Address | None = None
     """The last step; None: as `count` says."""
     count: int | None = None
@@ -180,6 +186,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """But only after each so many steps from `at` on, and after the last."""
     is_inference: bool = False
     """Whether steps are forward passes without gradients, and what they give is noted."""
+    notes_ranges: bool = False
+    """Note between which values the outputs of each module are."""
+    ranges: dict[str, Bounds] = {}
+    """By module: what its outputs are clipped to."""
     seeds_by: int = 0
     """Is added to each seed that the program sets itself."""
 
@@ -187,13 +197,14 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         """Raise FaultInvalid unless an experiment from a file is a trial with a fault that can be."""
         if self.injection is None or not self.is_armed or self.is_profile or self.digests_at is not None:
             raise FaultInvalid("the record has no fault that is put in", "the record was altered")
-        self.injection.check()
+        for injection, occurrence in ((self.injection, self.occurrence), *self.also):
+            injection.check()
+            if occurrence < 0:
+                raise FaultInvalid(f"a fault in run {occurrence} of {injection.site!r}", "the record was altered")
         if not 0 < self.duty <= 1 or not 0 <= self.duty_seed < 1 << 64:
             raise FaultInvalid(f"an intermittent fault in {self.duty} of its steps", "the record was altered")
-        if min(self.steps, self.occurrence, self.least, *self.at) < 0 or self.digests_every < 1:
-            raise FaultInvalid(
-                f"a fault in run {self.occurrence} of {self.steps} steps from {written(self.at)} on", "the record was altered"
-            )
+        if min(self.steps, self.least, *self.at) < 0 or self.digests_every < 1:
+            raise FaultInvalid(f"a fault in {self.steps} steps from {written(self.at)} on", "the record was altered")
         if (self.until is not None and self.until < self.at) or (self.count is not None and self.count < 1):
             raise FaultInvalid(f"a run that ends before its fault, which is at {written(self.at)}", "the record was altered")
 
@@ -204,6 +215,16 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     def is_due(self, turn: int) -> bool:
         """Return whether a step is hit of those that may be, by its number: 0 is the first, which is."""
         return not turn or self.duty >= 1 or bool(trial_rng(self.duty_seed, turn).random() < self.duty)
+
+
+def refuse_several(count: int) -> None:
+    """Raise FaultInvalid for more than one op to be hit at once: nothing can where sites are part of compiled steps."""
+    if count > 1:
+        raise FaultInvalid(
+            f"faults in {count} tensors of a step at once: they are put in where ops are watched as they run (PyTorch, "
+            "eager), and into memory",
+            "give --among tensor, or --mode RF",
+        )
 
 
 def parse_cursor(text: str) -> Address:

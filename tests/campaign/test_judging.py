@@ -14,7 +14,7 @@ from detrain.base.errors import UsageError
 from detrain.campaign.judging.check import FAILS, PASSES, run_check
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.lines import Masks
-from detrain.campaign.trial_log import TrialResult
+from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.said import BEHIND, Said, WrittenFile, write_variables
 
@@ -115,6 +115,14 @@ def test_a_line_that_is_another_from_the_fault_on_is_seen_and_none_before_it(at:
     last = min(at + length, 5)
     seen = JUDGE.seen((0, at // 3, at % 3), windowed(at, last, changed={where: "loss nan\n"}), GOLDEN)
     assert seen.stdout == ("differs" if at <= where <= last else "equal")
+
+
+@pytest.mark.parametrize("status", [HANG, 1])
+def test_of_a_trial_that_has_not_come_to_the_end_of_its_first_step_nothing_is_compared(status: int) -> None:
+    golden = TrialResult(0, (), "until", said=(Said((0, 0, 3), True, "epoch 0"), Said((0, 1, 0), True, "epoch 1")))
+    seen = Judge(golden, golden).seen((0, 0, 3), TrialResult(status, (), ""), golden)
+
+    assert (seen.stdout, seen.stderr, seen.files) == ("not judged", "not judged", "not judged")
 
 
 def test_what_a_process_says_once_only_does_not_count_at_a_horizon() -> None:

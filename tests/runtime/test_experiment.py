@@ -55,7 +55,10 @@ class Instruments:
     def begin_step(self) -> None:
         """Nothing to count."""
 
-    def select(self, injection: Injection) -> None:
+    def ranges(self) -> dict[str, Bounds]:
+        return {}
+
+    def select(self, injection: Injection, also: Also = ()) -> None:
         """There is one."""
 
     def memory(self) -> list[Site]:

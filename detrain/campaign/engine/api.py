@@ -38,12 +38,16 @@ class Work(Protocol):
     def log(self, lease: Lease) -> Path:
         """Return the file that takes what the worker writes to stderr."""
 
+    def waits(self, lease: Lease) -> bool:
+        """Return whether the worker only waits for trials that take long, so that another can begin."""
+
 
 class Engine(Protocol):
     """Where workers run. A worker is a detrain process on each; the engine only holds it, and starts none again."""
 
-    slots: int
-    """How many workers run at a time."""
+    @property
+    def slots(self) -> int:
+        """How many workers run at a time."""
 
     def start(self, work: Work) -> None:
         """Be ready for leases."""

@@ -26,6 +26,7 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
+from detrain.faults.experiment import refuse_several
 from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
 from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection
@@ -84,6 +85,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float | None = None
     has_guard: bool = False
     is_inference: bool = False
+    has_ranges: bool = False
+    """Whether trials clip the outputs of modules to what they are in the golden run."""
     seed: int
     count: int
     after: int | None
@@ -136,7 +139,7 @@ def subject_of(header: Header, home: Path) -> Subject:
     set_threads(header.threads)
     program = Program.find(header.program, is_module=header.is_module)
     metric = header.metric if is_function(header.metric) else ""
-    return Subject(
+    subject = Subject(
         program,
         header.arguments,
         home,
@@ -146,6 +149,8 @@ def subject_of(header: Header, home: Path) -> Subject:
         check=header.check,
         metric=metric,
     )
+    subject.has_ranges = header.has_ranges
+    return subject
 
 
 def make(header: Header, home: Path, name: str, *, prefix: str = "campaign") -> Campaign:
@@ -262,11 +267,9 @@ def _read(path: Path) -> Header:
 
 def _is_same(known: Header, header: Header) -> bool:
     """Return whether two plans draw the same trials and judge them the same."""
-    ways = [
-        (each.digest, each.check, each.ignored, each.thresholds, each.two_phase is None, each.spread, each.spread_with, each.metric)
-        for each in (known, header)
-    ]
-    return ways[0] == ways[1]
+    parts = ("digest", "has_ranges", "check", "ignored", "thresholds", "spread", "spread_with", "metric")
+    is_as_long = (known.two_phase is None) == (header.two_phase is None)
+    return is_as_long and all(getattr(known, part) == getattr(header, part) for part in parts)
 
 
 def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:
@@ -305,6 +308,21 @@ def profile_for(subject: Subject) -> Profile:
 
 
 def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResult]:
+    plan, golden = _plan_without_ranges(header, subject)
+    if header.has_ranges and not golden.ranges:
+        raise _no_ranges("the program calls none, or has them compiled")
+    return plan, golden
+
+
+def _no_ranges(why: str) -> FaultInvalid:
+    return FaultInvalid(f"--ranges clips what modules of PyTorch give: {why}", "leave out --ranges, or have no module compiled")
+
+
+def _plan_without_ranges(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResult]:
+    if header.has_ranges:
+        subject.sites()
+        if not subject.is_watched:
+            raise _no_ranges("this program is of another framework")
     least = LEAST_WITH_GUARD if header.has_guard else 0
     if header.listing is not None:
         profile, listing = profile_for(subject), header.listing
@@ -320,6 +338,10 @@ def _plan_of(header: Header, subject: Subject) -> tuple[CampaignPlan, TrialResul
             path=listing.name.list_name,
         )
         return listed, subject.whole()
+    is_memory = header.sampled is not None and header.sampled.choice.modes == ("RF",)
+    if header.coming.among == "step" and not is_memory:
+        subject.sites()
+        refuse_several(1 if subject.is_watched else header.coming.at_once)
     if header.sampled is not None:
         profile, sampled = profile_for(subject), header.sampled
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, coming=header.coming)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,8 +20,13 @@ class Local:
     """One process a slot. All end with this one."""
 
     def __init__(self, slots: int) -> None:
-        self.slots = slots
+        self._slots = slots
         self._running: dict[int, tuple[Lease, subprocess.Popen[bytes], IO[bytes]]] = {}
+
+    @property
+    def slots(self) -> int:
+        """How many workers run at a time: those that only wait for trials that take long are not counted."""
+        return self._slots + sum(self._work.waits(lease) for lease, _, _ in self._running.values())
 
     def start(self, work: Work) -> None:
         """Be ready for leases."""
@@ -28,7 +34,7 @@ class Local:
 
     def submit(self, lease: Lease) -> None:
         """Start a worker on a lease."""
-        slot = next(slot for slot in range(self.slots) if slot not in self._running)
+        slot = next(slot for slot in itertools.count() if slot not in self._running)
         command = self._work.command(lease, _shard(slot))
         stderr = self._work.log(lease).open("wb")
         process = subprocess.Popen(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,8 @@ from detrain.campaign.engine.header import Campaign, load
 from detrain.campaign.engine.ledger import Ledger
 from detrain.campaign.engine.rows import Rows
 from detrain.campaign.trials_done import do_trials
+
+_WAITS: Final = ".waits"
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,12 @@ def do_lease(folder: Path, lease: Path, shard: str, how: How) -> None:
     with full_disk.told(folder):
         ledger = Ledger(campaign.ledgers / f"{shard}.sqlite", campaign.plan.digest)
         try:
-            _do(campaign, numbers, ledger, how)
+            _do(campaign, numbers, ledger, how, waits=lease.with_suffix(_WAITS).touch)
         finally:
             ledger.close()
 
 
-def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How) -> None:
+def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How, waits: Callable[[], None]) -> None:
     rows = Rows(campaign.judge, campaign.header.thresholds, campaign.header.has_guard, campaign.spread)
     began = time.monotonic()
     for facts, trial in do_trials(
@@ -53,6 +57,7 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How) -> Non
         with_loop=True,
         ends_early=how.ends_early,
         running=ledger.note_running,
+        waits=waits,
     ):
         if isinstance(trial, str):
             ledger.add_unfired(facts.number, trial)
@@ -82,9 +87,13 @@ class DetrainWork:
         """Return the file that takes what a worker writes to stderr."""
         return self._path(lease, "stderr")
 
+    def waits(self, lease: Lease) -> bool:
+        """Return whether the worker only waits for trials that take long."""
+        return self._path(lease, _WAITS[1:]).is_file()
+
     def forget(self, lease: Lease) -> None:
         """The lease is over."""
-        for suffix in ("json", "stderr"):
+        for suffix in ("json", "stderr", _WAITS[1:]):
             with contextlib.suppress(FileNotFoundError):
                 self._path(lease, suffix).unlink()
 

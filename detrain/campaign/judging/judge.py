@@ -25,6 +25,7 @@ _PROGRAM: Final = "program"
 _LOOP: Final = "loop"
 _CUT: Final = "non-finite loss"
 _END: Final = (BEHIND, BEHIND, BEHIND, True)
+_NONE: Final = (-1, -1, -1, False)
 _Place = tuple[int, int, int, bool]
 
 
@@ -129,10 +130,10 @@ def _other(one: WrittenFile | None, other: WrittenFile | None) -> bool:
 
 
 def _last(done: TrialResult) -> _Place:
-    """Return the last stretch of a run that is over."""
+    """Return the last stretch of a run that is over; none, where it has ended in its first step."""
     if done.end == _PROGRAM:
         return _END
-    last = max(((step.phase, step.epoch, step.batch if step.batch >= 0 else BEHIND, True) for step in done.steps), default=_END)
+    last = max(((step.phase, step.epoch, step.batch if step.batch >= 0 else BEHIND, True) for step in done.steps), default=_NONE)
     return (*last[:2], BEHIND, True) if done.end == _LOOP else last
 
 

@@ -26,7 +26,7 @@ from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.facts import ONCE, Coming, Planned, Told, planned
 from detrain.faults.population.groups import own_group, use_of
-from detrain.faults.sites import Site, select
+from detrain.faults.sites import Site, op_and_output, select
 
 _DRAWS: Final = 100
 """So often a trial is drawn again whose model fits no site (all tensors are too small)."""
@@ -95,10 +95,12 @@ class DrawnPlan:
             model = draw_model(self.models, rng, self.shares)
             sites = among[at[0]] if isinstance(among, Mapping) else among
             fitting = [site for site in sites if model.operand.value in site.operands]
-            found = _at_one_of(fitting, model, rng, self.coming.at_once)
+            is_apart = self.coming.among == "step"
+            found = _at_one_of(fitting, model, rng, 1 if is_apart else self.coming.at_once)
             if found is None:
                 continue
             site, injection, occurrence = found
+            also = self._others(site, sites, rng) if is_apart else ()
             is_op = site.stage != "memory"
             return planned(
                 number,
@@ -112,10 +114,28 @@ class DrawnPlan:
                 group=int(own_group(site.op, injection.dtype, use_of(site))) if is_op else -1,
                 coming=self.coming,
                 seed=self.seed,
+                also=also,
             )
         raise FaultInvalid(
             f"no fault of {', '.join(model.name for model in self.models)} fits any site", "choose other --models, or a --site"
         )
+
+    def _others(self, first: Site, sites: Sequence[Site], rng: np.random.Generator) -> list[tuple[Injection, int]]:
+        """Draw what is hit with a fault: other ops of the step. Raises FaultInvalid where there are too few."""
+        taken = {op_and_output(first.name)[0]}
+        also: list[tuple[Injection, int]] = []
+        while len(also) + 1 < self.coming.at_once:
+            model = draw_model(self.models, rng, self.shares)
+            free = [site for site in sites if op_and_output(site.name)[0] not in taken and model.operand.value in site.operands]
+            found = _at_one_of(free, model, rng, 1)
+            if found is None:
+                raise FaultInvalid(
+                    f"{self.coming.at_once} faults in tensors of their own do not fit a step: {model.name} fits none that is left",
+                    "give a smaller --at-once, or choose more sites",
+                )
+            taken.add(op_and_output(found[0].name)[0])
+            also.append(found[1:])
+        return also
 
 
 def _at_one_of(

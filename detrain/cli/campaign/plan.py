@@ -56,12 +56,14 @@ def plan(
     duty: Annotated[
         float | None, Option("An intermittent fault: each step behind the first is hit with this chance.", "SHARE")
     ] = None,
-    at_once: Annotated[int, Option("So many faults hit a tensor at once.", "K", least=1)] = 1,
+    at_once: Annotated[int, Option("So many faults hit at once.", "K", least=1)] = 1,
+    among: Annotated[Literal["tensor", "step"], Option("With --at-once: one tensor, or each its own, any of a step's.")] = "tensor",
     second: Annotated[int | None, Option("All trials run --first steps, N of them on.", "N", flag="--two-phase", least=1)] = None,
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
     threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
     guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does.")] = False,
     is_inference: OfInference = False,
+    ranges: Annotated[bool, Option("Clip what PyTorch's modules give to what they give without a fault (Ranger).")] = False,
     time_limit: TrialLimit = None,
     listed: Annotated[Path | None, Option("The faults of a list of SASSIFI's or NVBitFI's.", flag="--list")] = None,
     list_of: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose list.")] = "sassifi",
@@ -120,13 +122,14 @@ def plan(
         limit_s=time_limit,
         has_guard=guard,
         is_inference=is_inference,
+        has_ranges=ranges,
         seed=seed,
         count=_count(count, half_width, confidence),
         after=after,
         thresholds=read_thresholds(thresholds),
         check=check,
         ignored=ignored,
-        coming=_coming(steps, duty, at_once, after, mode, is_permanent=permanent, is_listed=listed is not None),
+        coming=_coming(steps, duty, (at_once, among), after, mode, is_permanent=permanent, is_listed=listed is not None),
         spread=spread or 0,
         spread_with=spread_with,
         metric=metric,
@@ -201,7 +204,14 @@ def _require_judgeable(of_end: str, after: int | None, ignored: tuple[str, ...])
 
 
 def _coming(
-    steps: int | None, duty: float | None, at_once: int, after: int | None, mode: str, *, is_permanent: bool, is_listed: bool
+    steps: int | None,
+    duty: float | None,
+    together: tuple[int, Literal["tensor", "step"]],
+    after: int | None,
+    mode: str,
+    *,
+    is_permanent: bool,
+    is_listed: bool,
 ) -> Coming:
     """Return how faults come. Raises UsageError where the options do not go together."""
     from detrain.faults.population.facts import ONCE, Coming
@@ -214,10 +224,13 @@ def _coming(
         raise UsageError("--duty is of faults in several steps, --steps 1 is one", "leave out --steps: all steps may be hit then")
     if steps is not None and after is not None and steps > after:
         raise UsageError(f"--steps {steps} hits more than the {after} steps of a trial", "give fewer --steps, or a later --after")
+    at_once, among = together
+    if among == "step" and at_once == 1:
+        raise UsageError("--among step is of several faults", "add --at-once 3")
     if at_once > 1 and mode == "IOA":
         raise UsageError("--at-once is of values, and a wrong address (mode IOA) is one write", "give --mode IOV, RF or ISCA")
     several = 0 if is_permanent or (duty is not None and steps is None) else steps or 1
-    coming = Coming(steps=several, duty=1.0 if duty is None else duty, at_once=at_once)
+    coming = Coming(steps=several, duty=1.0 if duty is None else duty, at_once=at_once, among=among)
     if is_listed and coming != ONCE:
         raise UsageError("a --list has one fault in one step a line", "leave out --steps, --permanent, --duty and --at-once")
     return coming

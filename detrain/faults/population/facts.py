@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -65,7 +66,9 @@ class Coming(msgspec.Struct, frozen=True, kw_only=True):
     duty: float = 1.0
     """The chance with which each of them is, behind the first."""
     at_once: int = 1
-    """Faults of the model that hit the same tensor at once."""
+    """Faults that come at once."""
+    among: Literal["tensor", "step"] = "tensor"
+    """Where these are: in one tensor, or each in a tensor of its own, any of the step's."""
 
 
 ONCE: Final = Coming()
@@ -111,10 +114,11 @@ def planned(
     weight: float = 1.0,
     coming: Coming = ONCE,
     seed: int = 0,
+    also: Sequence[tuple[Injection, int]] = (),
 ) -> Planned:
     """Return a trial: a fault at a site in a step, which runs `after` steps, and `least` though no loss is finite.
 
-    `seed`: the plan's, by which an intermittent fault's steps are drawn.
+    `seed`: the plan's, by which an intermittent fault's steps are drawn; `also`: see `Experiment`.
     """
     phase, epoch, batch = at
     hit = injection.array("positions")
@@ -147,6 +151,7 @@ def planned(
         duty=coming.duty,
         duty_seed=int(trial_rng(seed, _OF_DUTY + number).integers(1 << 63)) if coming.duty < 1 else 0,
         occurrence=occurrence,
+        also=tuple(also),
         count=after,
         stops_on_nonfinite=True,
         least=least,

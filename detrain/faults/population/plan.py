@@ -25,6 +25,7 @@ from detrain.faults.population.address import draw_address
 from detrain.faults.population.facts import ONCE, Coming, Planned, Told, planned
 from detrain.faults.population.frame import Cell, Frame, Selection, frame_of
 from detrain.faults.population.profile import Profile
+from detrain.faults.sites import op_and_output
 
 VERSION: Final = 1
 LEAST: Final = 5
@@ -91,7 +92,9 @@ class SampledPlan:
             worker = int(rng.integers(site.replicas))
             occurrence = int(rng.integers(site.executions))
             try:
-                injection = _drawn(cell, worker, rng, self.coming.at_once)
+                is_apart = self.coming.among == "step"
+                injection = _drawn(cell, worker, rng, 1 if is_apart else self.coming.at_once)
+                also = self._others(cell, rng) if is_apart else ()
             except FaultInvalid as error:
                 why = error  # a limited fault that no output sees
                 continue
@@ -110,8 +113,32 @@ class SampledPlan:
                 weight=self.strata[stratum] / drawn_share,
                 coming=self.coming,
                 seed=self.choice.seed,
+                also=also,
             )
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
+
+    def _others(self, first: Cell, rng: np.random.Generator) -> list[tuple[Injection, int]]:
+        """Draw what is hit with a fault: other ops of a step of its kind, each as likely as in the population.
+
+        Raises FaultInvalid where there are too few.
+        """
+        cells = [cell for cell in self.frame.cells if cell.output.kind == first.output.kind]
+        ops = [op_and_output(cell.output.site.name)[0] for cell in cells]
+        chances, taken = np.array([cell.share for cell in cells]), {op_and_output(first.output.site.name)[0]}
+        found: list[tuple[Injection, int]] = []
+        while len(found) + 1 < self.coming.at_once:
+            chances[[op in taken for op in ops]] = 0
+            if not chances.any():
+                raise FaultInvalid(
+                    f"{self.coming.at_once} faults in tensors of their own do not fit the {len(taken)} of a step",
+                    "give a smaller --at-once, or choose more sites",
+                )
+            chosen = int(rng.choice(len(cells), p=chances / chances.sum()))
+            site = cells[chosen].output.site
+            taken.add(ops[chosen])
+            injection = _drawn(cells[chosen], int(rng.integers(site.replicas)), rng, 1)
+            found.append((injection, int(rng.integers(site.executions))))
+        return found
 
     def told(self, number: int) -> Told:
         """Return that nothing is known beforehand: what is, is counted, and not drawn."""

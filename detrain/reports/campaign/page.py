@@ -54,7 +54,7 @@ def page_of(summary: Summary) -> str:
                 **about.environment,
             },
             percent=charts.percent,
-            signed=lambda share: ("+" if share > 0 else "") + charts.percent(share),
+            signed=_signed,
             interval_text=charts.interval_text,
             interval_mark=charts.interval_mark,
             shares_bar=charts.shares_bar,
@@ -122,6 +122,22 @@ def warnings(summary: Summary) -> Iterator[str]:
         yield "Groups overlap, or modes are mixed: shares of all trials together are of no one population; those of a group are."
 
 
+def _signed(share: float) -> str:
+    return ("+" if share > 0 else "") + charts.percent(share)
+
+
+def _compared(summary: Summary, level: str) -> list[str]:
+    found = summary.comparison
+    if found is None:
+        return []
+    low, high = (_signed(each) for each in found.interval)
+    return [
+        f"beside {summary.comparison_with}, on {found.trials:,} trials of the same faults: the share of harmful faults differs by "
+        f"{_signed(found.difference)} ({level} {low} to {high}); harmful in both {found.both:,}, in this one alone "
+        f"{found.first_only:,}, in the other alone {found.second_only:,}"
+    ]
+
+
 def lines_of(summary: Summary) -> list[str]:
     """Return the report as lines of text, for a terminal: the verdict, outcomes, groups, models."""
     level = f"{100 * summary.confidence:g} % interval"
@@ -161,6 +177,7 @@ def lines_of(summary: Summary) -> list[str]:
     if summary.early:
         lines += [f"{summary.early:,} were ended early: their whole state was the golden run's again"]
     lines += _later(summary, level)
+    lines += _compared(summary, level)
     for name, counts in summary.judged.items():
         lines += [f"{name}: " + ", ".join(f"{how or 'without'} {count:,}" for how, count in counts.items())]
     for breakdown in summary.breakdowns[:3]:

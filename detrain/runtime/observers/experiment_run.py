@@ -21,7 +21,7 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
-from detrain.faults.experiment import UNARMED, Alarm, Experiment, Firing, written
+from detrain.faults.experiment import UNARMED, Alarm, Bounds, Experiment, Firing, written
 from detrain.faults.predictions import Prediction, predictions_of
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy
@@ -78,12 +78,18 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
     start: str = ""
     """Digest of all variables, hex, where a trial begins that shares its process with others."""
+    process: int = 0
+    """The copy that does it, where another process waits for it (detrain.runtime.observers.reserve)."""
+    ended: int = 0
+    """That copy has ended in this trial, with this exit status or by this signal (< 0)."""
     obstacle: str = ""
     """Why no process can go back to begin this trial."""
     left: str = ""
     """Why this process could not go back to begin this trial; another one can."""
     crash: str = ""
     """The class of the exception with which the program would have ended: its process goes on without it."""
+    ranges: dict[str, Bounds] | None = None
+    """In the end of a run that notes them: between which values the outputs of each module were."""
     said: Said | None = None
     files: list[WrittenFile] | None = None
     """At the program's end: all that it has written."""
@@ -131,7 +137,7 @@ class ExperimentRun:
         self._bare: StepLine | None = None
         """The step that has ended, if it is one behind the fault and has no digest."""
         if self._instruments is not None and plan.injection is not None:
-            self._instruments.select(plan.injection)
+            self._instruments.select(plan.injection, plan.also)
 
     @property
     def plans(self) -> Sequence[Experiment]:
@@ -146,7 +152,7 @@ class ExperimentRun:
     def attach(self, instruments: Instruments) -> None:
         """Take a framework's side."""
         self._sides.append(instruments)
-        self._instruments = InstrumentsTogether(self._sides, self.plan.injection)
+        self._instruments = InstrumentsTogether(self._sides, self.plan.injection, self.plan.also)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
         """The guard has seen something at the end of a body."""
@@ -288,6 +294,7 @@ class ExperimentRun:
         if self._streams.are_seen:
             self._write(Log(files=digests_of(self.written())))
         self._keep_variables()
+        self._note_ranges()
         self._write(Log(end="program"))
 
     def _note_said(self, at: Address, *, is_body: bool = False) -> None:
@@ -295,6 +302,10 @@ class ExperimentRun:
         out, err = self._streams.take()
         if (out or err) and (self.plan.injection is None or (at, is_body) >= (self.plan.at, True)):
             self._write(Log(said=Said(at, is_body, out, err)))
+
+    def _note_ranges(self) -> None:
+        if self.plan.notes_ranges and self._instruments is not None:
+            self._write(Log(ranges=self._instruments.ranges()))
 
     def _keep_variables(self) -> None:
         """Write the final variables beside the log, if a check wants them."""
@@ -318,7 +329,8 @@ class ExperimentRun:
         if self._has_fired and not self.plan.steps:
             self._write(Log(missed=body))
             return
-        where = f"site {injection.site!r} (replica {injection.worker}) at {written(body)}"
+        others = f" (or one of {len(self.plan.also)} that are hit with it)" if self.plan.also else ""
+        where = f"site {injection.site!r}{others} (replica {injection.worker}) at {written(body)}"
         if injection.is_in_memory:
             raise FaultNotFired(
                 f"{where} is not there as {injection.dtype}{list(injection.shape)}",
@@ -385,6 +397,7 @@ class ExperimentRun:
         if self._is_ending:
             return
         self._drain()  # before it is said that the run is whole
+        self._note_ranges()
         self._write(Log(end=why))
         self._exit()
 

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detrain.adapters.instruments import Instruments
+import msgspec
+
+from detrain.adapters.instruments import Also, Instruments
 from detrain.base.digest import Array
-from detrain.faults.experiment import UNARMED, Firing, Injection
+from detrain.faults.experiment import UNARMED, Bounds, Firing, Injection
 from detrain.faults.sites import Site
 
 
 class InstrumentsTogether:
     """See `detrain.adapters.instruments.Instruments`."""
 
-    def __init__(self, sides: Sequence[Instruments], injection: Injection | None) -> None:
+    def __init__(self, sides: Sequence[Instruments], injection: Injection | None, also: Also = ()) -> None:
         self._sides = sides
-        self._in_memory: Injection | None = None
+        self._in_memory: list[Injection] = []
         self._struck: Firing | None = None
         if injection is not None:
-            self.select(injection)
+            self.select(injection, also)
 
     @property
     def is_part_of_steps(self) -> bool:
@@ -33,27 +35,29 @@ class InstrumentsTogether:
         for each in self._sides:
             each.begin_step()
 
-    def select(self, injection: Injection) -> None:
-        """Take up an injection."""
-        self._in_memory = injection if injection.is_in_memory else None
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up an injection, and what is hit with it: all in memory, or none."""
+        self._in_memory = [each for each in (injection, *(other for other, _ in also)) if each.is_in_memory]
         self._struck = None
         for each in self._sides:
-            each.select(injection)
+            each.select(injection, () if self._in_memory else also)
 
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
-        if self._in_memory is None:
+        if not self._in_memory:
             for each in self._sides:
                 each.arm(occurrence)
             return
         if occurrence == UNARMED:
             return
-        found = [firing for each in self._sides if (firing := each.strike(self._in_memory)) is not None]
-        self._struck = found[0] if found else self._struck
+        found = [self.strike(each) for each in self._in_memory]
+        if found[0] is not None and None not in found:
+            turns = self._struck.count if self._struck is not None else 0
+            self._struck = msgspec.structs.replace(found[0], count=turns + 1)
 
     def disarm(self) -> None:
         """Have it hit no more."""
-        for each in self._sides if self._in_memory is None else ():
+        for each in () if self._in_memory else self._sides:
             each.disarm()
 
     def is_placed(self) -> bool:
@@ -62,7 +66,7 @@ class InstrumentsTogether:
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
-        if self._in_memory is not None:
+        if self._in_memory:
             return self._struck
         return next((found for each in self._sides if (found := each.firing()) is not None), None)
 
@@ -112,6 +116,10 @@ class InstrumentsTogether:
     def sites(self) -> list[Site]:
         """Return the sites of all, those in memory behind those of ops."""
         return [*(site for each in self._sides for site in each.sites()), *self.memory()]
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return the bounds of all."""
+        return {name: bounds for each in self._sides for name, bounds in each.ranges().items()}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return the digests of all."""

@@ -216,7 +216,8 @@ class Rewind(Ring):
             return
         if self._is_start(address):
             self._start(address, batches_done, source, frame)
-            self._campaign.note_start()
+            if not self._campaign.has_copy():
+                self._campaign.note_start()
         elif self._campaign.is_begun:
             self._follow(address, batches_done, source, frame)
 

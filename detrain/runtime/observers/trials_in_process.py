@@ -9,15 +9,19 @@ cannot go back exactly says why and ends; the trials that it has not come to are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.faults.experiment import Experiment
 from detrain.python.inspect.frames import catches, user_frames
 from detrain.runtime.observers.experiment_run import ExperimentRun, Log
+from detrain.runtime.observers.reserve import Reserve, claim
+from detrain.runtime.observers.said import OutputStreams
 
 EQUAL: Final = "equal"
 """How a trial ends that has come to the state of a step without a fault: it can only go on as the golden run does."""
@@ -33,6 +37,7 @@ class TrialsInProcess(ExperimentRun):
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._waiting = list(plans)
+        self._reserve = Reserve()
         super().__init__(plans, tensors, drain)
 
     @property
@@ -92,15 +97,33 @@ class TrialsInProcess(ExperimentRun):
         """Steps before the fault are compared with the golden run's, each of them."""
         return (self.plan.has_digests and body < self.plan.at) or super()._has_digest(body, is_last=is_last)
 
+    def has_copy(self) -> bool:
+        """The run is where the trial begins: have a copy of the process do it and those behind it, if there can be one.
+
+        Return whether this is the process that has waited, and has taken up a trial of another step.
+        """
+        at = self.plan.at
+        while self._waiting[0].at == at and len(self._waiting) > 1 and self._reserve.can_copy(Path(self.plan.log).parent):
+            place = self._reserve.wait([plan.log for plan in self._waiting])
+            if not place:
+                self._streams = OutputStreams()
+                return False
+            del self._waiting[:place]
+            self._begin_next()
+        return self._waiting[0].at != at
+
     def note_start(self) -> None:
         """The run is where the trial begins: note what is there."""
-        self._write(Log(start=self._digest_now()))
+        self._write(Log(start=self._digest_now(), process=self._reserve.number))
 
     def next(self) -> None:
         """Take up the next trial, where the last one began. Ends the process behind the last."""
         self._waiting.pop(0)
-        if not self._waiting:
+        if not self._waiting or not claim(self._waiting[0].log):  # done, or left in a trial that has taken long
             self._exit()
+        self._begin_next()
+
+    def _begin_next(self) -> None:
         self.is_over = False
         self._log.close()
         self._take_up(self._waiting[0])
@@ -119,10 +142,15 @@ class TrialsInProcess(ExperimentRun):
     def _tell_next(self, why: Log) -> NoReturn:
         """End the process, and say in the next trial's log why."""
         self._waiting.pop(0)
-        if self._waiting:
+        if self._waiting and claim(self._waiting[0].log):
             self._take_up(self._waiting[0])
             self._write(why)
         self._exit()
+
+    def _exit(self) -> NoReturn:
+        self._drain()
+        messages.flush_output()
+        self._reserve.end(0)
 
     def series_state(self) -> object:
         """Return what the series remembers."""

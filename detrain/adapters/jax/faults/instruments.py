@@ -7,7 +7,7 @@ from typing import Final, cast
 import jax
 from jax.extend.core import JaxprEqn
 
-from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.instruments import Also, TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.layer_scopes import name_layers
@@ -17,7 +17,7 @@ from detrain.adapters.jax.faults.step_loss import Losses
 from detrain.adapters.keras_metrics import KerasMetrics, Sums
 from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
@@ -42,8 +42,9 @@ class JaxInstruments:
         if plans[0].injection is not None:
             self.select(plans[0].injection)
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections."""
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections. Raises FaultInvalid for several at once."""
+        refuse_several(1 + len(also))
         self._point = next((point for point in self._points if point.takes(injection)), None)
         if self._point is not None:
             self._point.select(injection)
@@ -123,6 +124,10 @@ class JaxInstruments:
         """Forget what has been noted since."""
         self.losses.read()
         self._metrics.before = cast(Sums, state)
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return none: modules are not heard of."""
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each equation of the step has given, as digests; and what its functions have taken in."""

@@ -8,14 +8,14 @@ from typing import Final
 
 import tensorflow as tf
 
-from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.instruments import Also, TakesInstruments
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
 from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
 from detrain.base.digest import Array
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
@@ -47,8 +47,9 @@ class TensorFlowInstruments:
     def _points(self, name: str, replica: int) -> list[Replacer]:
         return [injector for injector in self._injectors if isinstance(injector, InjectionPoint) and injector.fits(name, replica)]
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections."""
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections. Raises FaultInvalid for several at once."""
+        refuse_several(1 + len(also))
         self._memory.forget()
         self._injector = next((injector for injector in self._injectors if injector.takes(injection)), None)
         if self._injector is not None:
@@ -123,6 +124,10 @@ class TensorFlowInstruments:
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
         self._series.set_state(state)
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return none: modules are not heard of."""
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

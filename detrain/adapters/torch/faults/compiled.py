@@ -20,7 +20,7 @@ import torch
 from detrain.adapters.torch.compiler.history import DYNAMO, GRAPHS, History, has_compiled
 from detrain.adapters.torch.faults.graph_walk import GraphCall, GraphWalk
 from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_only, streams_kept
-from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.base.errors import FaultInvalid
@@ -34,8 +34,8 @@ _CALL: Final = "compile_wrapper"
 class Compiled:
     """Hears of compiled calls and graphs, from the import of the compiler on."""
 
-    def __init__(self, ops: WatchedOps, injector: Injector, history: History) -> None:
-        self._ops, self._injector, self._history = ops, injector, history
+    def __init__(self, ops: WatchedOps, injectors: Injectors, history: History) -> None:
+        self._ops, self._injectors, self._injector, self._history = ops, injectors, injectors.first, history
         self._call: FrameType | None = None
         """The compiled call that runs, the outermost one."""
         self._owner: Any = None
@@ -205,6 +205,8 @@ class Compiled:
             call = self._call_of(graph, args)
             walk, faulty = GraphWalk(call, self._ops, self._injector), None
             try:
+                if self._injectors.are_several:
+                    raise FaultInvalid("several tensors are to be hit at once", "give --among tensor")
                 with streams_kept(args):
                     walk.go(args)
                     if walk.points and self._injector.injection is not None:

@@ -67,11 +67,11 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         given = [self._call.given.get(node.name, each) for node, each in zip(graph.placeholders, args, strict=True)]
         mine = [bits_copied(each) if place in written else each for place, each in enumerate(given)]
         ops.begin_graph(self._call.place, args, [(args[place], mine[place]) for place in written])
-        ops.injector = self  # while it is gone through nothing is hit
+        before, ops.injector = ops.injector, self  # while it is gone through nothing is hit
         try:
             self.run(*mine, enable_io_processing=False)
         finally:
-            ops.injector = self._injector
+            ops.injector = before
 
     def run_node(self, n: Node) -> Any:
         """Run a node."""

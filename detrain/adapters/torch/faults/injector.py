@@ -9,14 +9,79 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
+from detrain.adapters.instruments import Also
 from detrain.adapters.torch.faults.op_operands import INTEGERS, dtype_of
 from detrain.adapters.torch.held_memory import unseen
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import UNARMED, Firing, Injection
 from detrain.faults.sites import op_and_output
+
+
+class Injectors:
+    """Faults that are put into one step, each at an op of its own; the first is the one that is told of."""
+
+    def __init__(self) -> None:
+        self.first = Injector()
+        self._others: list[tuple[Injector, int]] = []
+        self._due = self.first
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there are more than one."""
+        return bool(self._others)
+
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Put these in from now on; nothing has been done of them."""
+        self.first.select(injection)
+        self._others = [(Injector(), occurrence) for _, occurrence in also]
+        for (injector, _), (other, _) in zip(self._others, also, strict=True):
+            injector.select(other)
+
+    def arm(self, occurrence: int) -> None:
+        """Have their sites hit; by `UNARMED` none."""
+        self.first.arm(occurrence)
+        for injector, turn in self._others:
+            injector.arm(turn if occurrence != UNARMED else occurrence)
+
+    def disarm(self) -> None:
+        """Have no run hit. Raises FaultInvalid where an op does not give the same bits twice."""
+        for each in self._all():
+            each.disarm()
+
+    def check(self) -> None:
+        """Raise FaultInvalid where an op that was to be hit does not give the same bits twice."""
+        for each in self._all():
+            each.check()
+
+    def firing(self) -> Firing | None:
+        """Return what has been done so far: as often as all of them were."""
+        found = [firing for each in self._all() if (firing := each.firing()) is not None]
+        if self.first.firing() is None or len(found) <= len(self._others):
+            return None
+        return msgspec.structs.replace(
+            found[0], count=min(each.count for each in found), misfits=sum(each.misfits for each in found)
+        )
+
+    def must_hit(self, name: str, signature: str) -> bool:
+        """Return whether the op that is about to run is to be hit; it counts as run."""
+        due = [each for each in self._all() if each.must_hit(name, signature)]
+        self._due = due[0] if due else self.first
+        return bool(due)
+
+    def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
+        """Run the op that is to be hit (see `Injector.hit`)."""
+        return self._due.hit(args, run, outputs_of)
+
+    def copy_with_fault(self, tensor: Any) -> Any:
+        """Return a copy of what the op that is to be hit takes in (see `Injector.copy_with_fault`)."""
+        return self._due.copy_with_fault(tensor)
+
+    def _all(self) -> list[Injector]:
+        return [self.first, *(injector for injector, _ in self._others)]
 
 
 class Injector:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from detrain.adapters.instruments import TakesInstruments
+from detrain.adapters.instruments import Also, TakesInstruments
 from detrain.adapters.keras_metrics import KerasMetrics, Sums
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import first_accesses
 from detrain.adapters.torch.faults.compiled import Compiled
-from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import dtype_of
+from detrain.adapters.torch.faults.ranges import Ranges
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.base.digest import Array
-from detrain.faults.experiment import Firing, Injection
+from detrain.faults.experiment import Bounds, Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
 
@@ -30,25 +31,28 @@ class TorchInstruments:
         """`passes`: of an experiment of inference."""
         plans = experiment.plans
         self._passes = passes
-        self._injector = Injector()
+        self._injectors = Injectors()
         self._names = NamedObjects()
-        self._ops = WatchedOps(StepCalls(self._names), self._injector, is_inference=passes is not None)
+        self._ops = WatchedOps(StepCalls(self._names), self._injectors, is_inference=passes is not None)
         self._losses = Losses(experiment.ends_with)
         self._metrics = KerasMetrics("torch")
-        self._compiled = Compiled(self._ops, self._injector, history)
+        self._compiled = Compiled(self._ops, self._injectors, history)
+        bounds = next((plan.ranges for plan in plans if plan.ranges), {})
+        is_heard = bounds or plans[0].notes_ranges
+        self._ranges = Ranges(bounds, self._ops.take) if is_heard else None
         if plans[0].is_profile:
             first_accesses.watch()
         self._has_digests = plans[0].digests_at is not None
         if plans[0].injection is not None:
-            self.select(plans[0].injection)
+            self.select(plans[0].injection, plans[0].also)
 
     def on_import(self, module: str) -> None:
         """Hear of what is compiled."""
         self._compiled.on_import(module)
 
-    def select(self, injection: Injection) -> None:
-        """Take up one of the injections."""
-        self._injector.select(injection)
+    def select(self, injection: Injection, also: Also = ()) -> None:
+        """Take up one of the injections, and what is hit with it."""
+        self._injectors.select(injection, also)
 
     def begin_step(self) -> None:
         """Watch the ops of the step that begins."""
@@ -58,15 +62,15 @@ class TorchInstruments:
     def arm(self, occurrence: int) -> None:
         """Have the site hit."""
         self._begin()
-        self._injector.arm(occurrence)
+        self._injectors.arm(occurrence)
         self._ops.begin()
 
     def disarm(self) -> None:
         """Have it hit no more."""
-        self._injector.disarm()
+        self._injectors.disarm()
         self._ops.end()
         self._compiled.check()
-        self._injector.check()
+        self._injectors.check()
 
     def _begin(self) -> None:
         self._ops.end()
@@ -80,7 +84,7 @@ class TorchInstruments:
 
     def firing(self) -> Firing | None:
         """Return what the fault has done so far."""
-        return self._injector.firing()
+        return self._injectors.firing()
 
     def is_unarmed_equal(self) -> bool | None:
         """Return whether a compiled graph that was hit would have given the same bits with a site and no fault. Of
@@ -101,7 +105,7 @@ class TorchInstruments:
         """Change the bits of one of them."""
         self._names.look()
         found = self._names.variables().get(injection.site.removeprefix(MEMORY))
-        return self._injector.firing() if found is not None and self._injector.strike(injection, found[1]) else None
+        return self._injectors.first.firing() if found is not None and self._injectors.first.strike(injection, found[1]) else None
 
     def begin_series(self) -> None:
         """The first step of this process is about to run."""
@@ -128,6 +132,10 @@ class TorchInstruments:
         """Forget what has been noted since."""
         self._losses.read()
         self._metrics.before = cast(Sums, state)
+
+    def ranges(self) -> dict[str, Bounds]:
+        """Return between which values the outputs of each module have been."""
+        return self._ranges.noted() if self._ranges is not None else {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given, as digests."""

@@ -28,7 +28,7 @@ import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from detrain.adapters.torch.faults.first_accesses import FirstAccesses
-from detrain.adapters.torch.faults.injector import Injector
+from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.op_operands import (
     COPY,
     DECIDES,
@@ -61,7 +61,7 @@ class WatchedOps:
     """What is done with the ops of a step."""
 
     where: StepCalls
-    injector: Injector
+    injector: Injectors
     is_inference: bool = False
     """Whether a step takes no gradients."""
     _mode: Any = None
@@ -253,6 +253,10 @@ class WatchedOps:
                     self._made_by([faulty], ())
                     args, kwargs = with_another(args, each, faulty), with_another(kwargs, each, faulty)
         return args, kwargs
+
+    def take(self, tensor: Any) -> None:
+        """Take a tensor that stands for one that an op has given."""
+        self._made_by([tensor], ())
 
     def _made_by(self, given: Sequence[Any], inputs: Sequence[Any]) -> None:
         """An op has given tensors; those that lie in the memory of an input are no new ones."""
