@@ -50,5 +50,8 @@ def test_the_loops_of_a_library_are_found_alone_nested_and_in_two_functions(
     where = None if epochs is None else ("trainer.py", epochs)
     training = LibraryTraining("trains_for_you", where, ("trainer.py", batches), "step", "1.0")
     monkeypatch.setattr(find_loops, "LIBRARY_TRAININGS", (training,))
-    found = [(n.epoch_loop.line if n.epoch_loop else None, n.batch_loop.line) for n in find_loops.library_nests({"trains_for_you"})]
+    found = [
+        (n.epoch_loop.line if n.epoch_loop else None, n.batch_loop.line)
+        for n in find_loops.library_nests({"trains_for_you"}, "tensorflow")
+    ]
     assert found == ([] if lines is None else [lines])

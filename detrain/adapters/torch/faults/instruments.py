@@ -27,7 +27,7 @@ class TorchInstruments:
 
     is_part_of_steps: Final = False
 
-    def __init__(self, experiment: TakesInstruments, history: History, passes: ForwardPasses | None) -> None:
+    def __init__(self, experiment: TakesInstruments, history: History, passes: ForwardPasses | None = None) -> None:
         """`passes`: of an experiment of inference."""
         plans = experiment.plans
         self._passes = passes
