@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
@@ -18,6 +19,22 @@ from detrain.python.process.random_streams import NumpyStream, PythonStream
 _OF_ARRAYS: Final = "ArrayDataAdapter"
 """Data that no Python of the program's loads."""
 _AT_BATCH: Final = ("on_train_batch_begin", "on_batch_begin")
+
+
+_LOADERS: Final[weakref.WeakKeyDictionary[Any, Any]] = weakref.WeakKeyDictionary()
+"""Loaders that iterators over epochs have made of arrays, by these: nobody else has them."""
+
+
+def maker_of(loader: object) -> object:
+    """Return the iterator over epochs that has made a loader; the loader itself, if none has."""
+    return next((epochs for epochs, made in _LOADERS.items() if made is loader), loader)
+
+
+def loader_of(maker: Any) -> Any:
+    """Return the loader that `maker_of` has named: that which there is, or one that is made as it was."""
+    if not callable(getattr(maker, "enumerate_epoch", None)):
+        return maker
+    return _LOADERS[maker] if maker in _LOADERS else maker._get_iterator()
 
 
 class KerasEpochs:
@@ -37,6 +54,8 @@ class KerasEpochs:
         trainer: Any = import_module(f"keras.src.backend.{backend}.trainer")
         training = trainer.TorchTrainer if backend == "torch" else trainer.JAXTrainer
         training.evaluate = _forgetting_behind(training.evaluate)
+        if backend == "torch":
+            trainer.TorchEpochIterator._get_iterator = _noting_loader(trainer.TorchEpochIterator._get_iterator)
         if backend == "jax":
             trainer.JAXEpochIterator.__next__ = next_batches
             callbacks: Any = sys.modules["keras"].callbacks.CallbackList
@@ -77,6 +96,17 @@ class KerasEpochs:
                 )
 
         return on_train_batch_begin
+
+
+def _noting_loader(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_iterator(epochs: Any) -> Any:
+        made = original(epochs)
+        if type(epochs.data_adapter).__name__ == _OF_ARRAYS:
+            _LOADERS[epochs] = made
+        return made
+
+    return get_iterator
 
 
 def _forgetting_behind(original: Any) -> Any:

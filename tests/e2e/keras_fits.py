@@ -202,7 +202,8 @@ def on(backend: str, program: str) -> str:
 
 def lives_on(row: Row, backend: str) -> bool:
     """Return whether an iterator that no other process can make lives on from epoch to epoch."""
-    return row["steps_per_epoch"] is not None and not (backend == "torch" and "DataLoader" in str(row["data"]))
+    is_known = "DataLoader" in str(row["data"]) or (row["data"] == "arrays" and row["shuffle"] != "batch")
+    return row["steps_per_epoch"] is not None and not (backend == "torch" and is_known)
 
 
 def rows(backend: str) -> list[Row]:

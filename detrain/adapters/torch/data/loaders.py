@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from torch.utils.data import dataloader
 
+from detrain.adapters.keras_epochs import loader_of, maker_of
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
 from detrain.base.digest import Array
@@ -137,7 +138,7 @@ class TorchLoaders:
             return stateful_loader.parts_of_ended(value, None if known is None else known.loader())
         for iterator, known in self._iterations.alive():
             if iterator is value and not self._iterations.no_position(iterator):
-                return KIND, [known.loader(), msgspec.msgpack.encode(self._iterations.place(iterator))]
+                return KIND, [maker_of(known.loader()), msgspec.msgpack.encode(self._iterations.place(iterator))]
         return None
 
     def remake(self, kind: str, parts: list[Any]) -> object:
@@ -146,12 +147,12 @@ class TorchLoaders:
         """
         if kind == stateful_loader.KIND:
             return stateful_loader.remake(parts)
-        place = msgspec.msgpack.decode(parts[1], type=IteratorPlace)
+        place, loader = msgspec.msgpack.decode(parts[1], type=IteratorPlace), loader_of(parts[0])
         for iterator, known in self._iterations.alive():
-            if known.number == place.number and known.loader() is parts[0]:
+            if known.number == place.number and known.loader() is loader:
                 self._iterations.set_place(iterator, place)
                 return iterator
-        return self._iterations.make(parts[0], place)
+        return self._iterations.make(loader, place)
 
 
 def _epoch(moment: Any) -> object:
