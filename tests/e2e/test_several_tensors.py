@@ -130,7 +130,6 @@ def by_hand(folder: Path, trial: Experiment) -> list[str]:
         "HITS": json.dumps(hits),
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120

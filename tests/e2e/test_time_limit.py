@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.trial_log import HANG
-from tests.e2e.runs import detrain
+from tests.e2e.runs import detrain, environment
 
 pytest.importorskip("torch")
 
@@ -75,3 +79,41 @@ def test_in_a_campaign_trials_hang_and_those_beside_them_are_as_alone(tmp_path: 
     assert {row.status for row in hung} == {HANG}
     assert {bit for row in rows if row not in hung for bit in row.bits} <= {0, 1, 2, 3, 63}
     assert all(row.bits for row in rows if row not in hung)
+
+
+@pytest.mark.slow
+def test_trials_that_hang_keep_no_others_waiting_and_what_is_killed_meanwhile_goes_on(tmp_path: Path) -> None:
+    """All hit the number that the program counts by, and most hang, ten seconds each."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    plan = ("-n", 24, "--seed", 2, "--models", "FLIP:1", "--site", "forward/add", "--after", 2, "--json")
+    for name in ("whole", "killed"):
+        assert detrain("campaign", "plan", "--name", name, *plan, "program.py", cwd=tmp_path).status == 0
+
+    whole = detrain("campaign", "run", "--name", "whole", "--workers", 1, "--json", "program.py", cwd=tmp_path)
+    assert whole.status == 0, whole.err
+    told = json.loads(whole.out)
+    assert told["shares"]["hang"] >= 15
+    assert told["seconds"] < 10 * told["shares"]["hang"] / 2, told
+
+    run = [sys.executable, "-m", "detrain", "campaign", "run", "--name", "killed", "--workers", "1", "program.py"]
+    with subprocess.Popen(run, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as driver:
+        while len(processes_in(tmp_path)) < 6:  # driver, worker, program, and copies that are left in their trials
+            assert driver.poll() is None
+            time.sleep(0.1)
+        driver.kill()
+    end = time.monotonic() + 20
+    while left := processes_in(tmp_path):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+    again = detrain("campaign", "run", "--name", "killed", "--workers", 2, "--json", "program.py", cwd=tmp_path)
+    assert json.loads(again.out)["digest"] == told["digest"], again.err
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes whose working folder this is, but those that have ended."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
+    return found

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from detrain.adapters.instruments import Also
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.trial_log import read_log
-from detrain.faults.experiment import Experiment, Firing, Injection
+from detrain.faults.experiment import Bounds, Experiment, Firing, Injection
 from detrain.faults.sites import Site
 from detrain.runtime.observers import experiment_run as module
 from detrain.runtime.observers.experiment_run import ExperimentRun
@@ -268,6 +269,22 @@ def test_with_two_frameworks_the_one_that_has_the_site_is_hit_and_losses_are_add
     assert both.has_trained()
     assert both.series() == {"loss": 10.0}
     assert both.sites() == []
+
+
+def test_several_variables_are_hit_together_or_it_is_not_done() -> None:
+    """A step counts once, and only where each of them was there."""
+    there = {"memory/a", "memory/b"}
+    side = Instruments()
+    side.strike = lambda fault: Firing(7, b"", b"") if fault.site in there else None  # type: ignore[attr-defined]
+    first, second = (msgspec.structs.replace(INJECTION, site=f"memory/{name}") for name in "ab")
+    both = InstrumentsTogether([side], first, [(second, 0)])
+
+    both.arm(0)
+    both.arm(0)
+    assert (both.firing(), side.armed) == (Firing(2, b"", b""), [])
+    there.remove("memory/b")
+    both.arm(0)
+    assert both.firing() == Firing(2, b"", b"")
 
 
 NUMBERLESS = [math.nan, math.inf]
