@@ -1,4 +1,4 @@
-"""Ops that PyTorch takes apart, and does not in inference mode: what is known of them is what is known of their parts."""
+"""Ops that PyTorch takes apart, and does not in inference mode: as much is known of them as of their parts."""
 
 from __future__ import annotations
 
