@@ -113,8 +113,8 @@ def test_trials_with_ranges_are_those_of_a_program_that_clips_by_its_own_hooks(t
         trial = found["clipped"].experiment
         assert {name: [float.fromhex(each) for each in bounds] for name, bounds in trial.ranges.items()} == seen
         step = 12 * trial.at[1] + trial.at[2]
-        for name, ranges in (("bare", {}), ("clipped", seen)):
-            losses = [line.split()[1] for line in by_hand(tmp_path, hits_of(trial), ranges) if line.startswith("loss")]
+        for name, bounds in (("bare", {}), ("clipped", seen)):
+            losses = [line.split()[1] for line in by_hand(tmp_path, hits_of(trial), bounds) if line.startswith("loss")]
             mine = [repr(float(each.series["loss"])) for each in found[name].steps]
             assert mine == losses[step : step + len(mine)], (number, name)
         differing += found["bare"].steps != found["clipped"].steps

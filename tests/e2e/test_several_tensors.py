@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from detrain.campaign.engine.ledger import Ledgers
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.record import read_record
-from tests.e2e.runs import detrain
+from tests.e2e.runs import detrain, environment
 
 PROGRAMS = {
     "torch": """
@@ -125,14 +124,15 @@ def by_hand(folder: Path, trial: Experiment) -> list[str]:
     """Run the program by Python alone, with faults in its text; return the losses from the fault on."""
     step = 12 * trial.at[1] + trial.at[2]
     hits = [hit for fault in faults_of(trial) for hit in hits_of(fault, step)]
-    environment = {
-        **os.environ,
-        "HITS": json.dumps(hits),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONHASHSEED": "0",
-    }
+    changes = {"HITS": json.dumps(hits), "OMP_NUM_THREADS": "1", "TF_ENABLE_ONEDNN_OPTS": "1"}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("loss")][step : step + (trial.count or 0)]
 

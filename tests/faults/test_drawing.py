@@ -200,6 +200,19 @@ def test_how_faults_come_changes_nothing_else_of_a_plan(coming: Coming) -> None:
     assert len(seeds) == (20 if coming.duty < 1 else 1)
 
 
+def test_faults_among_a_step_are_in_ops_of_their_own_and_the_first_is_as_it_would_be_alone() -> None:
+    once = drawn_from(SITES, [(0, 0, 0)])
+    plan = replace(once, coming=Coming(at_once=3, among="step"))
+
+    for number in range(20):
+        facts, trial = plan.trial(number)
+        assert (facts, trial.injection) == (once.trial(number)[0], once.trial(number)[1].injection)
+        assert len({facts.site, *(fault.site for fault, _ in trial.also)}) == 3
+        assert plan.trial(number)[1] == trial
+    with pytest.raises(FaultInvalid, match="faults in tensors of their own do not fit a step"):
+        replace(once, coming=Coming(at_once=len(SITES) + 1, among="step")).trial(0)
+
+
 def test_any_run_of_a_site_that_runs_often_in_a_step_may_be_hit() -> None:
     often = msgspec.structs.replace(SITES[0], executions=3)
     plan = drawn_from([often], [(0, 0, 0)])

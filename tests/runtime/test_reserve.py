@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def run(folder: Path, *doing: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=out, stderr=(folder / "stderr").open("w+"), text=True, env=ONE_THREAD)
 
 
-def logs_of(folder: Path) -> list[list[list[object]]]:
+def logs_of(folder: Path) -> list[list[Any]]:
     files = sorted(folder.glob("log-*"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 

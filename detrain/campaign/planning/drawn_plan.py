@@ -124,18 +124,19 @@ class DrawnPlan:
         """Draw what is hit with a fault: other ops of the step. Raises FaultInvalid where there are too few."""
         taken = {op_and_output(first.name)[0]}
         also: list[tuple[Injection, int]] = []
-        while len(also) + 1 < self.coming.at_once:
+        for _ in range(_DRAWS * self.coming.at_once):
+            if len(also) + 1 == self.coming.at_once:
+                return also
             model = draw_model(self.models, rng, self.shares)
             free = [site for site in sites if op_and_output(site.name)[0] not in taken and model.operand.value in site.operands]
             found = _at_one_of(free, model, rng, 1)
-            if found is None:
-                raise FaultInvalid(
-                    f"{self.coming.at_once} faults in tensors of their own do not fit a step: {model.name} fits none that is left",
-                    "give a smaller --at-once, or choose more sites",
-                )
-            taken.add(op_and_output(found[0].name)[0])
-            also.append(found[1:])
-        return also
+            if found is not None:
+                taken.add(op_and_output(found[0].name)[0])
+                also.append(found[1:])
+        raise FaultInvalid(
+            f"{self.coming.at_once} faults in tensors of their own do not fit a step: {len(also) + 1} do",
+            "give a smaller --at-once, or choose more sites",
+        )
 
 
 def _at_one_of(
