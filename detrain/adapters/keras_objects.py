@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+PARAMETERS: Final = "_torch_params"
+"""The module in which a layer on PyTorch lists its variables, and those of all its layers."""
 _STATE: Final = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
 
@@ -27,13 +29,10 @@ def is_optimizer(value: object) -> bool:
     return _is_a(value, "optimizers.base_optimizer", "BaseOptimizer")
 
 
-def parts_of(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a layer, what it is made of, and a model's optimizer, each with the way there, which begins with `name`."""
-    yield name, layer
-    for each in layer._layers:
-        yield from parts_of(each, f"{name}.{each.name}".strip("."))
-    if (optimizer := getattr(layer, "optimizer", None)) is not None:
-        yield f"{name}.optimizer".strip("."), optimizer
+def parts_of(layer: Any) -> list[tuple[str, Any]]:
+    """Return the layers that a layer is made of, and a model's optimizer, each by its name."""
+    optimizer = getattr(layer, "optimizer", None)
+    return [*((each.name, each) for each in layer._layers), *([("optimizer", optimizer)] if optimizer is not None else [])]
 
 
 def tensors_of(value: Any) -> Iterator[tuple[str, Any, bool]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.e2e.choices import DIE, Row, pairs
+from tests.e2e.ordinary import LOADED
 
 PRELUDE: Final = (
     f"""\
@@ -21,27 +22,9 @@ class Die(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         die()
 
-class Data(keras.utils.PyDataset):
-    def __init__(self, draws=False, **settings):
-        super().__init__(**settings)
-        self.order, self.draws = None, draws
-    def __len__(self):
-        return 5
-    def __getitem__(self, index):
-        if self.order is None:
-            self.order = np.random.permutation(46) if self.draws else np.arange(46)
-        chosen = self.order[index * 10 : (index + 1) * 10]
-        return x[chosen], y[chosen]
-    def on_epoch_end(self):
-        self.order = None
-
-def batches(epochs):
-    for _ in range(epochs):
-        order = np.random.permutation(46)
-        for start in range(0, 46, 10):
-            chosen = order[start : start + 10]
-            yield x[chosen], y[chosen]
-
+"""
+    + LOADED
+    + """
 x = np.random.default_rng(0).normal(size=(46, 6)).astype("float32")
 y = (x.sum(1) > 0).astype("int32")
 layers = keras.layers

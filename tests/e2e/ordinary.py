@@ -12,6 +12,30 @@ from typing import Final
 from tests.e2e import choices
 from tests.e2e.choices import DIE, pairs
 
+LOADED: Final = """\
+class Data(keras.utils.PyDataset):
+    def __init__(self, draws=False, **settings):
+        super().__init__(**settings)
+        self.order, self.draws = None, draws
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        if self.order is None:
+            self.order = np.random.permutation(46) if self.draws else np.arange(46)
+        chosen = self.order[index * 10 : (index + 1) * 10]
+        return x[chosen], y[chosen]
+    def on_epoch_end(self):
+        self.order = None
+
+def batches(epochs):
+    for _ in range(epochs):
+        order = np.random.permutation(46)
+        for start in range(0, 46, 10):
+            chosen = order[start : start + 10]
+            yield x[chosen], y[chosen]
+"""
+"""Data of Keras's that Python loads."""
+
 PRELUDE: Final = (
     f"""\
 import hashlib, os, random, signal, sys
@@ -33,27 +57,9 @@ class Die(keras.callbacks.Callback):
         if self.draws:  # from the streams of what loads
             np.random.rand(), random.random()
 
-class Data(keras.utils.PyDataset):
-    def __init__(self, draws=False, **settings):
-        super().__init__(**settings)
-        self.order, self.draws = None, draws
-    def __len__(self):
-        return 5
-    def __getitem__(self, index):
-        if self.order is None:
-            self.order = np.random.permutation(46) if self.draws else np.arange(46)
-        chosen = self.order[index * 10 : (index + 1) * 10]
-        return x[chosen], y[chosen]
-    def on_epoch_end(self):
-        self.order = None
-
-def batches(epochs):
-    for _ in range(epochs):
-        order = np.random.permutation(46)
-        for start in range(0, 46, 10):
-            chosen = order[start : start + 10]
-            yield x[chosen], y[chosen]
-
+"""
+    + LOADED
+    + """
 def each_row():
     for number in np.random.permutation(46):
         yield x[number] + np.random.normal(), y[number]

@@ -100,10 +100,13 @@ class NamedObjects:
         return found
 
     def _enter(self, name: str, value: Any) -> None:
+        is_of_keras = keras_objects.is_layer(value) or keras_objects.is_optimizer(value)
+        if is_of_keras:
+            self._enter_part(name, value)
         if isinstance(value, torch.nn.Module):
-            for path, part in keras_objects.parts_of(value) if keras_objects.is_layer(value) else ():
-                self._enter_part(".".join(filter(None, (name, path))), part)
             for path, module in value.named_modules():
+                if is_of_keras and path.endswith(keras_objects.PARAMETERS):
+                    continue  # each layer has its own
                 if id(module) not in self._names and _COMPILED not in vars(module).get("_modules", ()):
                     found = self._give(
                         ".".join(part for part in f"{name}.{path}".split(".") if part not in ("", _COMPILED)), module
@@ -114,8 +117,6 @@ class NamedObjects:
         is_leaf = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
         if isinstance(value, Optimizer | torch.amp.GradScaler) or is_leaf:
             self._give(name, value)
-        elif keras_objects.is_optimizer(value):
-            self._enter_part(name, value)
 
     def _enter_part(self, name: str, value: Any) -> None:
         """Enter a layer or an optimizer of Keras's."""
@@ -137,6 +138,8 @@ class NamedObjects:
 
 def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
     name, value, depth = at
+    if keras_objects.is_layer(value):
+        return [(f"{name}.{step}", each, depth) for step, each in keras_objects.parts_of(value)]
     if depth == _DEEPEST or type(value) in _PLAIN or isinstance(value, _WHOLE):
         return []
     return [(f"{name}.{step}", each, depth + 1) for step, each in inside(value)]
