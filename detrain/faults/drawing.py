@@ -180,7 +180,7 @@ def linear_op(site: Site) -> LinearOp | ChannelsFirst:
         )
     if site.op in ("convolution", "convolution_backward", "conv1d", "conv2d", "conv3d"):
         return _channels_first(site, shapes)
-    if site.op == "linear" and len(shapes["input"]) == len(shapes["weight"]):
+    if site.op == "linear":
         return MatMul(shapes["input"], shapes["weight"], False, True)
     if site.op in _PRODUCTS and "layout" not in attributes:
         return MatMul(

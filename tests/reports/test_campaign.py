@@ -400,3 +400,20 @@ def test_epochs_are_put_together_where_there_are_many() -> None:
     assert names[0] == "epochs 0 – 2"
     assert names[-1] == "epoch 24"
     assert where[5] == "epochs 3 – 5"
+
+
+def test_of_inference_trials_and_inputs_are_counted_by_what_holds_for_them() -> None:
+    rows = [
+        msgspec.structs.replace(row, inputs=4, sdc_1=number % 3 == 0, sdc_20=2 * (number % 2))
+        for number, row in enumerate(ROWS[:60])
+    ]
+    found = summarize(rows, ABOUT)
+
+    counts = {name: (each.trials.count, each.inputs) for name, each in found.corrupted.items()}
+    assert found.inputs == 240
+    assert counts == {"SDC-1": (20, 20), "SDC-5": (0, 0), "SDC-10%": (0, 0), "SDC-20%": (30, 60), "not finite": (0, 0)}
+    [line] = [each for each in lines_of(found) if each.startswith("SDC-20%")]
+    assert line.split()[1] == "30"
+    assert line.split()[-1] == "60"
+    assert "What the model says of its inputs" in page_of(found)
+    assert summarize(ROWS[:60], ABOUT).corrupted == {}

@@ -47,7 +47,12 @@ class ForwardPasses:
     def outputs(self) -> list[Array]:
         """Return what passes have given since the last call: scores, the class on the last axis."""
         given, self._outputs = self._outputs, []
-        return [_scores(tensor) for each in given for tensor in _tensors(each)]
+        return [scores for each in given for scores in scores_of(each)]
+
+
+def scores_of(given: Any) -> list[Array]:
+    """Return the scores in what a model gives, the class on the last axis; none, if it gives no number with a point."""
+    return [_scores(tensor) for tensor in _tensors(given)]
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:
