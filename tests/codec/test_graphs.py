@@ -217,6 +217,31 @@ def test_a_set_of_addresses_has_those_of_the_objects_of_each_process(is_first: b
     assert after["stored"].isdisjoint(before["stored"] - {7})
 
 
+def test_an_object_whose_address_comes_first_is_the_live_one() -> None:
+    def make() -> World:
+        item = [0.0]
+        return {"stored": {id(item)}, "table": {id(item): 1}, "item": item}
+
+    after, before = make(), make()
+    after["item"].append(1.0)
+    live = before["item"]
+    assert restore(encode(after, baseline_of(after)), before, baseline_of(before)) == []
+    assert before["item"] is live
+    assert before == {"stored": {id(live)}, "table": {id(live): 1}, "item": [0.0, 1.0]}
+
+
+@pytest.mark.parametrize("kind", [kinds.Table, kinds.Bag])
+def test_addresses_in_what_derives_from_a_dictionary_or_a_set_are_those_of_each_process(kind: Any) -> None:
+    def make() -> World:
+        item = [0.0]
+        return {"held": kind({id(item): 0} if issubclass(kind, dict) else [id(item)]), "item": item}
+
+    after, before = make(), make()
+    assert restore(encode(after, baseline_of(after)), before, baseline_of(before)) == []
+    base: Any = dict if issubclass(kind, dict) else set
+    assert list(base.__iter__(before["held"])) == [id(before["item"])]
+
+
 @pytest.mark.parametrize(
     ("made", "text"),
     [(set, "for each in table: print(each)"), (frozenset, "")],

@@ -171,7 +171,9 @@ def _fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any,
     if how == "kept" and _has_elements(target, values):
         return
     there = _present(decoding, items, values, path)
-    is_filled = fill(target, there, None if how == "kept" else how) or (bool(_addressed(decoding, items)) and target == set(there))
+    is_filled = fill(target, there, None if how == "kept" else how) or (
+        bool(_addressed(decoding, items)) and set.__eq__(target, set(there))
+    )
     if not is_filled or how == "kept":
         decoding.miss(path)
 
