@@ -36,6 +36,8 @@ class Adapters:
     def __init__(self) -> None:
         self._all: list[Adapter] = []
         self._by_name: dict[str, Adapter] = {}
+        self._leaves_of: dict[type, TensorLeaves] = {}
+        """Those of the adapter that knew a tensor of this type last."""
         self._watched: tuple[list[Sequence[Watched]], list[Watched]] = ([], [])
 
     def add(self, adapter: Adapter) -> None:
@@ -91,7 +93,14 @@ class Adapters:
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
-        return next((array for each in self._all if (array := each.leaves.to_array(value)) is not None), None)
+        known = self._leaves_of.get(type(value))  # asked of each batch
+        if known is not None and (array := known.to_array(value)) is not None:
+            return array
+        for each in self._all:
+            if (array := each.leaves.to_array(value)) is not None:
+                self._leaves_of[type(value)] = each.leaves
+                return array
+        return None
 
     def is_computed(self, value: object) -> bool:
         """Return whether an object is a tensor that weights went into, as far as its framework tells, or a tuple with

@@ -39,7 +39,7 @@ JOURNAL_VERSION: Final = 2
 
 _FRAME: Final = struct.Struct("<II")
 _AT_ONCE: Final = 8
-_MOST_WAITING_BYTES: Final = 1 << 14
+_MOST_WAITING: Final = 256
 _LONGEST_WAIT_S: Final = 1.0
 _MOST_TO_COME: Final = 4096
 """So many records of an earlier run are kept in the file behind the new ones."""
@@ -128,9 +128,8 @@ class Journal:
                     self.elements[name] = {}
                 self.elements.setdefault(name, {})[number] = {**states, **{each: self._newest[each] for each in value}}
         ends.require(keep_bytes)
-        self.size = keep_bytes
-        """Length in bytes of the journal, records that wait included."""
-        self._waiting = bytearray()
+        self._written_bytes = keep_bytes
+        self._waiting: list[list[Any]] = []
         self._at_once, self._written_at = _AT_ONCE, 0.0
         self._path = path
         self._is_named = False
@@ -142,6 +141,12 @@ class Journal:
             self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._cannot_write(error) from error
+
+    @property
+    def size(self) -> int:
+        """Length in bytes of the journal, records that wait included."""
+        with self._lock:
+            return self._written_bytes + len(self._framed())
 
     def add_batch(self, address: Address, digest: bytes) -> None:
         """Record the digest [16 bytes] of a batch.
@@ -214,15 +219,18 @@ class Journal:
 
     def _add(self, record: list[Any]) -> None:
         with self._lock:
-            framed = _framed(record) if self.size else _framed(["v", JOURNAL_VERSION]) + _framed(record)
-            self._waiting += framed
-            self.size += len(framed)
+            self._waiting.append(record)
             if self._at_once > 0:
                 self._at_once -= 1
-            elif len(self._waiting) < _MOST_WAITING_BYTES and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
+            elif len(self._waiting) < _MOST_WAITING and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
                 return
             with contextlib.suppress(StoreError):  # no checkpoint rests on it yet, and none will before it is written
                 self._write()
+
+    def _framed(self) -> bytes:
+        """Return the records that wait as they are written."""
+        is_new = self._waiting and not self._written_bytes
+        return b"".join(map(_framed, ([["v", JOURNAL_VERSION], *self._waiting] if is_new else self._waiting)))
 
     def _pass(self, address: tuple[int, ...]) -> None:
         """This run has come to a batch, or to what a body has fetched."""
@@ -230,11 +238,11 @@ class Journal:
             self._to_come.popleft()
 
     def _write(self) -> None:
-        start = self.size - len(self._waiting)
+        start, new = self._written_bytes, self._framed()
         try:
-            if self._waiting:
+            if new:
                 # Not before: until a batch has proved equal, the first run's must not be lost.
-                data = self._waiting + b"".join(framed for _at, framed in itertools.islice(self._to_come, _MOST_TO_COME))
+                data = new + b"".join(framed for _at, framed in itertools.islice(self._to_come, _MOST_TO_COME))
                 done = 0
                 while done < len(data):  # a disk that fills up takes a part first, and says so only then
                     done += os.pwrite(self._file, data[done:], start + done)
@@ -246,6 +254,7 @@ class Journal:
                 os.ftruncate(self._file, start)
             raise self._cannot_write(error) from error
         self._waiting.clear()
+        self._written_bytes += len(new)
         self._written_at = time.monotonic()
 
     def _cannot_write(self, error: OSError) -> StoreError:

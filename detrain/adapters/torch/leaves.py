@@ -33,13 +33,6 @@ _VALUES: Final = {
     "torch.qscheme": torch.qscheme,
 }
 _NUMBERS: Final = {"finfo": torch.finfo, "iinfo": torch.iinfo}
-_OF_NUMPY: Final = frozenset(
-    {
-        *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    }
-)
-"""Dtypes that NumPy has, too."""
 _RETURNED: Final = "torch.return_types"
 _OF_TENSORS: Final = frozenset(
     f"torch.{name}" for name in ("wrapper", "nested", "sparse_coo", "compressed", "quantized", "quantized channels")
@@ -67,10 +60,14 @@ class TorchLeaves:
         """Return a tensor's value; of dtypes that NumPy has not (bfloat16) its bytes, of one that is made of others all
         of theirs.
         """
-        if not isinstance(value, torch.Tensor):
-            return None
-        if _is_plain(value):
-            return np.asarray(value.numpy())
+        if type(value) is torch.Tensor:  # batches are: this is asked of each
+            try:
+                return value.numpy()
+            except (RuntimeError, TypeError):  # NumPy has none of this dtype, layout or device
+                return self._bytes_of(value)
+        return self._bytes_of(value) if isinstance(value, torch.Tensor) else None
+
+    def _bytes_of(self, value: torch.Tensor) -> Array:
         if is_spread(value):
             return self.to_array(shard_of(value))
         described = self.parts(value)
@@ -181,14 +178,6 @@ class TorchLeaves:
             return None if current is ABSENT else current
         with unseen(), torch.inference_mode(mode=False):
             return _remake_tensor(kind, parts, current)
-
-
-def _is_plain(value: torch.Tensor) -> bool:
-    """Return whether NumPy has a tensor as it is. Batches are such tensors: this is asked of each."""
-    if type(value) is not torch.Tensor or value.dtype not in _OF_NUMPY or value.layout is not torch.strided:
-        return False
-    is_other = value.requires_grad or value.is_nested or value.is_conj() or value.is_neg() or value._is_zerotensor()
-    return value.is_cpu and not is_other
 
 
 def _of_program(module: Any) -> dict[str, object]:
