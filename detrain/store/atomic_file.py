@@ -35,13 +35,13 @@ class Sink(io.RawIOBase):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._position = 0
         self.error: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset from the start or the end."""
-        self._position = offset + (os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0)
+        self._position = offset + (os.fstat(self.descriptor).st_size if whence == os.SEEK_END else 0)
         return self._position
 
     def tell(self) -> int:
@@ -53,7 +53,7 @@ class Sink(io.RawIOBase):
         done, view = 0, memoryview(data).cast("B")
         try:
             while self.error is None and done < len(view):
-                done += os.pwrite(self._descriptor, view[done:], self._position + done)
+                done += os.pwrite(self.descriptor, view[done:], self._position + done)
         except OSError as error:
             self.error = error
         self._position += len(view)
@@ -68,7 +68,7 @@ class Sink(io.RawIOBase):
 
     def read_at(self, offset: int, count: int) -> bytes:
         """Read back what was written; zeros beyond the end."""
-        data = os.pread(self._descriptor, count, offset)
+        data = os.pread(self.descriptor, count, offset)
         return data + bytes(count - len(data))
 
     def truncate(self, size: int | None = None) -> int:
@@ -76,7 +76,7 @@ class Sink(io.RawIOBase):
         length = self._position if size is None else size
         try:
             if self.error is None:
-                os.ftruncate(self._descriptor, length)
+                os.ftruncate(self.descriptor, length)
         except OSError as error:
             self.error = error
         return length

@@ -36,7 +36,7 @@ def write(path: Path, snapshot: Snapshot) -> str:
     _check_space(path, snapshot)
     try:
         with replacing(path) as sink:
-            return _write_into(sink, snapshot)
+            return (snapshot.writes or write_into)(sink, snapshot)
     except OSError as error:
         raise StoreError(
             f"cannot write checkpoint {str(path)!r}: {_reason(error)}",
@@ -58,8 +58,11 @@ def _check_space(path: Path, snapshot: Snapshot) -> None:
         )
 
 
-def _write_into(sink: Sink, snapshot: Snapshot) -> str:
-    """Write all arrays, then the manifest, by whose digest the whole is known, then the trailer."""
+def write_into(sink: Sink, snapshot: Snapshot) -> str:
+    """Write all arrays, then the manifest, by whose digest the whole is known, then the trailer; return that digest.
+
+    Raises OSError.
+    """
     parts: list[tuple[str, Array, str]] = [("meta", _bytes(msgspec.json.encode(snapshot.meta, order="deterministic")), "")]
     for number, (key, array) in enumerate(snapshot.tensors.items()):
         parts.append((f"tensors/{number:05d} {key.replace('/', ' ')}", array, key))

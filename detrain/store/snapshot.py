@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from detrain.base.cursor import FileState
 from detrain.base.digest import Array
+from detrain.store.atomic_file import Sink
 from detrain.store.weights_file import WeightsFile
 
 
@@ -89,6 +90,11 @@ class LateArrays(Mapping[str, Array]):
         return len(self._held)
 
     @property
+    def are_here(self) -> bool:
+        """Whether none is still on a device."""
+        return not any(hasattr(each, "fetch") for each in self._held.values())
+
+    @property
     def nbytes(self) -> int:
         """How large they are together, in bytes; fetches none."""
         return sum(each.nbytes for each in self._held.values())
@@ -106,6 +112,8 @@ class Snapshot:
     rng: Mapping[str, bytes]
     python: bytes
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    writes: Callable[[Sink, Snapshot], str] | None = field(default=None, compare=False)
+    """What writes it into its file; None: `hdf5_writer.write_into`."""
 
     @property
     def nbytes(self) -> int:

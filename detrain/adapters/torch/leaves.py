@@ -56,18 +56,18 @@ class TorchLeaves:
     def __init__(self, loaders: TorchLoaders, spread: SpreadTensors, devices: TorchDevices) -> None:
         self._loaders, self._spread, self._devices = loaders, spread, devices
 
-    def to_array(self, value: object) -> Array | None:
+    def to_array(self, value: Any) -> Array | None:
         """Return a tensor's value; of dtypes that NumPy has not (bfloat16) its bytes, of one that is made of others all
         of theirs.
         """
         if type(value) is torch.Tensor:  # batches are: this is asked of each
             try:
-                return value.numpy()
+                return value.numpy()  # type: ignore[no-any-return]
             except (RuntimeError, TypeError):  # NumPy has none of this dtype, layout or device
                 return self._bytes_of(value)
         return self._bytes_of(value) if isinstance(value, torch.Tensor) else None
 
-    def _bytes_of(self, value: torch.Tensor) -> Array:
+    def _bytes_of(self, value: torch.Tensor) -> Array | None:
         if is_spread(value):
             return self.to_array(shard_of(value))
         described = self.parts(value)

@@ -25,6 +25,7 @@ from detrain.store.chronicle import Event, Saved, Started, now
 from detrain.store.job_home import complete_names
 from detrain.store.journal import Journal
 from detrain.store.lock import Lock
+from detrain.store.writing_process import WritingProcess
 
 _FROM_S: Final = 5.0
 """Checkpoints that have taken less are not worth a word."""
@@ -71,6 +72,7 @@ class Saves:
     def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
         self._config, self._catalogue = config, catalogue
         self.writer = Writer()
+        self._process = WritingProcess()
         self._lock = Lock(catalogue.folder, config.program)
         catalogue.manifest(config.program, config.run).require_file()
         path = catalogue.journal(config.program, config.run)
@@ -129,6 +131,7 @@ class Saves:
                     self._catalogue.chronicle(self._config.program, self._config.run).keep_sources(sources())
                     self._kept = snapshot.meta.sources
             with messages.working("saving", cursor):
+                snapshot = (self._process.copied(snapshot) if is_large else None) or snapshot
                 self.writer.write(lambda: self._write(cursor, snapshot, loss), is_large=is_large)
         except StoreError as error:
             self._on_error(error)
@@ -162,6 +165,7 @@ class Saves:
     def finish(self) -> None:
         """Have everything written."""
         self.finish_writing()
+        self._process.close()
         try:
             self.journal.flush()
         except StoreError as error:

@@ -1,0 +1,226 @@
+"""Large checkpoints are written by a process of their own, out of memory that it shares with the run: training stands
+still for one copy of the state, and the digests and the file take what the processors have left.
+
+A thread of the run would take them from the steps: a step of several threads is as slow as the slowest of them. The
+process is no child of the run, has a low priority, and ends with the run. It is handed the open file, and writes what
+belongs into it; its name, and whether the file counts, stay with the run: a process that outlives its run leaves
+nothing that counts. Where it cannot be had, or is killed, the run writes by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from detrain.base.child_processes import start_apart
+from detrain.base.digest import Array, raw_bytes
+from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.store.atomic_file import Sink
+from detrain.store.hdf5_writer import write_into
+from detrain.store.snapshot import LateArrays, Meta, Snapshot
+
+_LENGTH: Final = struct.Struct("<Q")
+_ALIGNMENT: Final = 64
+_NICENESS: Final = 15
+_FREE: Final = 0.5
+"""Share of the memory that is free which the state may take a second time."""
+
+
+class _Listed(msgspec.Struct, frozen=True, array_like=True):
+    """An array in the memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class _Order(msgspec.Struct, frozen=True, array_like=True):
+    """A state that lies in the memory."""
+
+    meta: bytes
+    """As JSON: parts of it are kept as they were written."""
+    tensors: list[_Listed]
+    rng: dict[str, bytes]
+    python: bytes
+    arrays: list[_Listed]
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The digest of a checkpoint, or the number and text of the OSError that it failed by."""
+
+    digest: str
+    errno: int = 0
+    error: str = ""
+
+
+class WritingProcess:
+    """The process that writes for a run, from its first order on, and the memory."""
+
+    def __init__(self) -> None:
+        self._link: socket.socket | None = None
+        self._number = -1
+        """Of the memory, as an open file."""
+        self._memory: mmap.mmap | None = None
+        self._size = 0
+
+    def copied(self, snapshot: Snapshot) -> Snapshot | None:
+        """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
+        are still on a device, or there is no memory for it. Nothing may be under way.
+        """
+        arrays = snapshot.arrays
+        if not hasattr(os, "memfd_create") or (isinstance(arrays, LateArrays) and not arrays.are_here):
+            return None
+        held = [*snapshot.tensors.values(), *arrays.values()]
+        if any(dtype_name(array.dtype) is None for array in held):
+            return None
+        try:
+            memory = self._memory_of(sum(_room(array) for array in held))
+        except (OSError, ValueError):
+            return None
+        if memory is None:
+            return None
+        whole, at = np.frombuffer(memory, np.uint8), 0
+        copies: list[Array] = []
+        for array in held:
+            if array.nbytes:
+                whole[at : at + array.nbytes] = raw_bytes(array)
+            copies.append(np.ndarray(array.shape, array.dtype, whole.data, at) if array.nbytes else array)
+            at += _room(array)
+        tensors = dict(zip(snapshot.tensors, copies, strict=False))
+        others = dict(zip(arrays, copies[len(tensors) :], strict=True))
+        return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
+
+    def close(self) -> None:
+        """Let the process end. It may be asked again."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _memory_of(self, size: int) -> mmap.mmap | None:
+        """Return memory of at least this size in bytes, or None if too little is free. Raises OSError, ValueError."""
+        if self._size < size:
+            self._memory, self._size = None, 0
+            if self._number >= 0:
+                os.close(self._number)
+                self._number = -1
+            if size > _FREE * _free_bytes():
+                return None
+            self._number = os.memfd_create("detrain")
+            os.ftruncate(self._number, size)
+            self._memory, self._size = mmap.mmap(self._number, size), size
+        return self._memory
+
+    def _write(self, sink: Sink, snapshot: Snapshot) -> str:
+        """Have a state of `copied` written, and return its digest. Raises OSError."""
+        meta = msgspec.json.encode(snapshot.meta, order="deterministic")
+        tensors, at = _listed(snapshot.tensors, 0)
+        arrays, _at = _listed(snapshot.arrays, at)
+        order = msgspec.msgpack.encode(_Order(meta, tensors, dict(snapshot.rng), snapshot.python, arrays))
+        answer = self._ask(order, sink)
+        if answer is None:
+            sink.truncate(0)
+            return write_into(sink, snapshot)
+        if answer.errno:
+            raise OSError(answer.errno, answer.error)
+        return answer.digest
+
+    def _ask(self, order: bytes, sink: Sink) -> _Answer | None:
+        """Return the answer to an order; None: the process is not there any more, or never was."""
+        try:
+            if self._link is None:
+                self._link, its = socket.socketpair()
+                with its:
+                    start_apart(__name__, str(its.fileno()), keeping=[its.fileno()], in_session=True)
+            socket.send_fds(self._link, [_LENGTH.pack(len(order))], [sink.descriptor, self._number])
+            self._link.sendall(order)
+            return msgspec.msgpack.decode(_received(self._link), type=_Answer)
+        except (OSError, EOFError, RuntimeError, subprocess.SubprocessError):
+            self.close()
+            return None
+
+
+def _room(array: Array) -> int:
+    return -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _listed(arrays: Mapping[str, Array], at: int) -> tuple[list[_Listed], int]:
+    """Return where arrays lie that were copied one behind the other, and where the last one ends."""
+    found = []
+    for name, array in arrays.items():
+        found.append(_Listed(name, str(dtype_name(array.dtype)), array.shape, at))
+        at += _room(array)
+    return found, at
+
+
+def _free_bytes() -> float:
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return 0.0
+
+
+def _received(link: socket.socket) -> bytes:
+    """Return what comes behind its length. Raises EOFError."""
+    (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
+    return bytes(_exactly(link, length))
+
+
+def _exactly(link: socket.socket, length: int) -> bytearray:
+    found = bytearray()
+    while len(found) < length:
+        more = link.recv(min(length - len(found), 1 << 20))
+        if not more:
+            raise EOFError
+        found += more
+    return found
+
+
+def _serve(link: socket.socket) -> None:
+    """Write what is asked for until the run ends."""
+    while True:
+        head, numbers, *_ = socket.recv_fds(link, _LENGTH.size, 2)
+        if not head:
+            return
+        head += _exactly(link, _LENGTH.size - len(head))
+        order = msgspec.msgpack.decode(_exactly(link, *_LENGTH.unpack(head)), type=_Order)
+        try:
+            answer = _Answer(_carried_out(order, *numbers))
+        except OSError as error:
+            answer = _Answer("", error.errno or 5, error.strerror or str(error))
+        finally:
+            for number in numbers:
+                os.close(number)
+        reply = msgspec.msgpack.encode(answer)
+        link.sendall(_LENGTH.pack(len(reply)) + reply)
+
+
+def _carried_out(order: _Order, file: int, memory: int) -> str:
+    size = os.fstat(memory).st_size
+    whole = np.frombuffer(mmap.mmap(memory, size, prot=mmap.PROT_READ), np.uint8) if size else np.empty(0, np.uint8)
+
+    def found(listed: list[_Listed]) -> dict[str, Array]:
+        return {each.name: np.ndarray(each.shape, named_dtype(each.dtype), whole.data, each.offset) for each in listed}
+
+    meta = msgspec.json.decode(order.meta, type=Meta)
+    snapshot = Snapshot(meta, found(order.tensors), order.rng, order.python, found(order.arrays))
+    sink = Sink(file)
+    digest = write_into(sink, snapshot)
+    os.fsync(file)
+    return digest
+
+
+if __name__ == "__main__":
+    os.nice(_NICENESS)
+    with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=int(sys.argv[1])) as run:
+        _serve(run)

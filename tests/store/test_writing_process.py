@@ -1,0 +1,150 @@
+"""Checkpoints that the process of low priority writes: the same bytes, the same errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from detrain.base.errors import StoreError
+from detrain.store import Snapshot, verify
+from detrain.store.hdf5_writer import write
+from detrain.store.snapshot import LateArrays
+from detrain.store.writing_process import WritingProcess
+from tests.store.homes import epoch, state, with_small_arrays
+
+MARK = "OF_THIS_TEST"
+
+
+@pytest.fixture(autouse=True)
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that a test starts be known: others run beside it."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+
+
+@pytest.fixture
+def process() -> Iterator[WritingProcess]:
+    found = WritingProcess()
+    yield found
+    found.close()
+    gc.collect()
+
+
+def many_kinds(number: int = 3, size: int = 600_000) -> Snapshot:
+    arrays = {
+        "0": np.arange(12.0).reshape(3, 4).T,
+        "1": np.arange(7).astype(ml_dtypes.bfloat16),
+        "2": np.zeros((0, 3)),
+        "3": np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
+        "4": np.array("2026-11-29", "M8[D]"),
+        "5": np.array(["some", "text", ""]),
+        "6": np.array(True),
+    }
+    made = with_small_arrays(state(epoch(number), size=size))
+    return dataclasses.replace(made, arrays=dict(made.arrays) | arrays)
+
+
+def copied(process: WritingProcess, snapshot: Snapshot) -> Snapshot:
+    found = process.copied(snapshot)
+    assert found is not None
+    return found
+
+
+def processes() -> set[int]:
+    found = set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            try:
+                is_mine = f"{MARK}={os.environ[MARK]}".encode() in (each / "environ").read_bytes()
+                if is_mine and b"detrain.store.writing_process" in (each / "cmdline").read_bytes():
+                    found.add(int(each.name))
+            except OSError:
+                continue
+    return found
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 20
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_the_bytes_are_those_that_the_run_itself_writes(tmp_path: Path, process: WritingProcess) -> None:
+    for number in (1, 2):
+        snapshot = many_kinds(number, size=500_000 * number)
+        digest = write(tmp_path / "a.h5", snapshot)
+        assert write(tmp_path / "b.h5", copied(process, snapshot)) == digest == verify(tmp_path / "b.h5")
+        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_what_training_writes_meanwhile_is_not_in_the_file(tmp_path: Path, process: WritingProcess) -> None:
+    snapshot = many_kinds()
+    digest = write(tmp_path / "a.h5", snapshot)
+    held = copied(process, snapshot)
+    for array in (*snapshot.tensors.values(), *snapshot.arrays.values()):
+        if array.dtype.kind == "f":
+            array.fill(-1)
+    assert write(tmp_path / "b.h5", held) == digest
+
+
+def test_a_full_disk_is_the_error_that_it_is(tmp_path: Path, process: WritingProcess) -> None:
+    snapshot = copied(process, many_kinds())
+    write(tmp_path / "a.h5", snapshot)
+    resource = pytest.importorskip("resource")
+    (number,) = processes()
+    resource.prlimit(number, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    with pytest.raises(StoreError, match=os.strerror(errno.EFBIG)):
+        write(tmp_path / "b.h5", snapshot)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_a_process_that_is_killed_costs_nothing(tmp_path: Path, process: WritingProcess) -> None:
+    snapshot = copied(process, many_kinds())
+    digest = write(tmp_path / "a.h5", snapshot)
+    (number,) = processes()
+    os.kill(number, signal.SIGKILL)
+    assert write(tmp_path / "b.h5", snapshot) == digest == verify(tmp_path / "b.h5")
+    assert write(tmp_path / "c.h5", copied(process, many_kinds())) == digest
+    assert eventually(lambda: number not in processes())
+    assert processes(), "another one has taken its place"
+
+
+def test_it_ends_with_its_run(tmp_path: Path) -> None:
+    process = WritingProcess()
+    write(tmp_path / "a.h5", copied(process, many_kinds()))
+    (number,) = processes()
+    assert os.getpriority(os.PRIO_PROCESS, number) > os.getpriority(os.PRIO_PROCESS, 0)
+    process.close()
+    assert eventually(lambda: number not in processes())
+
+
+class OnDevice:
+    """An array that has not been fetched."""
+
+    nbytes, dtype = 8, np.dtype("f8")
+
+    def fetch(self) -> object:
+        """Come too early."""
+        raise AssertionError("it was fetched while training waits")
+
+
+@pytest.mark.parametrize("what", ["on a device", "no data", "too large"])
+def test_what_it_cannot_take_the_run_writes(process: WritingProcess, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    snapshot = many_kinds()
+    if what == "on a device":
+        snapshot = dataclasses.replace(snapshot, arrays=LateArrays({"0": OnDevice()}))
+    elif what == "no data":
+        snapshot = dataclasses.replace(snapshot, arrays={"0": np.array([object()])})
+    else:
+        monkeypatch.setattr("detrain.store.writing_process._free_bytes", lambda: 1 << 20)
+    assert process.copied(snapshot) is None
