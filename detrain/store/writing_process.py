@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -66,32 +67,33 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WritingProcess:
-    """The process that writes for a run, from its first order on, and the memory."""
+    """The process that writes for a run, from its second large state on, and the memory."""
 
     def __init__(self) -> None:
         self._link: socket.socket | None = None
         self._number = -1
         """Of the memory, as an open file."""
         self._memory: mmap.mmap | None = None
-        self._size = 0
+        self._is_coming = False
+        """Whether memory has been asked for."""
+        self._wanted = self._refused = 0
+        """The size of the last state, and of one for which there was no memory, in bytes."""
 
     def copied(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
-        are still on a device, or there is no memory for it. Nothing may be under way.
+        are still on a device, or the memory is not there yet (see `prepare`). Nothing may be under way.
         """
         arrays = snapshot.arrays
-        if not hasattr(os, "memfd_create") or (isinstance(arrays, LateArrays) and not arrays.are_here):
+        if isinstance(arrays, LateArrays) and not arrays.are_here:
             return None
         held = [*snapshot.tensors.values(), *arrays.values()]
         if any(dtype_name(array.dtype) is None for array in held):
             return None
-        try:
-            memory = self._memory_of(sum(_room(array) for array in held))
-        except (OSError, ValueError):
+        self._wanted = sum(map(_room, held))
+        self._look()
+        if self._memory is None or len(self._memory) < self._wanted:
             return None
-        if memory is None:
-            return None
-        whole, at = np.frombuffer(memory, np.uint8), 0
+        whole, at = np.frombuffer(self._memory, np.uint8), 0
         copies: list[Array] = []
         for array in held:
             if array.nbytes:
@@ -102,25 +104,37 @@ class WritingProcess:
         others = dict(zip(arrays, copies[len(tensors) :], strict=True))
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
 
+    def prepare(self) -> None:
+        """Ask for memory for states of the size of the last one, if it has had no room. It comes from the kernel bit by
+        bit, which takes longer than a copy: the process has it come, and the run does not wait. Nothing may be under
+        way.
+        """
+        self._look()
+        has, size = 0 if self._memory is None else len(self._memory), self._wanted
+        if self._is_coming or size <= has or 0 < self._refused <= size or not hasattr(os, "memfd_create"):
+            return
+        self._memory, self._refused = None, size
+        if self._number >= 0:
+            os.close(self._number)
+        self._number = os.memfd_create("detrain")
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._number, size)
+            self._is_coming = size <= _FREE * _free_bytes() and self._send(b"", self._number)
+
+    def _look(self) -> None:
+        """Take the memory that was asked for, if it has come."""
+        if not self._is_coming or self._link is None or not select.select([self._link], [], [], 0)[0]:
+            return
+        self._is_coming, answer = False, self._answer()
+        if answer is not None and not answer.errno:
+            with contextlib.suppress(OSError, ValueError):
+                self._memory, self._refused = mmap.mmap(self._number, self._refused), 0
+
     def close(self) -> None:
         """Let the process end. It may be asked again."""
         if self._link is not None:
             self._link.close()
-            self._link = None
-
-    def _memory_of(self, size: int) -> mmap.mmap | None:
-        """Return memory of at least this size in bytes, or None if too little is free. Raises OSError, ValueError."""
-        if self._size < size:
-            self._memory, self._size = None, 0
-            if self._number >= 0:
-                os.close(self._number)
-                self._number = -1
-            if size > _FREE * _free_bytes():
-                return None
-            self._number = os.memfd_create("detrain")
-            os.ftruncate(self._number, size)
-            self._memory, self._size = mmap.mmap(self._number, size), size
-        return self._memory
+            self._link, self._is_coming = None, False
 
     def _write(self, sink: Sink, snapshot: Snapshot) -> str:
         """Have a state of `copied` written, and return its digest. Raises OSError."""
@@ -128,7 +142,7 @@ class WritingProcess:
         tensors, at = _listed(snapshot.tensors, 0)
         arrays, _at = _listed(snapshot.arrays, at)
         order = msgspec.msgpack.encode(_Order(meta, tensors, dict(snapshot.rng), snapshot.python, arrays))
-        answer = self._ask(order, sink)
+        answer = self._answer() if self._send(order, self._number, sink.descriptor) else None
         if answer is None:
             sink.truncate(0)
             return write_into(sink, snapshot)
@@ -136,17 +150,26 @@ class WritingProcess:
             raise OSError(answer.errno, answer.error)
         return answer.digest
 
-    def _ask(self, order: bytes, sink: Sink) -> _Answer | None:
-        """Return the answer to an order; None: the process is not there any more, or never was."""
+    def _send(self, order: bytes, *files: int) -> bool:
+        """Send an order about the memory and a file. False: the process is not there any more, or cannot be started."""
         try:
             if self._link is None:
                 self._link, its = socket.socketpair()
                 with its:
                     start_apart(__name__, str(its.fileno()), keeping=[its.fileno()], in_session=True)
-            socket.send_fds(self._link, [_LENGTH.pack(len(order))], [sink.descriptor, self._number])
+            socket.send_fds(self._link, [_LENGTH.pack(len(order))], files)
             self._link.sendall(order)
-            return msgspec.msgpack.decode(_received(self._link), type=_Answer)
-        except (OSError, EOFError, RuntimeError, subprocess.SubprocessError):
+        except (OSError, RuntimeError, subprocess.SubprocessError):
+            self.close()
+        return self._link is not None
+
+    def _answer(self) -> _Answer | None:
+        """Return the answer to an order; None: the process is not there any more."""
+        assert self._link is not None
+        try:
+            (length,) = _LENGTH.unpack(_exactly(self._link, _LENGTH.size))
+            return msgspec.msgpack.decode(_exactly(self._link, length), type=_Answer)
+        except (OSError, EOFError):
             self.close()
             return None
 
@@ -170,12 +193,6 @@ def _free_bytes() -> float:
     return 0.0
 
 
-def _received(link: socket.socket) -> bytes:
-    """Return what comes behind its length. Raises EOFError."""
-    (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
-    return bytes(_exactly(link, length))
-
-
 def _exactly(link: socket.socket, length: int) -> bytearray:
     found = bytearray()
     while len(found) < length:
@@ -193,7 +210,7 @@ def _serve(link: socket.socket) -> None:
         if not head:
             return
         head += _exactly(link, _LENGTH.size - len(head))
-        order = msgspec.msgpack.decode(_exactly(link, *_LENGTH.unpack(head)), type=_Order)
+        order = _exactly(link, *_LENGTH.unpack(head))
         try:
             answer = _Answer(_carried_out(order, *numbers))
         except OSError as error:
@@ -205,7 +222,15 @@ def _serve(link: socket.socket) -> None:
         link.sendall(_LENGTH.pack(len(reply)) + reply)
 
 
-def _carried_out(order: _Order, file: int, memory: int) -> str:
+def _carried_out(order: bytearray, memory: int, *files: int) -> str:
+    """Write a state; without one, get the memory. Raises OSError."""
+    if not order:
+        os.posix_fallocate(memory, 0, os.fstat(memory).st_size)
+        return ""
+    return _written(msgspec.msgpack.decode(order, type=_Order), memory, *files)
+
+
+def _written(order: _Order, memory: int, file: int) -> str:
     size = os.fstat(memory).st_size
     whole = np.frombuffer(mmap.mmap(memory, size, prot=mmap.PROT_READ), np.uint8) if size else np.empty(0, np.uint8)
 

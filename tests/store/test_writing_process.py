@@ -55,6 +55,11 @@ def many_kinds(number: int = 3, size: int = 600_000) -> Snapshot:
 
 def copied(process: WritingProcess, snapshot: Snapshot) -> Snapshot:
     found = process.copied(snapshot)
+    until = time.monotonic() + 20
+    while found is None and time.monotonic() < until:
+        process.prepare()
+        time.sleep(0.05)
+        found = process.copied(snapshot)
     assert found is not None
     return found
 
@@ -147,4 +152,6 @@ def test_what_it_cannot_take_the_run_writes(process: WritingProcess, monkeypatch
         snapshot = dataclasses.replace(snapshot, arrays={"0": np.array([object()])})
     else:
         monkeypatch.setattr("detrain.store.writing_process._free_bytes", lambda: 1 << 20)
+    assert process.copied(snapshot) is None
+    process.prepare()
     assert process.copied(snapshot) is None

@@ -184,6 +184,7 @@ class Saves:
         counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
         kept = config.keep, config.keep_every or 0, config.keep_best, config.keep_size or 0
         self._catalogue.prune(config.program, config.run, *kept, counts, self._stays)
+        self._process.prepare()
 
     def _on_error(self, error: StoreError) -> None:
         if self._config.on_save_error == "stop":
