@@ -43,19 +43,27 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
     return die_with_parent
 
 
-def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_session: bool = False) -> None:
+def start_apart(module: str, *arguments: str, keeping: Sequence[int] = ()) -> None:
     """Start a module of detrain's as a process that is no child of this one: nobody here waits for its end, or finds it
     among the children of the program that this process becomes. Files of the numbers in `keeping` stay open in it.
-
-    `in_session`: in a group of its own of this session, as the kernel may share processor time out by sessions, so that
-    a priority counts among the processes of one alone.
     """
-    apart = "process_group=0" if in_session else "start_new_session=True"
+    with begin_apart(module, *arguments, keeping=keeping, group="start_new_session=True") as starter:
+        if starter.wait():
+            raise subprocess.CalledProcessError(starter.returncode, starter.args)
+
+
+def begin_apart(
+    module: str, *arguments: str, keeping: Sequence[int] = (), group: str = "process_group=0"
+) -> subprocess.Popen[bytes]:
+    """Begin what `start_apart` does, and return the child that starts the process and ends. As it stands, in a group of
+    its own in this session: the kernel may share processor time out by sessions, so that a priority counts among the
+    processes of one alone.
+    """
     starter = (
-        f"import subprocess, sys\nsubprocess.Popen(sys.argv[2:], pass_fds=map(int, filter(None, sys.argv[1].split(','))), {apart})"
+        f"import subprocess, sys\nsubprocess.Popen(sys.argv[2:], pass_fds=map(int, filter(None, sys.argv[1].split(','))), {group})"
     )
     command = [sys.executable, "-m", module, *arguments]
-    subprocess.run([sys.executable, "-c", starter, ",".join(map(str, keeping)), *command], pass_fds=keeping, check=True)
+    return subprocess.Popen([sys.executable, "-c", starter, ",".join(map(str, keeping)), *command], pass_fds=keeping)
 
 
 def die_with(parent: int) -> None:

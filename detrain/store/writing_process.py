@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from detrain.base.child_processes import start_apart
+from detrain.base.child_processes import begin_apart
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.store.atomic_file import Sink
@@ -76,12 +76,13 @@ class WritingProcess:
         self._memory: mmap.mmap | None = None
         self._is_coming = False
         """Whether memory has been asked for."""
-        self._wanted = self._refused = 0
-        """The size of the last state, and of one for which there was no memory, in bytes."""
+        self._refused = 0
+        """The size in bytes of a state for which there is no memory, or not yet."""
+        self._starter: subprocess.Popen[bytes] | None = None
 
     def copied(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
-        are still on a device, or the memory is not there yet (see `prepare`). Nothing may be under way.
+        are still on a device, or the memory is not there yet. For the main thread, while nothing is under way.
         """
         arrays = snapshot.arrays
         if isinstance(arrays, LateArrays) and not arrays.are_here:
@@ -89,9 +90,10 @@ class WritingProcess:
         held = [*snapshot.tensors.values(), *arrays.values()]
         if any(dtype_name(array.dtype) is None for array in held):
             return None
-        self._wanted = sum(map(_room, held))
+        size = sum(map(_room, held))
         self._look()
-        if self._memory is None or len(self._memory) < self._wanted:
+        if self._memory is None or len(self._memory) < size:
+            self._ask(size)
             return None
         whole, at = np.frombuffer(self._memory, np.uint8), 0
         copies: list[Array] = []
@@ -104,14 +106,15 @@ class WritingProcess:
         others = dict(zip(arrays, copies[len(tensors) :], strict=True))
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
 
-    def prepare(self) -> None:
-        """Ask for memory for states of the size of the last one, if it has had no room. It comes from the kernel bit by
-        bit, which takes longer than a copy: the process has it come, and the run does not wait. Nothing may be under
-        way.
+    def children(self) -> set[int]:
+        """Return the number of the child that starts the process, as long as it does."""
+        return {self._starter.pid} if self._starter is not None and self._starter.poll() is None else set()
+
+    def _ask(self, size: int) -> None:
+        """Ask for memory. It comes from the kernel bit by bit, which takes longer than a copy: the process has it come,
+        and the run does not wait.
         """
-        self._look()
-        has, size = 0 if self._memory is None else len(self._memory), self._wanted
-        if self._is_coming or size <= has or 0 < self._refused <= size or not hasattr(os, "memfd_create"):
+        if self._is_coming or 0 < self._refused <= size or not hasattr(os, "memfd_create"):
             return
         self._memory, self._refused = None, size
         if self._number >= 0:
@@ -156,10 +159,10 @@ class WritingProcess:
             if self._link is None:
                 self._link, its = socket.socketpair()
                 with its:
-                    start_apart(__name__, str(its.fileno()), keeping=[its.fileno()], in_session=True)
+                    self._starter = begin_apart(__name__, str(its.fileno()), keeping=[its.fileno()])
             socket.send_fds(self._link, [_LENGTH.pack(len(order))], files)
             self._link.sendall(order)
-        except (OSError, RuntimeError, subprocess.SubprocessError):
+        except (OSError, RuntimeError):
             self.close()
         return self._link is not None
 

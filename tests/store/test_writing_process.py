@@ -57,7 +57,6 @@ def copied(process: WritingProcess, snapshot: Snapshot) -> Snapshot:
     found = process.copied(snapshot)
     until = time.monotonic() + 20
     while found is None and time.monotonic() < until:
-        process.prepare()
         time.sleep(0.05)
         found = process.copied(snapshot)
     assert found is not None
@@ -153,5 +152,6 @@ def test_what_it_cannot_take_the_run_writes(process: WritingProcess, monkeypatch
     else:
         monkeypatch.setattr("detrain.store.writing_process._free_bytes", lambda: 1 << 20)
     assert process.copied(snapshot) is None
-    process.prepare()
+    time.sleep(0.5)
     assert process.copied(snapshot) is None
+    assert not processes()

@@ -18,6 +18,7 @@ from detrain.base.digest import ToArray
 from detrain.base.errors import StoreError
 from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
+from detrain.python.process import children
 from detrain.runtime.state.uncaptured import is_doubtful
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
@@ -73,6 +74,7 @@ class Saves:
         self._config, self._catalogue = config, catalogue
         self.writer = Writer()
         self._process = WritingProcess()
+        children.exempt(self._process.children)
         self._lock = Lock(catalogue.folder, config.program)
         catalogue.manifest(config.program, config.run).require_file()
         path = catalogue.journal(config.program, config.run)
@@ -184,7 +186,6 @@ class Saves:
         counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
         kept = config.keep, config.keep_every or 0, config.keep_best, config.keep_size or 0
         self._catalogue.prune(config.program, config.run, *kept, counts, self._stays)
-        self._process.prepare()
 
     def _on_error(self, error: StoreError) -> None:
         if self._config.on_save_error == "stop":
