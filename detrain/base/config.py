@@ -13,6 +13,7 @@ import msgspec
 
 from detrain.base.options import Options, TraceOptions
 from detrain.base.structure import Structure
+from detrain.base.timing import Parts
 
 VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
@@ -116,6 +117,8 @@ class Config(Options, frozen=True, kw_only=True):
     """The arguments of the `detrain` command, to start it again."""
     ranks: Ranks | None = None
     """Which process of a job it is."""
+    start: Parts | None = None
+    """What the parts of the start took up to here, where that is asked for."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from detrain.base import timing
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
@@ -26,8 +27,12 @@ def command(*, options: Options, given: Given) -> int:
     """
     ranks = Ranks.of_environment()
     options.check(is_job=ranks is not None)
+    if options.timing:
+        timing.begin("start of the command")
+        timing.enter("the program's text")
     program = given.found()
     if options.mirror and not options.bare:
+        timing.enter("mirror")
         home = Path(options.home).absolute()
         order = link.Order(
             url=options.mirror,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import messages, timing
 from detrain.base.config import RESTARTED, SELDOM, Config, Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.options import DEFAULT_SEED, Every, Options
@@ -46,6 +46,7 @@ def configure(
     require_no_other_kind(home.absolute(), program.name, ranks, fresh=options.fresh)
     catalogue.create()
     is_alone = hold(catalogue.folder, program.name)
+    timing.enter("checkpoints: looked at, and checked")
     restarted = int(os.environ.pop(RESTARTED, "0"))
     if ranks is None:
         run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted)
@@ -54,6 +55,7 @@ def configure(
     if is_alone:
         catalogue.remove_leftovers(program.name)
     folder = catalogue.folder if ranks is None else catalogue.folder.parent
+    timing.enter("structure of the program")
     structure = find_structure(program, folder, home)
     by_hand = program.probes() & {"epoch_loop", "record_epoch"}
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
@@ -70,6 +72,7 @@ def configure(
             messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     info = folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
+    timing.enter("probes")
     edits = _merged(program.edits(structure, "detrain"), program.edits_for_yields(), program.edits_for_fetches(structure))
     config = msgspec.structs.replace(
         new_config(program, arguments, catalogue.folder, run, options),

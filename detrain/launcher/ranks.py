@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import messages, timing
 from detrain.base.config import Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
@@ -96,7 +96,8 @@ def where_ranks_go_on(
         clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
         return _chosen(offers, fresh=options.fresh)
 
-    decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
+    with timing.during("agreement of the ranks"):
+        decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job, port=decision.port)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]

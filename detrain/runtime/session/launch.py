@@ -25,7 +25,7 @@ from detrain.adapters import registry, unsupported
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
-from detrain.base import PACKAGE, compiled_sources, keras_backend, messages
+from detrain.base import PACKAGE, compiled_sources, keras_backend, messages, timing
 from detrain.base.config import VARIABLE, Config
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
@@ -51,6 +51,7 @@ def main() -> None:
     """Run the program of the configuration that `$DETRAIN_SESSION` leads to."""
     messages.fill_standard_files()
     config = Config.handed_over(os.environ.pop(VARIABLE))
+    timing.go_on(config.start)
     if config.ranks is not None:
         messages.be_rank(config.ranks.rank)
     os.environ.pop("DETRAIN_REPLACED", None)
@@ -59,6 +60,7 @@ def main() -> None:
     sys.argv = [config.shown, *config.arguments]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
+    timing.enter("the program, up to its loop")
     if traced is None:
         _run(config)
         probes.at_last_line()
@@ -347,8 +349,10 @@ def _after(loader: object, name: str, act: Callable[[], None]) -> None:
             before = streams.read()
         except DetrainError as error:
             probes.fail(error)
-        original(module)
+        with timing.during("imports of frameworks"):
+            original(module)
         streams.write(before)  # an import that draws numbers must not shift what the program draws
-        act()
+        with timing.during("adapters of detrain"):
+            act()
 
     loader.exec_module = exec_module  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import messages, timing
 from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import NOTHING
 from detrain.base.digest import Array
@@ -56,6 +56,7 @@ class Session:
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         parts, position, batches = self.parts, self.position, self.recorder.batches
+        timing.enter("loop entered, and what is there looked at")
         self._cuts.look("end")
         batches.end_fetch()
         batches.require_phase_end(position.phase)
@@ -81,6 +82,7 @@ class Session:
         parts.uncaptured.begin_pulls()
         if self.recorder.pulls:
             self.note_all_streams()
+        timing.enter("loop, up to the cut" if self.plan.is_resuming else "first new step")
 
     def _begin_alone(self, frame: FrameType) -> None:
         """A batch loop outside of any epoch loop is a phase of its own."""
@@ -228,7 +230,8 @@ class Session:
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
         takes_turns = self.parts.checkpointer.entered.threads.take_turns
         is_watched = self.parts.moment is not None or self.parts.recovery is not None
-        return not is_on_its_way and not is_watched and self.recorder.is_quiet and not takes_turns
+        is_settled = not is_on_its_way and not timing.is_running()
+        return is_settled and not is_watched and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
