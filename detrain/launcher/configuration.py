@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages, timing
-from detrain.base.config import RESTARTED, SELDOM, Config, Ranks
+from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.options import DEFAULT_SEED, Every, Options
 from detrain.instrument.text_edits import Edit
@@ -48,8 +48,10 @@ def configure(
     is_alone = hold(catalogue.folder, program.name)
     timing.enter("checkpoints: looked at, and checked")
     restarted = int(os.environ.pop(RESTARTED, "0"))
+    # What can start itself again reads a checkpoint once; ranks and the guard's restarts agree on what is good.
+    checks_as_read = not os.environ.pop(IS_CHECKED, "") and bool(command) and ranks is None and not restarted
     if ranks is None:
-        run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted)
+        run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted, reads_all=not checks_as_read)
     else:
         ranks, run, is_fresh, chosen = where_ranks_go_on(catalogue, program, arguments, options, ranks)
     if is_alone:
@@ -80,6 +82,7 @@ def configure(
         jit=jit,
         fresh=is_fresh and not restarted,
         is_restarted=restarted > 0,
+        checks_as_read=checks_as_read,
         edits=edits,
         edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},
         structure=structure,
@@ -93,7 +96,7 @@ def configure(
 
 
 def _where(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int, *, reads_all: bool
 ) -> tuple[int, bool, tuple[Choice, Meta] | None]:
     """Return the number of the run, whether it starts anew, and else the checkpoint from which it goes on, if there is
     one.
@@ -102,7 +105,8 @@ def _where(
     is_fresh = options.fresh
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
         is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from, options.allow_lost)
+    asked_for = (catalogue, program, arguments, options.goes_on_from, options.allow_lost)
+    chosen = None if is_fresh else newest_checkpoint(*asked_for, reads_all=reads_all)
     return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 

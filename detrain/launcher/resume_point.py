@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,16 @@ from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
 def newest_checkpoint(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], asked_for: str = "", allowed: tuple[str, ...] = ()
+    catalogue: Catalogue,
+    program: Program,
+    arguments: tuple[str, ...],
+    asked_for: str = "",
+    allowed: tuple[str, ...] = (),
+    *,
+    reads_all: bool = True,
 ) -> tuple[Choice, Meta] | None:
     """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
+    Without `reads_all`, what it holds in arrays is not read yet: the run checks that as it reads it.
 
     One that says itself that its resume will be refused is passed over, if there is an earlier one that does not. With
     `asked_for` (a cursor), it is the one that was taken there; `allowed` are places of what it may lack.
@@ -32,7 +40,8 @@ def newest_checkpoint(
     none was taken at `asked_for`.
     """
     _name_others(catalogue, program)
-    chosen = _at(catalogue, program, asked_for) if asked_for else _not_refused(catalogue, program, allowed)
+    good = catalogue.good(program.name, reads_all=reads_all)
+    chosen = _at(catalogue, program, good, asked_for) if asked_for else _not_refused(good, allowed)
     if chosen is None:
         return None
     meta = read_meta(chosen.entry.path)
@@ -41,9 +50,9 @@ def newest_checkpoint(
     return chosen, meta
 
 
-def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
+def _at(catalogue: Catalogue, program: Program, good: Iterable[Choice], cursor: str) -> Choice:
     found = []
-    for choice in catalogue.good(program.name):
+    for choice in good:
         if str(choice.entry.cursor) == cursor:
             return choice
         found.append(str(choice.entry.cursor))
@@ -53,13 +62,13 @@ def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
     )
 
 
-def _not_refused(catalogue: Catalogue, program: Program, allowed: tuple[str, ...]) -> Choice | None:
+def _not_refused(good: Iterable[Choice], allowed: tuple[str, ...]) -> Choice | None:
     """Return the newest good checkpoint that is not known to be refused; if there is none, the newest, which will say
     why.
     """
     newest: Choice | None = None
     lost: list[str] = []
-    for choice in catalogue.good(program.name):
+    for choice in good:
         refused = [loss for station in choice.stations for loss in lacking(read_meta(station.path).not_captured, allowed)]
         if not refused:
             if newest is not None:

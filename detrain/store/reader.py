@@ -72,12 +72,18 @@ def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
 
 def verify(path: Path) -> str:
     """Check every digest of a checkpoint, and return the digest of the whole. Raises as `read` does."""
+    return look(path, reads_all=True)[0]
+
+
+def look(path: Path, *, reads_all: bool) -> tuple[str, Meta]:
+    """Return the digest of a checkpoint, and what it says about itself, both checked. The arrays are checked, too, but
+    without `reads_all` those of a large file only when they are read. Raises as `read` does.
+    """
     with _opened(path) as file:
         file.check_rest()
-        file.meta()
-        for name in file.listed:
+        for name in file.listed if reads_all or not file.is_large else ():
             file.check(name)
-        return file.trailer.manifest_digest
+        return file.trailer.manifest_digest, file.meta()
 
 
 class _OpenCheckpoint:
@@ -99,6 +105,11 @@ class _OpenCheckpoint:
         if len(entries) != len(offsets) or len(self.listed) != len(entries) or not {"meta", _GRAPH} <= self.listed.keys():
             raise CheckpointDamaged("has other arrays than a checkpoint has")
         self._extents = {listed.name: Extent(at, listed.size_bytes()) for at, listed in zip(offsets, entries, strict=True)}
+
+    @property
+    def is_large(self) -> bool:
+        """Whether to read it takes time that is worth saving."""
+        return self._end >= _LARGE_BYTES
 
     def check_rest(self) -> None:
         """See that arrays lie in the file, one behind the other, and that what lies between
@@ -125,7 +136,7 @@ class _OpenCheckpoint:
 
     def arrays(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Yield arrays, their digests checked: those of a large file are read ahead by several threads."""
-        if self._end < _LARGE_BYTES:
+        if not self.is_large:
             yield from ((name, self.array(name)) for name in names)
             return
         threads = min(_MOST_THREADS, os.cpu_count() or 1)

@@ -7,10 +7,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 from detrain.base import messages, timing
 from detrain.base.cursor import Cut
+from detrain.base.errors import CheckpointDamaged
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
@@ -88,7 +91,7 @@ class Cuts:
         parts, batches = self._parts, self._recorder.batches
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
         timing.enter("state read and set")
-        with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
+        with messages.working("restoring", cursor), self._opened(path) as snapshot:
             parts.restorer.check(snapshot.meta)
             batches.has_sought = is_sought and offers_position(loop) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
@@ -104,6 +107,16 @@ class Cuts:
                 self.save(cut, frame, loop)
         return True
 
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[Snapshot]:
+        """Open the checkpoint of a station. Its damage, wherever it shows, ends the process."""
+        try:
+            with self._parts.adapters.opened(path) as snapshot:
+                yield snapshot
+        except CheckpointDamaged as damage:
+            self._plan.go_back_from(damage)
+            raise
+
     def load_again(self, frame: FrameType) -> None:
         """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
         pulled again without it, if one has shown that."""
@@ -112,7 +125,7 @@ class Cuts:
         self._mute.enter_context(nothing_printed())
         path, parts = self._plan.ahead(), self._parts
         if path is not None:
-            with parts.adapters.opened(path) as snapshot:
+            with self._opened(path) as snapshot:
                 parts.adapters.restore(snapshot.tensors, snapshot.meta.owners)
                 parts.capture.restore(frame, snapshot, parts.baselines.of("load"), is_ahead=True)
 

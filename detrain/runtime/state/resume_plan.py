@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.config import Config
+from detrain.base.config import IS_CHECKED, Config
 from detrain.base.cursor import Cursor, Cut
-from detrain.base.errors import Diverged
+from detrain.base.errors import CheckpointDamaged, Diverged
 from detrain.python.process import children
 from detrain.runtime.state.position import Position
 from detrain.store import Meta
@@ -31,6 +31,7 @@ class ResumePlan:
     def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
         self._position = position
         self._command = () if config.ranks is not None or not config.stations else config.command
+        self._checks_as_read = config.checks_as_read
         self._paths = config.stations
         self._is_second_try = os.environ.pop(_SECOND_TRY, "") != ""
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
@@ -131,6 +132,17 @@ class ResumePlan:
                 "reads set beforehand"
             )
             os.environ[_SECOND_TRY] = "1"
+            children.start_again(self._command)
+
+    def go_back_from(self, damage: CheckpointDamaged) -> None:
+        """A checkpoint on the way shows its damage as it is read: where it was not read before, start the program again.
+        The command then reads all of them, and goes on from one that is whole, or refuses.
+
+        Nothing of what has been set by then is gone on with: this process ends here, or by the error.
+        """
+        if self._command and self._checks_as_read:
+            messages.say(f"{damage.what}: starting again, from what is whole")
+            os.environ[IS_CHECKED] = "1"
             children.start_again(self._command)
 
     def begin_epoch(self) -> None:
