@@ -20,7 +20,7 @@ RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
 IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
-"""Environment variable by which a run that has met a damaged checkpoint has the next one read all of them beforehand."""
+"""Environment variable by which a run that has met a damaged checkpoint has the next one read all beforehand."""
 
 SELDOM: Final = 1 << 40
 """So many batches no run has: checkpoints are taken at the starts of epochs alone."""

@@ -23,7 +23,7 @@ from detrain.base.digest import Array, begin_array, digest_bytes
 from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store.array_packs import unpacked
-from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.snapshot import LargeArrays, Meta, Snapshot
 from detrain.store.trailer import Extent, ListedArray, Trailer, digest_of_rest, read_trailer
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -31,6 +31,7 @@ _LARGE_BYTES: Final = 32 << 20
 _MOST_THREADS: Final = 4
 """Reading is bound by memory: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
+_ARRAYS: Final = "python/arrays/"
 New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Makes an array of a shape and dtype, to be filled."""
 
@@ -44,12 +45,13 @@ def read_meta(path: Path) -> Meta:
 def read(path: Path) -> Snapshot:
     """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
     with opened(path) as snapshot:
-        return dataclasses.replace(snapshot, tensors=dict(snapshot.tensors.items()))
+        return dataclasses.replace(snapshot, tensors=dict(snapshot.tensors.items()), arrays=dict(snapshot.arrays.items()))
 
 
 @contextlib.contextmanager
 def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
-    """Open a checkpoint, all digests checked but those of tensors: these are read, and checked, as they are asked for.
+    """Open a checkpoint, all digests checked but those of tensors and of large arrays: these are read, and checked, as
+    they are asked for.
 
     So whoever takes them one by one needs no memory for all. `new` makes their arrays, in several threads.
     Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
@@ -59,14 +61,17 @@ def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
             file = _OpenCheckpoint(descriptor, new)
             file.check_rest()
             tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
-            values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
+            arrays = {name[len(_ARRAYS) :]: name for name in file.listed if name.startswith(_ARRAYS)}
+            late = {*tensors.values(), *(name for name in arrays.values() if file.size_bytes(name) > _CHUNK_BYTES)}
+            values = dict(file.arrays([name for name in file.listed if name not in late]))
             rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
-            arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
+            held = {key: values[name] for key, name in arrays.items() if name not in late}
             for name, array in unpacked(values):
                 if name in arrays:
                     raise CheckpointDamaged(f"has the array {name!r} twice")
-                arrays[name] = array
-            snapshot = Snapshot(file.meta(), _StoredTensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
+                arrays[name], held[name] = "", array
+            stored = _StoredArrays(path, file, tensors, {}), _StoredArrays(path, file, arrays, held)
+            snapshot = Snapshot(file.meta(), stored[0], rng, values[_GRAPH].tobytes(), stored[1])
         yield snapshot
 
 
@@ -126,13 +131,29 @@ class _OpenCheckpoint:
         """Return an array, its digest checked."""
         listed, extent = self.listed[name], self._extents[name]
         dtype = named_dtype(listed.dtype)
-        if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
-            raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
+        self._require_room(name)
         # Arrays of the program own their memory, as those did that they stand for.
         new = np.zeros if not extent.size_bytes else self._new if name.startswith("tensors/") else np.empty
         array: Array = new(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array
+
+    def size_bytes(self, name: str) -> int:
+        """Return how large an array is."""
+        return self._extents[name].size_bytes
+
+    def read_into(self, name: str, memory: Array) -> None:
+        """Read the bytes of an array into memory [byte] uint8 of its size. They are checked on the way: where this
+        raises, some are in there."""
+        self._require_room(name)
+        if memory.nbytes != self.size_bytes(name):
+            raise CheckpointDamaged(f"has an array {name!r} of {self.size_bytes(name)} bytes where {memory.nbytes} belong")
+        self._digest(name, memory.data)
+
+    def _require_room(self, name: str) -> None:
+        extent, shape = self._extents[name], self.listed[name].shape
+        if extent.offset + extent.size_bytes > self._end or math.prod(shape) > max(extent.size_bytes, self._end):
+            raise CheckpointDamaged(f"has an array {name!r} of shape {shape}, more than there is room for")
 
     def arrays(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Yield arrays, their digests checked: those of a large file are read ahead by several threads."""
@@ -178,15 +199,31 @@ class _OpenCheckpoint:
             done += count
 
 
-class _StoredTensors(Mapping[str, Array]):
-    """The tensors of an open checkpoint, by their full names; each is read when it is asked for."""
+class _StoredArrays(LargeArrays):
+    """Tensors or arrays of an open checkpoint, by their keys: those that are not `held` are read when they are asked
+    for, by their names in the file."""
 
-    def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str]) -> None:
-        self._path, self._file, self._names = path, file, names
+    def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str], held: Mapping[str, Array]) -> None:
+        self._path, self._file, self._names, self._held = path, file, names, held
 
     def __getitem__(self, key: str) -> Array:
+        if key in self._held:
+            return self._held[key]
         with _errors_of(self._path):
             return self._file.array(self._names[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names  # a mapping would read it
+
+    def size_bytes(self, key: str) -> int:
+        return self._held[key].nbytes if key in self._held else self._file.size_bytes(self._names[key])
+
+    def read_into(self, key: str, memory: Array) -> None:
+        if key in self._held:
+            memory[:] = self._held[key]
+            return
+        with _errors_of(self._path):
+            self._file.read_into(self._names[key], memory)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -200,15 +237,18 @@ class _StoredTensors(Mapping[str, Array]):
 
     def ahead(self) -> Iterator[tuple[str, Array]]:
         """Yield all in turn."""
-        arrays = self._file.arrays(self._names.values())
+        arrays = self._file.arrays(name for key, name in self._names.items() if key not in self._held)
         for key in self._names:
+            if key in self._held:
+                yield key, self._held[key]
+                continue
             with _errors_of(self._path):
                 _name, array = next(arrays)
             yield key, array
 
 
 class _Items(ItemsView[str, Array]):
-    _mapping: _StoredTensors
+    _mapping: _StoredArrays
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         return self._mapping.ahead()

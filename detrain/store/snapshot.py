@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,19 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, WeightsFile] | None = None
     """The weights files of the models alive, by their keys; None if an earlier version of detrain took the
     checkpoint."""
+
+
+class LargeArrays(Mapping[str, Array]):
+    """Arrays, of which those that are large need not be in memory: they can be read to where they belong."""
+
+    @abstractmethod
+    def size_bytes(self, key: str) -> int:
+        """Return how large an array is."""
+
+    @abstractmethod
+    def read_into(self, key: str, memory: Array) -> None:
+        """Read an array into memory [byte] uint8 of its size. Raises CheckpointDamaged, with bytes of it in there that
+        nobody may go on with."""
 
 
 class LateArrays(Mapping[str, Array]):

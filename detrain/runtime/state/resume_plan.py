@@ -135,8 +135,8 @@ class ResumePlan:
             children.start_again(self._command)
 
     def go_back_from(self, damage: CheckpointDamaged) -> None:
-        """A checkpoint on the way shows its damage as it is read: where it was not read before, start the program again.
-        The command then reads all of them, and goes on from one that is whole, or refuses.
+        """A checkpoint on the way shows its damage as it is read: where it was not read before, start the program
+        again. The command then reads all of them, and goes on from one that is whole, or refuses.
 
         Nothing of what has been set by then is gone on with: this process ends here, or by the error.
         """
