@@ -22,6 +22,7 @@ from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
 from detrain.store.lock import hold
+from detrain.store.read_ahead import read_ahead
 
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
@@ -56,6 +57,8 @@ def configure(
         ranks, run, is_fresh, chosen = where_ranks_go_on(catalogue, program, arguments, options, ranks)
     if is_alone:
         catalogue.remove_leftovers(program.name)
+    if chosen is not None:
+        read_ahead([station.path for station in chosen[0].stations])
     folder = catalogue.folder if ranks is None else catalogue.folder.parent
     timing.enter("structure of the program")
     structure = find_structure(program, folder, home)
