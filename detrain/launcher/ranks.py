@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,12 +13,13 @@ from detrain.base.config import Ranks
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
 from detrain.base.options import Every, Options
-from detrain.launcher.agreement import Agreement, Offer
-from detrain.launcher.just_in_time import clear, take_in
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Choice, Meta, read_meta
 from detrain.store.job_home import ranks_of
+
+if TYPE_CHECKING:
+    from detrain.launcher.agreement import Offer
 
 WORLD: Final = "world size"
 """The environment's name of how many ranks a job has."""
@@ -79,6 +80,9 @@ def where_ranks_go_on(
 
     Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
     """
+    from detrain.launcher.agreement import Agreement, Offer
+    from detrain.launcher.just_in_time import clear, take_in
+
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
     if not options.fresh:
         take_in(catalogue, program.name, max(*runs, 1), ranks)

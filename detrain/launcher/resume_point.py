@@ -11,13 +11,11 @@ import msgspec
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
+from detrain.base.losses import lacking, place_of_loss
 from detrain.base.messages import shown
 from detrain.base.options import Mode
 from detrain.launcher.program import Program
-from detrain.python.inspect.object_graph import place_of_loss
-from detrain.python.loaders.strategy import cannot_seek
 from detrain.python.process.environment import compare
-from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
@@ -171,6 +169,8 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     is_inside = entry.cursor.is_inside
     why = "--loader forward" if mode == "forward" else meta.forward
     if mode == "seek" and meta.forward:
+        from detrain.python.loaders.strategy import cannot_seek
+
         raise cannot_seek(meta.forward)
     if mode == "forward" and is_inside and meta.lacks_streams:
         raise CannotSeek(

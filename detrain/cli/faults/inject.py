@@ -18,16 +18,8 @@ from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import (
-    PROGRAM_SETTINGS,
-    FileThenProgram,
-    Given,
-    OfInference,
-    OfStage,
-    Thresholds,
-    TrialLimit,
-    takes_options,
-)
+from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
 from detrain.faults.experiment import Experiment, parse_cursor, written

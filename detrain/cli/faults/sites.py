@@ -7,7 +7,8 @@ from typing import Annotated
 
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import AsJson, Given, OfInference, OfStage, program_command
+from detrain.cli.shared.fault_options import OfInference, OfStage
+from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.experiment import parse_cursor
 from detrain.faults.sites import Site, matching

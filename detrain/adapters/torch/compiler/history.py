@@ -30,7 +30,7 @@ from detrain.adapters.torch.compiler import sizes
 from detrain.base import PACKAGE
 from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
-from detrain.python.inspect.object_graph import OF_CACHE
+from detrain.base.losses import OF_CACHE
 
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
