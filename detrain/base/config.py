@@ -19,6 +19,8 @@ VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
+MOMENT: Final = "DETRAIN_MOMENT"
+"""Environment variable by which `detrain at` says at which moment a run is to stand."""
 IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
 """Environment variable by which a run that has met a damaged checkpoint has the next one read all beforehand."""
 

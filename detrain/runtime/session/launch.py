@@ -17,7 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +44,9 @@ from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.session import probes
 from detrain.runtime.session.session import Session
-from detrain.tracer.traced_run import TracedRun
+
+if TYPE_CHECKING:
+    from detrain.tracer.traced_run import TracedRun
 
 
 def main() -> None:
@@ -80,6 +82,8 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     setattr(builtins, FETCH, probes.note_fetch)
     session = traced = None
     if config.trace is not None:
+        from detrain.tracer.traced_run import TracedRun
+
         traced = TracedRun(config, config.trace)
         if config.trace.marks:
             setattr(builtins, MARK, traced.observer.enter)

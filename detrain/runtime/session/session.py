@@ -22,7 +22,6 @@ from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
-from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
@@ -38,7 +37,7 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
-        self._rewind = parts.recovery if isinstance(parts.recovery, Rewind) else None
+        self._rewind = parts.rewind
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
