@@ -16,6 +16,8 @@ from typing import Final
 
 import msgspec
 
+from detrain.base import messages
+
 _wall = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 _processor = functools.partial(time.clock_gettime, time.CLOCK_PROCESS_CPUTIME_ID)
 """Of all threads; it goes on where a process is replaced. The program may be told another time: these are the real
@@ -85,23 +87,7 @@ def finish() -> dict[str, tuple[float, float]]:
     """The first new step is done: return what each part took, and show it on stderr."""
     parts = _running.pop()
     parts.enter(parts.name)
-    _show(parts.took_s)
+    whole = tuple(sum(each) for each in zip(*parts.took_s.values(), strict=True))
+    rows = [(name, *(f"{each:.3f}" for each in seconds)) for name, seconds in [*parts.took_s.items(), ("all", whole)]]
+    messages.put_table(("until the first new step", "s", "processor, s"), rows)
     return parts.took_s
-
-
-def _show(took_s: dict[str, tuple[float, float]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from detrain.base import messages
-
-    table = Table("until the first new step", "s", "processor, s", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    whole = tuple(sum(each) for each in zip(*took_s.values(), strict=True))
-    for name, seconds in [*took_s.items(), ("all", whole)]:
-        table.add_row(name, *(f"{each:.3f}" for each in seconds))
-    console = Console(width=80)
-    with console.capture() as captured:
-        console.print(table)
-    messages.put(captured.get().rstrip("\n"))

@@ -49,16 +49,17 @@ def read(path: Path) -> Snapshot:
 
 
 @contextlib.contextmanager
-def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
+def opened(path: Path, new: New = np.empty, told: Callable[[int], None] = lambda _bytes: None) -> Iterator[Snapshot]:
     """Open a checkpoint, all digests checked but those of tensors and of large arrays: these are read, and checked, as
     they are asked for.
 
-    So whoever takes them one by one needs no memory for all. `new` makes their arrays, in several threads.
+    So whoever takes them one by one needs no memory for all. `new` makes their arrays, and `told`
+    hears how many more bytes have been read, both in several threads.
     Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
     """
     with _descriptor(path) as descriptor:
         with _errors_of(path):
-            file = _OpenCheckpoint(descriptor, new)
+            file = _OpenCheckpoint(descriptor, new, told)
             file.check_rest()
             tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
             arrays = {name[len(_ARRAYS) :]: name for name in file.listed if name.startswith(_ARRAYS)}
@@ -94,8 +95,8 @@ def look(path: Path, *, reads_all: bool) -> tuple[str, Meta]:
 class _OpenCheckpoint:
     """An open checkpoint whose trailer and manifest are whole."""
 
-    def __init__(self, descriptor: int, new: New = np.empty) -> None:
-        self._descriptor, self._new = descriptor, new
+    def __init__(self, descriptor: int, new: New = np.empty, told: Callable[[int], None] = lambda _bytes: None) -> None:
+        self._descriptor, self._new, self._told = descriptor, new, told
         self._end = os.fstat(descriptor).st_size
         self.trailer: Trailer = read_trailer(self._read_at, self._end)
         self._end -= self.trailer.size_bytes
@@ -183,6 +184,7 @@ class _OpenCheckpoint:
             chunk = scratch[:length] if into is None else into[start : start + length]
             self._read_into(chunk, extent.offset + start)
             state.update(chunk)
+            self._told(length)
         _check(name, state.hexdigest(), listed.digest)
 
     def _read_at(self, offset: int, count: int) -> bytes:

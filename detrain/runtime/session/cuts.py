@@ -14,6 +14,7 @@ from types import FrameType
 from detrain.base import messages, timing
 from detrain.base.cursor import Cut
 from detrain.base.errors import CheckpointDamaged
+from detrain.base.progress import Progress, gigabytes
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
@@ -86,12 +87,12 @@ class Cuts:
         path, cursor = station
         if cursor.is_inside:
             self._parts.checkpointer.entered.threads.require_still()
-        messages.stop_forwarding()
+        self._plan.end_loading()
         self._mute.close()
         parts, batches = self._parts, self._recorder.batches
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
         timing.enter("state read and set")
-        with messages.working("restoring", cursor), self._opened(path) as snapshot:
+        with self._opened(path) as snapshot:
             parts.restorer.check(snapshot.meta)
             batches.has_sought = is_sought and offers_position(loop) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
@@ -110,12 +111,15 @@ class Cuts:
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Snapshot]:
         """Open the checkpoint of a station. Its damage, wherever it shows, ends the process."""
+        reading = Progress(f"state read from {path.name}", gigabytes, path.stat().st_size if path.exists() else None)
         try:
-            with self._parts.adapters.opened(path) as snapshot:
+            with self._parts.adapters.opened(path, reading.add) as snapshot:
                 yield snapshot
         except CheckpointDamaged as damage:
             self._plan.go_back_from(damage)
             raise
+        finally:
+            reading.end()
 
     def load_again(self, frame: FrameType) -> None:
         """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be

@@ -196,6 +196,8 @@ class Session:
         parts.checkpointer.entered.note(loop, frame, contents.written_last)
         contents.written_last = ""
         if plan.passes_next:
+            if plan.loading is not None:
+                plan.loading.reach(position.batch)
             recorder.set_streams(position.moment())
             return position.next_batch()
         if cuts.look("load", source, frame) or self.is_returning:

@@ -13,6 +13,7 @@ from detrain.base import messages
 from detrain.base.config import IS_CHECKED, Config
 from detrain.base.cursor import Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, Diverged
+from detrain.base.progress import Progress, batches
 from detrain.python.process import children
 from detrain.runtime.state.position import Position
 from detrain.store import Meta
@@ -39,6 +40,8 @@ class ResumePlan:
         """Where the first run entered the loops of the phases, as far as there are stations in them."""
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
+        self.loading: Progress | None = None
+        """Of the batches that are loaded again."""
         self._pass_until = 0
         """Number, in this epoch, of the first batch that is not only loaded."""
 
@@ -148,6 +151,13 @@ class ResumePlan:
     def begin_epoch(self) -> None:
         """No batch of this epoch is known to be passed over."""
         self._pass_until = 0
+        self.end_loading()
+
+    def end_loading(self) -> None:
+        """Batches are not loaded again any more."""
+        if self.loading is not None:
+            self.loading.end()
+            self.loading = None
 
     def aim(self) -> None:
         """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
@@ -157,7 +167,8 @@ class ResumePlan:
         if is_here and cursor.cut == "load" and position.batch == 0 and cursor in self._sought:
             position.batch = cursor.batch
         else:
-            messages.start_forwarding(cursor)
+            total = cursor.batch if is_here else None
+            self.loading = self.loading or Progress("batches loaded again", batches, total)
 
     def station_at(self, cut: Cut) -> tuple[Path, Cursor] | None:
         """Return the next station, if this cut is it."""
