@@ -73,9 +73,11 @@ def enter(name: str) -> None:
 def during(name: str) -> Iterator[None]:
     """What is done in here is another part than what is around it."""
     before = _running[0].enter(name) if _running else ""
-    yield
-    if before:
-        enter(before)
+    try:
+        yield
+    finally:
+        if before:
+            enter(before)
 
 
 def is_running() -> bool:
@@ -89,5 +91,6 @@ def finish() -> dict[str, tuple[float, float]]:
     parts.enter(parts.name)
     whole = tuple(sum(each) for each in zip(*parts.took_s.values(), strict=True))
     rows = [(name, *(f"{each:.3f}" for each in seconds)) for name, seconds in [*parts.took_s.items(), ("all", whole)]]
-    messages.put_table(("until the first new step", "s", "processor, s"), rows)
+    if messages.is_heard():
+        messages.put_table(("until the first new step", "s", "processor, s"), rows)
     return parts.took_s
