@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages, timing
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks
-from detrain.base.digest import digest_bytes
 from detrain.base.options import DEFAULT_SEED, Every, Options
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.program import Program

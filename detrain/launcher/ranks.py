@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from detrain.base import messages, timing
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import Ranks
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
 from detrain.base.options import Every, Options
 from detrain.launcher.program import Program

@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, parse_cursor, written
 from detrain.base.errors import Diverged, StoreError, UsageError
-from detrain.faults.experiment import parse_cursor, written
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes

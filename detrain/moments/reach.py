@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import msgspec
 
-from detrain.faults.experiment import written
+from detrain.base.cursor import written
 from detrain.moments.past_run import PastRun, address_of
 from detrain.store import Catalogue
 from detrain.store.chronicle import Event, Saved, Started

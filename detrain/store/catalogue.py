@@ -17,7 +17,6 @@ from detrain.base import messages
 from detrain.base.cursor import Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, StoreError
 from detrain.store.chronicle import Chronicle
-from detrain.store.hdf5_writer import write
 from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
 from detrain.store.reader import look, read_meta
@@ -144,6 +143,8 @@ class Catalogue:
 
         Raises StoreError; earlier checkpoints are as they were.
         """
+        from detrain.store.hdf5_writer import write
+
         path, manifest = self.path(program, run, cursor), self.manifest(program, run)
         manifest.withdraw(path.name)
         self._told.pop(path, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.base.digest import digest_source
+from detrain.base.byte_digests import digest_source
 from detrain.base.errors import StoreError
 from detrain.store.atomic_file import open_regular, read_regular, way_out
 

@@ -14,15 +14,12 @@ import math
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
-from detrain.base.digest import Array, begin_array, digest_bytes
-from detrain.base.dtypes import named_dtype
+from detrain.base.byte_digests import begin_named, digest_bytes
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.store.array_packs import unpacked
 from detrain.store.snapshot import LargeArrays, Meta, Snapshot
 from detrain.store.trailer import Extent, ListedArray, Trailer, digest_of_rest, read_trailer
 
@@ -32,8 +29,13 @@ _MOST_THREADS: Final = 4
 """Reading is bound by memory: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
 _ARRAYS: Final = "python/arrays/"
-New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Makes an array of a shape and dtype, to be filled."""
+if TYPE_CHECKING:
+    import numpy as np
+
+    from detrain.base.digest import Array
+
+    New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+    """Makes an array of a shape and dtype, to be filled."""
 
 
 def read_meta(path: Path) -> Meta:
@@ -49,7 +51,7 @@ def read(path: Path) -> Snapshot:
 
 
 @contextlib.contextmanager
-def opened(path: Path, new: New = np.empty, told: Callable[[int], None] = lambda _bytes: None) -> Iterator[Snapshot]:
+def opened(path: Path, new: New | None = None, told: Callable[[int], None] = lambda _bytes: None) -> Iterator[Snapshot]:
     """Open a checkpoint, all digests checked but those of tensors and of large arrays: these are read, and checked, as
     they are asked for.
 
@@ -57,6 +59,8 @@ def opened(path: Path, new: New = np.empty, told: Callable[[int], None] = lambda
     hears how many more bytes have been read, both in several threads.
     Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
     """
+    from detrain.store.array_packs import unpacked
+
     with _descriptor(path) as descriptor:
         with _errors_of(path):
             file = _OpenCheckpoint(descriptor, new, told)
@@ -95,7 +99,7 @@ def look(path: Path, *, reads_all: bool) -> tuple[str, Meta]:
 class _OpenCheckpoint:
     """An open checkpoint whose trailer and manifest are whole."""
 
-    def __init__(self, descriptor: int, new: New = np.empty, told: Callable[[int], None] = lambda _bytes: None) -> None:
+    def __init__(self, descriptor: int, new: New | None = None, told: Callable[[int], None] = lambda _bytes: None) -> None:
         self._descriptor, self._new, self._told = descriptor, new, told
         self._end = os.fstat(descriptor).st_size
         self.trailer: Trailer = read_trailer(self._read_at, self._end)
@@ -126,15 +130,23 @@ class _OpenCheckpoint:
 
     def meta(self) -> Meta:
         """Return what the checkpoint says about itself."""
-        return msgspec.json.decode(self.array("meta").tobytes(), type=Meta)
+        self._require_room("meta")
+        data = bytearray(self.size_bytes("meta"))
+        self._digest("meta", memoryview(data))
+        return msgspec.json.decode(data, type=Meta)
 
     def array(self, name: str) -> Array:
         """Return an array, its digest checked."""
+        import numpy as np  # who only checks files does without
+
+        from detrain.base.dtypes import named_dtype
+
         listed, extent = self.listed[name], self._extents[name]
         dtype = named_dtype(listed.dtype)
         self._require_room(name)
         # Arrays of the program own their memory, as those did that they stand for.
-        new = np.zeros if not extent.size_bytes else self._new if name.startswith("tensors/") else np.empty
+        own = self._new if name.startswith("tensors/") else None
+        new = np.zeros if not extent.size_bytes else own or np.empty
         array: Array = new(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array
@@ -177,7 +189,7 @@ class _OpenCheckpoint:
 
     def _digest(self, name: str, into: memoryview | None) -> None:
         listed, extent = self.listed[name], self._extents[name]
-        state = begin_array(named_dtype(listed.dtype), listed.shape)
+        state = begin_named(listed.dtype, listed.shape)
         scratch = memoryview(bytearray(min(_CHUNK_BYTES, extent.size_bytes))) if into is None else into[:0]
         for start in range(0, extent.size_bytes, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, extent.size_bytes - start)
@@ -249,7 +261,7 @@ class _StoredArrays(LargeArrays):
             yield key, array
 
 
-class _Items(ItemsView[str, Array]):
+class _Items(ItemsView[str, "Array"]):
     _mapping: _StoredArrays
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:

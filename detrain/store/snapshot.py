@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from detrain.base.cursor import FileState
-from detrain.base.digest import Array
 from detrain.store.weights_file import WeightsFile
+
+if TYPE_CHECKING:
+    from detrain.base.digest import Array
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint."""
 
 
-class LargeArrays(Mapping[str, Array]):
+class LargeArrays(Mapping[str, "Array"]):
     """Arrays, of which those that are large need not be in memory: they can be read to where they belong."""
 
     @abstractmethod
@@ -82,7 +84,7 @@ class LargeArrays(Mapping[str, Array]):
         nobody may go on with."""
 
 
-class LateArrays(Mapping[str, Array]):
+class LateArrays(Mapping[str, "Array"]):
     """Arrays of which some are still where a device has them: what has a `fetch`, which is called when one is first
     asked for, so by the thread that writes them.
     """

@@ -26,8 +26,8 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
 from detrain.base import PACKAGE, compiled_sources, keras_backend, messages, timing
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import VARIABLE, Config
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
 from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules

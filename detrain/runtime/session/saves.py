@@ -19,7 +19,11 @@ from detrain.base.errors import StoreError
 from detrain.base.losses import is_doubtful
 from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
-from detrain.store import Catalogue, Snapshot
+from detrain.store import (
+    Catalogue,
+    Snapshot,
+    hdf5_writer,  # noqa: F401  before the program has modules of its own
+)
 from detrain.store.background_writer import LARGE_BYTES, Writer
 from detrain.store.chronicle import Event, Saved, Started, now
 from detrain.store.job_home import complete_names

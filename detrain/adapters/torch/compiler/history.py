@@ -28,7 +28,7 @@ import torch
 
 from detrain.adapters.torch.compiler import sizes
 from detrain.base import PACKAGE
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
 from detrain.base.losses import OF_CACHE
 
