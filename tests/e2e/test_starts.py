@@ -110,3 +110,49 @@ def test_the_parts_of_a_start_are_shown_and_kept_and_are_the_whole(size: str, tm
     assert {name: round(wall, 3) for name, (wall, _processor) in told[0].parts_s.items()} == {
         name: seconds for name, seconds in rows.items() if name != "all"
     }
+
+
+LARGE_SHAPES: Final = """\
+import hashlib, os, signal
+import numpy as np
+import torch
+
+torch.manual_seed(0)
+whole = torch.randn(3_000_000)
+part, turned = whole[500_000:1_500_000], torch.randn(1500, 1000).t()
+tied = [torch.nn.Parameter(torch.randn(600_000))] * 2
+half = torch.randn(2_000_000).bfloat16()
+array = np.zeros(1_000_000)
+optimizer = torch.optim.Adam(tied[:1])
+made = []
+for epoch in range(4):
+    for batch in range(3):
+        optimizer.zero_grad()
+        (tied[0] * tied[1] * torch.rand(600_000)).sum().backward()
+        optimizer.step()
+        part += torch.randn(1_000_000)
+        turned.mul_(1.01).add_(torch.rand(1000, 1500))
+        half += torch.ones(()).bfloat16() * batch
+        array[batch::3] += np.random.rand(len(array[batch::3]))
+        if epoch < 2:
+            made.append(torch.randn(400_000)[: 300_000 + batch])
+        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
+            os.kill(os.getpid(), signal.SIGKILL)
+held = [whole, part, turned.contiguous(), tied[0].detach(), half.float(), *made, *(s["exp_avg"] for s in optimizer.state.values())]
+bits = [each.contiguous().numpy().tobytes() for each in held] + [array.tobytes(), repr([tied[0] is tied[1]]).encode()]
+assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+print(hashlib.sha256(b"".join(bits)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "at"), [("1", "2:1"), ("2b", "1:2"), ("2b", "3:0")])
+def test_large_tensors_of_all_kinds_come_back_to_where_they_belong(every: str, at: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LARGE_SHAPES)
+    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=at)
+    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+
+    assert (whole.status, died.status, run.status) == (0, -9, 0), run.err
+    assert "resuming program" in run.err
+    assert run.last_line() == whole.last_line()
