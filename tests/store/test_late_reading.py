@@ -13,6 +13,7 @@ import pytest
 
 from detrain.base.errors import CheckpointDamaged
 from detrain.store import Catalogue, Snapshot, opened, read, write
+from detrain.store.read_ahead import read_ahead
 from detrain.store.snapshot import LargeArrays
 from tests.store.homes import PROGRAM, epoch, state
 
@@ -110,3 +111,24 @@ def test_a_small_checkpoint_is_read_beforehand_in_any_case(tmp_path: Path) -> No
 
     with pytest.raises(CheckpointDamaged):
         next(catalogue.good(PROGRAM, reads_all=False))
+
+
+def test_what_brings_files_in_is_no_child_of_the_process(tmp_path: Path) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(bytes(40 << 20))
+    small.write_bytes(b"1")
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = children.read_text()
+    for paths in ([large, small], [small], [tmp_path / "none"]):
+        read_ahead(paths)
+
+    assert children.read_text() == before
+    assert large.read_bytes() == bytes(40 << 20)
+
+
+def test_nothing_is_brought_in_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(1 << 43)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
+    read_ahead([large])
