@@ -1,6 +1,6 @@
 """What a resume takes: detrain (seek, and loading again) beside what else there is, all in one run.
 
-    python benchmarks/resume.py [--framework tensorflow | torch] [--repeat N] [--json]
+    python benchmarks/resume.py [--framework tensorflow | torch] [--repeat N] [--method NAME] [--json]
 
 Beside it on TensorFlow: Keras's BackupAndRestore, tf.train.Checkpoint with the iterator, dataset.skip. On PyTorch:
 torchdata's StatefulDataLoader with torch.save, and the own resume of Lightning and of transformers' Trainer, where they
@@ -16,6 +16,7 @@ left).
   uninterrupted run.
 - *seek / floor*: the floor is a fresh start of the same program under detrain until its first step, and a read of the
   checkpoint.
+- *seek / bare*: the same with a fresh start of the bare program.
 - *forward / bare*: batches a second while loading again, against plain iteration over the same set in a process of its
   own.
 """
@@ -99,23 +100,24 @@ def measure(method: str, programs: Any, repeat: int, folder: Path) -> tuple[list
     return rows, killed
 
 
-def floor(programs: Any, repeat: int, killed: Path, folder: Path) -> tuple[float, float]:
-    """Return the median seconds of a fresh start under detrain until its first step, and of a read of the newest
-    checkpoint.
+def floor(programs: Any, repeat: int, killed: Path, folder: Path) -> tuple[float, float, float]:
+    """Return the median seconds of a fresh start until its first step, under detrain and of the bare program, and of a
+    read of the newest checkpoint.
     """
     from detrain.store import Catalogue, read
 
-    starts, reads = [], []
+    starts, bare, reads = [], [], []
     newest = Catalogue(killed / "ckpt").entries()[-1].path
     for turn in range(repeat):
         fresh = folder / f"fresh{turn}"
         fresh.mkdir()
         (fresh / "program.py").write_text(programs.PROGRAMS["detrain"])
         starts.append(start(command_of("detrain", programs), fresh, "weights", 1)[0])
+        bare.append(start([sys.executable, "program.py"], fresh, "weights", 1)[0])
         began = time.perf_counter()
         read(newest)
         reads.append(time.perf_counter() - began)
-    return statistics.median(starts), statistics.median(reads)
+    return statistics.median(starts), statistics.median(bare), statistics.median(reads)
 
 
 def bare_rate(programs: Any, repeat: int, folder: Path) -> float:
@@ -142,27 +144,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", choices=("tensorflow", "torch"), default="tensorflow")
     parser.add_argument("--repeat", type=int, default=5, help="resumes of each method")
+    parser.add_argument("--method", help="measure this one beside detrain, and no other")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     programs = importlib.import_module(f"resume_{args.framework}")
     with tempfile.TemporaryDirectory() as name:
         folder, rows, killed = Path(name), [], {}
-        for method in programs.PROGRAMS:
+        for method in programs.PROGRAMS if args.method is None else ("detrain", args.method):
             if method in programs.NEEDS and importlib.util.find_spec(programs.NEEDS[method]) is None:
                 print(f"{method}: left out, {programs.NEEDS[method]} is not installed", file=sys.stderr)
                 continue
             more, killed[method] = measure(method, programs, args.repeat, folder)
             rows += more
-        fresh_s, read_s = floor(programs, args.repeat, killed["detrain"], folder)
+        fresh_s, bare_s, read_s = floor(programs, args.repeat, killed["detrain"], folder)
         rate = bare_rate(programs, args.repeat, folder)
     by_name = {row.method: row.first_new_step_s for row in rows}
     loading_s = by_name["detrain, loading again"] - by_name["detrain, seek"]
     ratios = {
         "seek / floor": by_name["detrain, seek"] / (fresh_s + read_s),
+        "seek / bare": by_name["detrain, seek"] / (bare_s + read_s),
         "forward / bare": (programs.STOP - 1 - programs.STEPS) / loading_s / rate,
     }
     if args.json:
-        what = {"rows": [asdict(row) for row in rows], "fresh_start_s": fresh_s, "read_s": read_s, "bare_batches_s": rate, **ratios}
+        starts = {"fresh_start_s": fresh_s, "bare_start_s": bare_s, "read_s": read_s}
+        what = {"rows": [asdict(row) for row in rows], **starts, "bare_batches_s": rate, **ratios}
         print(json.dumps(what, indent=2))
         return
     print(f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, {args.repeat} resumes of each")
@@ -173,7 +178,8 @@ def main() -> None:
             f"{row.method:36} first new step {row.first_new_step_s:6.2f} s {spread:16} "
             f"twice {row.twice:5}   bits {row.differing_bits} of {row.bits}"
         )
-    print(f"fresh start {fresh_s:.2f} s, read of the checkpoint {read_s:.3f} s, bare iteration {rate:.0f} batches/s")
+    print(f"fresh start {fresh_s:.2f} s, of the bare program {bare_s:.2f} s, read of the checkpoint {read_s:.3f} s")
+    print(f"bare iteration {rate:.0f} batches/s")
     print("   ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
 
 

@@ -97,8 +97,8 @@ def _stand(
 ) -> Moment | None:
     import numpy as np
 
+    from detrain.base.cursor import written
     from detrain.base.dtypes import named_dtype
-    from detrain.faults.experiment import written
     from detrain.moments.standing import stand
 
     with tempfile.TemporaryDirectory(prefix="detrain-moment-") as made:

@@ -20,7 +20,7 @@ from typing import Final
 
 import xxhash
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import DetrainError
 from detrain.base.structure import read_info
 from detrain.faults.isca2023_csv import parse_fault, read_fault

@@ -138,11 +138,12 @@ class SharedTensors(Protocol):
         are while the program goes on.
         """
 
-    def fill(self, memory: Any, content: Array) -> bool:
-        """Write bytes into a memory, or return that they do not fit."""
+    def fill(self, memory: Any, size_bytes: int, write: Callable[[Array], None]) -> bool:
+        """Have so many bytes written into a memory, by `write` (into an array [byte] uint8); or return that they do not
+        fit."""
 
-    def new_memory(self, content: Array, form: list[Item]) -> object:
-        """Return a memory with these bytes, where a tensor of this form has its own."""
+    def new_memory(self, size_bytes: int, write: Callable[[Array], None], form: list[Item]) -> object:
+        """Return a memory with so many bytes, by `write`, where a tensor of this form has its own."""
 
     def span(self, memory: Any) -> tuple[int, int]:
         """Return the address of a memory and its size in bytes; no size if it is not in the host's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -149,9 +149,11 @@ class Adapters:
             return registry.new_array(shape, dtype)
         return np.empty(shape, dtype)
 
-    def opened(self, path: Path) -> AbstractContextManager[Snapshot]:
-        """Open a checkpoint, whose variables are read into memory that `restore` takes over if it can."""
-        return opened(path, self._new_array)
+    def opened(self, path: Path, told: Callable[[int], None]) -> AbstractContextManager[Snapshot]:
+        """Open a checkpoint, whose variables are read into memory that `restore` takes over if it can. `told`: called
+        with how many bytes have been read since the last time.
+        """
+        return opened(path, self._new_array, told)
 
     def unclaimed(self) -> list[str]:
         """Return the variables that a resumed process has made for those of the first run, but without their values."""

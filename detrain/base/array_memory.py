@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from detrain.base.digest import Array
@@ -38,6 +40,15 @@ def memory_of(array: Array) -> Array | None:
 def address_of(array: Array) -> int:
     """Return the address of the first element."""
     return int(array.__array_interface__["data"][0])
+
+
+def writing(content: Array) -> tuple[int, Callable[[Array], None]]:
+    """Return how large an array [byte] uint8 is, and what writes it into another."""
+
+    def write(memory: Array) -> None:
+        memory[:] = content
+
+    return content.nbytes, write
 
 
 def bounds_of(array: Array) -> tuple[int, int]:

@@ -13,10 +13,16 @@ import msgspec
 
 from detrain.base.options import Options, TraceOptions
 from detrain.base.structure import Structure
+from detrain.base.timing import Parts
 
 VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
+
+MOMENT: Final = "DETRAIN_MOMENT"
+"""Environment variable by which `detrain at` says at which moment a run is to stand."""
+IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
+"""Environment variable by which a run that has met a damaged checkpoint has the next one read all beforehand."""
 
 SELDOM: Final = 1 << 40
 """So many batches no run has: checkpoints are taken at the starts of epochs alone."""
@@ -116,6 +122,10 @@ class Config(Options, frozen=True, kw_only=True):
     """The arguments of the `detrain` command, to start it again."""
     ranks: Ranks | None = None
     """Which process of a job it is."""
+    checks_as_read: bool = False
+    """The arrays of `stations` have not been read yet: a damage in them comes to light as the state is set."""
+    start: Parts | None = None
+    """What the parts of the start took up to here, where that is asked for."""
 
     def hand_over(self) -> str:
         """Write it into a nameless file that the program which replaces this process inherits;

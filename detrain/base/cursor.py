@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from detrain.base.errors import FaultInvalid
 
 Cut = Literal["epoch", "load", "batch", "end"]
 """Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a
@@ -55,3 +58,16 @@ class Cursor:
     def __str__(self) -> str:
         short = f"{self.epoch}:{self.batch}"
         return f"{self.phase}/{short}" if self.phase else short
+
+
+def parse_cursor(text: str) -> Address:
+    """Return `3:17`, or `1/3:17` where there are several phases, as (phase, epoch, batch). Raises FaultInvalid."""
+    match = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text)
+    if match is None:
+        raise FaultInvalid(f"{text!r} is not a step", "write it as EPOCH:BATCH, both from 0: 3:17 (or PHASE/EPOCH:BATCH)")
+    return int(match[1] or 0), int(match[2]), int(match[3])
+
+
+def written(cursor: Address) -> str:
+    """Return a cursor as `parse_cursor` reads it."""
+    return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"

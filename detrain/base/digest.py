@@ -6,7 +6,6 @@ detrain can read (models, open files) count by their type's name alone.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import struct
@@ -17,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from detrain.base.dtypes import RECORD, dtype_name
+from detrain.base.byte_digests import header
+from detrain.base.dtypes import dtype_name
 from detrain.base.plain_types import ARRAYS, IN_ORDER, SCALARS
-from detrain.base.source_parsing import parse
 
 Array = npt.NDArray[Any]
 ToArray = Callable[[object], Array | None]
@@ -27,11 +26,6 @@ ToArray = Callable[[object], Array | None]
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
-
-
-def digest_bytes(data: bytes | bytearray | memoryview) -> str:
-    """Return the xxh3-128 of the bytes as 32 hex digits."""
-    return str(xxhash.xxh3_128_hexdigest(data))
 
 
 def digest_array(array: Array) -> str:
@@ -70,16 +64,6 @@ def size_bytes(value: object, to_array: ToArray) -> int:
     return 0 if array is None else array.nbytes
 
 
-def digest_source(source: bytes) -> str:
-    """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not
-    count.
-    """
-    try:
-        return digest_bytes(ast.dump(parse(source)).encode())
-    except (SyntaxError, ValueError):
-        return digest_bytes(source)
-
-
 def raw_bytes(array: Array) -> Any:
     """Return the bytes of an array in C order, without a copy where it is contiguous."""
     if array.itemsize == 0 or array.size == 0:
@@ -100,7 +84,7 @@ def _feed_array(state: Any, array: Array) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    return f"array {(dtype_name(dtype) or dtype.str).removeprefix(RECORD)} {shape}".encode()
+    return header(dtype_name(dtype) or dtype.str, shape)
 
 
 @functools.lru_cache(maxsize=256)

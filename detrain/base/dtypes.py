@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from detrain.base.byte_digests import RECORD
+
 DType = np.dtype[Any]
 
 _SIMPLE: Final = re.compile(r"[<>|=]?[biufcSUVmM]\d+(\[[\w/]+\])?|[|]b1")
-RECORD: Final = "record "
-"""Before the fields of records, whose scalars have these for attributes."""
 _EXTENSION: Final = re.compile(r"(bfloat16|u?int[1248]|float\d+\w*)")
 
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,14 @@ def be_rank(rank: int) -> None:
     _ranks[:] = [rank]
 
 
+def is_heard() -> bool:
+    """Return whether information of this process is printed."""
+    return not _ranks or _ranks[0] == 0
+
+
 def say(text: str) -> None:
     """Print one line of information."""
-    if not _ranks or _ranks[0] == 0:
+    if is_heard():
         _print(text)
 
 
@@ -46,6 +51,22 @@ def put(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     elif sys.__stderr__ is not None:
         print(text, file=sys.__stderr__, flush=True)
+
+
+def put_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print a table to stderr: its first column are names, the others numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head, box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    put("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def fill_standard_files() -> None:
@@ -104,31 +125,11 @@ def warn(text: str) -> None:
         say(f"warning: {text}")
 
 
-_status: list[Any] = []
-
-
 def flush_output() -> None:
     """Have what the program has printed written; its own stand-ins for the streams may not know how, or be closed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-
-
-def start_forwarding(to: object) -> None:
-    """Show, on a terminal, that batches are being passed over, until `stop_forwarding`."""
-    stream = sys.__stderr__
-    if stream is None or not stream.isatty() or _status:
-        return
-    from rich.console import Console
-
-    _status.append(Console(file=stream).status(f"detrain: fast-forwarding to {to}", spinner="line"))
-    _status[0].start()
-
-
-def stop_forwarding() -> None:
-    """Take the status line of `start_forwarding` away."""
-    while _status:
-        _status.pop().stop()
 
 
 _QUICK_S: Final = 0.2

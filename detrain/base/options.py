@@ -143,6 +143,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     )
     goes_on_from: Annotated[str, Option("Go on from the checkpoint at CURSOR, as 2:0.", "CURSOR", flag="--from")] = ""
     """Empty: the newest."""
+    timing: Annotated[bool, Option("Show what each part of the start took, up to the first new step.")] = False
     seed: Annotated[int | None, Option(f"Seed of all random streams [{DEFAULT_SEED}].", "S", least=0, most=2**32 - 1)] = None
     """None: that of the run to resume, or else `DEFAULT_SEED`."""
     loader: Annotated[
@@ -232,6 +233,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{option} without --mirror", "give --mirror URL, or leave it out")
         if self.goes_on_from and (self.fresh or self.bare):
             raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
+        if self.timing and self.bare:
+            raise UsageError("--timing with --bare: no probe sees the first step", "give one of them")
         if (self.jit or self.jit_every) and not is_job:
             todo = "it is for jobs of several ranks: `detrain launch`, or torchrun"
             raise UsageError(f"{'--jit' if self.jit else '--jit-every'} in one process", todo)

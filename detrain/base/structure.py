@@ -138,7 +138,7 @@ def loop_digest(node: AnyLoop) -> str:
     Where it stands, comments at line ends and white space inside lines are left out. The lines are in, because an
     inst.info names the load and the update by their lines.
     """
-    from detrain.base.digest import digest_bytes
+    from detrain.base.byte_digests import digest_bytes
 
     lines = [inner.lineno - node.lineno for inner in ast.walk(node) if isinstance(inner, ast.stmt)]
     return digest_bytes(f"{ast.dump(node)} {lines}".encode())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from detrain.base.cursor import written
 from detrain.base.errors import ReplayDiffers
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial, raise_unfired
 from detrain.campaign.trial_record import check_same, record_of
-from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord, is_as_written
 
 

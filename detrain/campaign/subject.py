@@ -24,14 +24,14 @@ import xxhash
 
 from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.base.structure import Structure, write_info
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, measured_by, run_check
 from detrain.campaign.time_limit import TimeLimit, Watch, limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
-from detrain.faults.experiment import BITS, VARIABLE, Experiment, written
+from detrain.faults.experiment import BITS, VARIABLE, Experiment
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner

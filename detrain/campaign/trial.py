@@ -8,12 +8,13 @@ from typing import Final, NoReturn
 import msgspec
 
 from detrain.base import messages
+from detrain.base.cursor import written
 from detrain.base.errors import FaultInvalid, FaultNotFired, SiteUnknown, last_printed
 from detrain.campaign.requested_fault import Wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.time_limit import limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
-from detrain.faults.experiment import Experiment, Injection, written
+from detrain.faults.experiment import Experiment, Injection
 
 LEAST_WITH_GUARD: Final = 3
 """Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""

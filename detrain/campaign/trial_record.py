@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import xxhash
 
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.errors import AnotherProgram, EnvironmentChanged
 from detrain.campaign.outcomes import corruptions_of, outcome_of
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Firing, Injection, written
+from detrain.faults.experiment import Firing, Injection
 from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step
 

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from detrain.base import messages
+from detrain.base.cursor import written
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.faults.experiment import written
 from detrain.runtime.observers.prompts import Prompt
 
 if TYPE_CHECKING:

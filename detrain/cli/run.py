@@ -6,14 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from detrain.base import timing
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
-from detrain.launcher import preemption
 from detrain.launcher.become import become
 from detrain.launcher.configuration import configure
 from detrain.store.job_home import rank_folder
-from detrain.store.mirror import link
 
 
 @program_command
@@ -26,8 +25,14 @@ def command(*, options: Options, given: Given) -> int:
     """
     ranks = Ranks.of_environment()
     options.check(is_job=ranks is not None)
+    if options.timing:
+        timing.begin("start of the command")
+        timing.enter("the program's text")
     program = given.found()
     if options.mirror and not options.bare:
+        from detrain.store.mirror import link
+
+        timing.enter("mirror")
         home = Path(options.home).absolute()
         order = link.Order(
             url=options.mirror,
@@ -42,5 +47,7 @@ def command(*, options: Options, given: Given) -> int:
         )
         link.begin(order, options.mirror_wait)
     if options.preemption and not options.bare:
+        from detrain.launcher import preemption
+
         preemption.watch(options.preemption)
     become(*configure(program, given.arguments, options, tuple(sys.argv[1:])))

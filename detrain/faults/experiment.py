@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from math import prod
 from typing import Final
 
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.errors import FaultInvalid
 from detrain.faults.plan import trial_rng
 
@@ -225,19 +224,6 @@ def refuse_several(count: int) -> None:
             "eager), and into memory",
             "give --among tensor, or --mode RF",
         )
-
-
-def parse_cursor(text: str) -> Address:
-    """Return `3:17`, or `1/3:17` where there are several phases, as (phase, epoch, batch). Raises FaultInvalid."""
-    match = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text)
-    if match is None:
-        raise FaultInvalid(f"{text!r} is not a step", "write it as EPOCH:BATCH, both from 0: 3:17 (or PHASE/EPOCH:BATCH)")
-    return int(match[1] or 0), int(match[2]), int(match[3])
-
-
-def written(cursor: Address) -> str:
-    """Return a cursor as `parse_cursor` reads it."""
-    return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"
 
 
 def of_environment() -> list[Experiment]:

@@ -6,7 +6,9 @@ import os
 import sys
 from typing import Final, NoReturn
 
-from detrain.base import PACKAGE, messages
+import msgspec
+
+from detrain.base import PACKAGE, messages, timing
 from detrain.base.config import VARIABLE, Config
 from detrain.base.errors import StoreError, UsageError
 from detrain.python.process.environment import options_of_python, variables
@@ -23,6 +25,8 @@ def become(config: Config, meta: Meta | None) -> NoReturn:
     """
     settings = variables(config.threads, meta.environment if meta else None)
     inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
+    timing.enter("start of detrain in the process")
+    config = msgspec.structs.replace(config, start=timing.so_far())
     try:
         environment = {**inherited, **settings, VARIABLE: config.hand_over()}
     except UnicodeEncodeError as error:

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from detrain.base import messages
-from detrain.base.config import RESTARTED, SELDOM, Config, Ranks
-from detrain.base.digest import digest_bytes
+from detrain.base import messages, timing
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks
 from detrain.base.options import DEFAULT_SEED, Every, Options
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.program import Program
@@ -22,6 +22,7 @@ from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
 from detrain.store.lock import hold
+from detrain.store.read_ahead import read_ahead
 
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
@@ -46,14 +47,20 @@ def configure(
     require_no_other_kind(home.absolute(), program.name, ranks, fresh=options.fresh)
     catalogue.create()
     is_alone = hold(catalogue.folder, program.name)
+    timing.enter("checkpoints: looked at, and checked")
     restarted = int(os.environ.pop(RESTARTED, "0"))
+    # What can start itself again reads a checkpoint once; ranks and the guard's restarts agree on what is good.
+    checks_as_read = not os.environ.pop(IS_CHECKED, "") and bool(command) and ranks is None and not restarted
     if ranks is None:
-        run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted)
+        run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted, reads_all=not checks_as_read)
     else:
         ranks, run, is_fresh, chosen = where_ranks_go_on(catalogue, program, arguments, options, ranks)
     if is_alone:
         catalogue.remove_leftovers(program.name)
+    if chosen is not None:
+        read_ahead([station.path for station in chosen[0].stations])
     folder = catalogue.folder if ranks is None else catalogue.folder.parent
+    timing.enter("structure of the program")
     structure = find_structure(program, folder, home)
     by_hand = program.probes() & {"epoch_loop", "record_epoch"}
     has_epochs = any(nest.epoch_loop is not None for nest in structure.nests) or bool(structure.fits or by_hand)
@@ -70,6 +77,7 @@ def configure(
             messages.say(f"{Path(nest.batch_loop.file).name}: {remark}")
     info = folder / INFO_NAME
     is_own = structure.source == "static analysis" and (not info.is_file() or info_owner(info) != "")
+    timing.enter("probes")
     edits = _merged(program.edits(structure, "detrain"), program.edits_for_yields(), program.edits_for_fetches(structure))
     config = msgspec.structs.replace(
         new_config(program, arguments, catalogue.folder, run, options),
@@ -77,6 +85,7 @@ def configure(
         jit=jit,
         fresh=is_fresh and not restarted,
         is_restarted=restarted > 0,
+        checks_as_read=checks_as_read,
         edits=edits,
         edited={file: digest_bytes(Path(file).read_bytes()) for file in edits},
         structure=structure,
@@ -90,7 +99,7 @@ def configure(
 
 
 def _where(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int
+    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int, *, reads_all: bool
 ) -> tuple[int, bool, tuple[Choice, Meta] | None]:
     """Return the number of the run, whether it starts anew, and else the checkpoint from which it goes on, if there is
     one.
@@ -99,7 +108,8 @@ def _where(
     is_fresh = options.fresh
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
         is_fresh = restarted not in runs
-    chosen = None if is_fresh else newest_checkpoint(catalogue, program, arguments, options.goes_on_from, options.allow_lost)
+    asked_for = (catalogue, program, arguments, options.goes_on_from, options.allow_lost)
+    chosen = None if is_fresh else newest_checkpoint(*asked_for, reads_all=reads_all)
     return chosen[0].entry.run if chosen else restarted or max(runs, default=0) + 1, is_fresh, chosen
 
 

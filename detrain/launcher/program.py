@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.added_statements import as_it_was
-from detrain.base.digest import digest_source
+from detrain.base.byte_digests import digest_source
 from detrain.base.errors import ProgramNotFound, UsageError
 from detrain.base.structure import Structure
 from detrain.instrument.text_edits import Edit

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import messages, timing
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import Ranks
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, UsageError
 from detrain.base.options import Every, Options
-from detrain.launcher.agreement import Agreement, Offer
-from detrain.launcher.just_in_time import clear, take_in
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Choice, Meta, read_meta
 from detrain.store.job_home import ranks_of
+
+if TYPE_CHECKING:
+    from detrain.launcher.agreement import Offer
 
 WORLD: Final = "world size"
 """The environment's name of how many ranks a job has."""
@@ -79,6 +80,9 @@ def where_ranks_go_on(
 
     Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
     """
+    from detrain.launcher.agreement import Agreement, Offer
+    from detrain.launcher.just_in_time import clear, take_in
+
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
     if not options.fresh:
         take_in(catalogue, program.name, max(*runs, 1), ranks)
@@ -96,7 +100,8 @@ def where_ranks_go_on(
         clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
         return _chosen(offers, fresh=options.fresh)
 
-    decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
+    with timing.during("agreement of the ranks"):
+        decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job, port=decision.port)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -10,20 +11,25 @@ import msgspec
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
+from detrain.base.losses import lacking, place_of_loss
 from detrain.base.messages import shown
 from detrain.base.options import Mode
 from detrain.launcher.program import Program
-from detrain.python.inspect.object_graph import place_of_loss
-from detrain.python.loaders.strategy import cannot_seek
 from detrain.python.process.environment import compare
-from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Choice, Entry, Meta, read_meta
 
 
 def newest_checkpoint(
-    catalogue: Catalogue, program: Program, arguments: tuple[str, ...], asked_for: str = "", allowed: tuple[str, ...] = ()
+    catalogue: Catalogue,
+    program: Program,
+    arguments: tuple[str, ...],
+    asked_for: str = "",
+    allowed: tuple[str, ...] = (),
+    *,
+    reads_all: bool = True,
 ) -> tuple[Choice, Meta] | None:
     """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
+    Without `reads_all`, what it holds in arrays is not read yet: the run checks that as it reads it.
 
     One that says itself that its resume will be refused is passed over, if there is an earlier one that does not. With
     `asked_for` (a cursor), it is the one that was taken there; `allowed` are places of what it may lack.
@@ -32,7 +38,8 @@ def newest_checkpoint(
     none was taken at `asked_for`.
     """
     _name_others(catalogue, program)
-    chosen = _at(catalogue, program, asked_for) if asked_for else _not_refused(catalogue, program, allowed)
+    good = catalogue.good(program.name, reads_all=reads_all)
+    chosen = _at(catalogue, program, good, asked_for) if asked_for else _not_refused(good, allowed)
     if chosen is None:
         return None
     meta = read_meta(chosen.entry.path)
@@ -41,9 +48,9 @@ def newest_checkpoint(
     return chosen, meta
 
 
-def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
+def _at(catalogue: Catalogue, program: Program, good: Iterable[Choice], cursor: str) -> Choice:
     found = []
-    for choice in catalogue.good(program.name):
+    for choice in good:
         if str(choice.entry.cursor) == cursor:
             return choice
         found.append(str(choice.entry.cursor))
@@ -53,13 +60,13 @@ def _at(catalogue: Catalogue, program: Program, cursor: str) -> Choice:
     )
 
 
-def _not_refused(catalogue: Catalogue, program: Program, allowed: tuple[str, ...]) -> Choice | None:
+def _not_refused(good: Iterable[Choice], allowed: tuple[str, ...]) -> Choice | None:
     """Return the newest good checkpoint that is not known to be refused; if there is none, the newest, which will say
     why.
     """
     newest: Choice | None = None
     lost: list[str] = []
-    for choice in catalogue.good(program.name):
+    for choice in good:
         refused = [loss for station in choice.stations for loss in lacking(read_meta(station.path).not_captured, allowed)]
         if not refused:
             if newest is not None:
@@ -162,6 +169,8 @@ def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     is_inside = entry.cursor.is_inside
     why = "--loader forward" if mode == "forward" else meta.forward
     if mode == "seek" and meta.forward:
+        from detrain.python.loaders.strategy import cannot_seek
+
         raise cannot_seek(meta.forward)
     if mode == "forward" and is_inside and meta.lacks_streams:
         raise CannotSeek(

@@ -22,14 +22,18 @@ def find_structure(program: Program, *homes: Path) -> Structure:
 
     Raises NoStructure if there is nothing to instrument.
     """
-    from detrain.adapters.registry import ADAPTERS, FOLLOWED
-    from detrain.adapters.unsupported import FOREIGN
-    from detrain.instrument.find_loops import analyse, library_nests
-
     written = (_written(folder / INFO_NAME, program) for folder in (*homes, program.path.parent))
-    structure = next((each for each in written if each is not None), None) or analyse(program.path)
+    structure = next((each for each in written if each is not None), None)
+    if structure is None:
+        from detrain.instrument.find_loops import analyse
+
+        structure = analyse(program.path)
     if structure.nests or program.probes():
         return structure
+    from detrain.adapters.registry import ADAPTERS, FOLLOWED
+    from detrain.adapters.unsupported import FOREIGN
+    from detrain.instrument.find_loops import library_nests
+
     imported = imported_modules(program.path)
     backend = keras_backend.foreseen(tree for _file, tree in sources(program.path))
     libraries = imported.difference(ADAPTERS, FOLLOWED, FOREIGN)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from detrain.base.added_statements import AddedStatements
-from detrain.base.digest import digest_source
+from detrain.base.byte_digests import digest_source
 from detrain.base.errors import AnotherProgram, StoreError, UsageError
 from detrain.base.source_parsing import parse
 from detrain.instrument.additions import Addition, Changed, additions, without

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from detrain.base.cursor import Address, Cursor
-from detrain.faults.experiment import written
+from detrain.base.cursor import Address, Cursor, written
 from detrain.moments.additions_since import Added
 from detrain.moments.past_run import PastRun
 from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at

@@ -14,10 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, parse_cursor, written
 from detrain.base.errors import Diverged, StoreError, UsageError
-from detrain.campaign.subject import link
-from detrain.faults.experiment import parse_cursor, written
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
@@ -147,6 +145,8 @@ class PastRun:
         """Return the command that runs it again, from the last of these checkpoints (none: from the start), which are
         put into a home of their own. `folder` is the one of which the command gets a copy.
         """
+        from detrain.campaign.subject import link
+
         program, names = self.program, {entry.path.name for entry in since}
         for each in self.everyone:
             own = self.home_in(home, each)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from bisect import bisect_left
 
 import msgspec
 
-from detrain.faults.experiment import written
+from detrain.base.cursor import written
 from detrain.moments.past_run import PastRun, address_of
 from detrain.store import Catalogue
 from detrain.store.chronicle import Event, Saved, Started
@@ -52,12 +51,17 @@ def reach(run: PastRun) -> list[Reach]:
     return found
 
 
+def _median(values: list[float]) -> float:
+    in_order, count = sorted(values), len(values)
+    return (in_order[(count - 1) // 2] + in_order[count // 2]) / 2
+
+
 def costs(run: PastRun) -> Costs:
     """Return what starting the program and a step have taken: of steps the median between two checkpoints."""
     events = Catalogue(run.home).chronicle(run.program.name, run.number).events()
     told = [event for event in events if isinstance(event, Started | Saved)]
     steps = [each for pair in itertools.pairwise(told) if (each := _step_s(*pair)) is not None]
-    step_s = statistics.median(steps) if steps else None
+    step_s = _median(steps) if steps else None
     starts = [
         saved.at - start.at - saved.batches_done * (step_s or 0)
         for start, saved in itertools.pairwise(told)

@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.errors import Diverged, UsageError, last_printed
-from detrain.faults.experiment import written
 from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.processes import run_up_to
 from detrain.runtime.observers.moment import Found, Moment

@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
 from detrain.campaign.trial_log import TrialResult
-from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.faults.statistics.wilson import wilson
 from detrain.reports.pictures import GREY, label_epochs, mark_not_finite, scale_losses, write_picture

@@ -10,14 +10,15 @@ from detrain.base import keras_backend
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
 from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
+from detrain.base.losses import conditional, lacking
 from detrain.base.source_files import sources
 from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program
 from detrain.python.loaders.generator_reads import generators_that_read, samplers_that_hold
-from detrain.runtime.state.uncaptured import conditional, lacking
-from detrain.store import Catalogue, Meta, opened
+from detrain.store import Catalogue, Meta
+from detrain.store.reader import look
 
 _LOST: Final = {
     "Thread": "a thread",
@@ -46,13 +47,13 @@ def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
     """Return the meta data of the program's newest good checkpoint, and why it would be refused; None without one."""
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
-            with opened(entry.path) as snapshot:
-                lost, cursor = snapshot.meta.not_captured, _cursor(snapshot.meta)
-                refused = [f"{each}: to resume from {cursor} will be REFUSED" for each in lacking(lost, ())]
-                asked = [f"{each}: to resume from {cursor} will be REFUSED if that is not the same" for each in conditional(lost)]
-                return snapshot.meta, [*refused, *asked]
+            _digest, meta = look(entry.path, reads_all=False)
         except StoreError:
             continue
+        lost, cursor = meta.not_captured, _cursor(meta)
+        refused = [f"{each}: to resume from {cursor} will be REFUSED" for each in lacking(lost, ())]
+        asked = [f"{each}: to resume from {cursor} will be REFUSED if that is not the same" for each in conditional(lost)]
+        return meta, [*refused, *asked]
     return None
 
 

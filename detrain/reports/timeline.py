@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from detrain.base.cursor import written
 from detrain.base.errors import StoreError
-from detrain.faults.experiment import written
 from detrain.guard.detector import read_log
 from detrain.python.process.environment import compare
 from detrain.store import Catalogue

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from detrain.base.cursor import written
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
 from detrain.campaign.trial_log import TrialResult
-from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.reports.pictures import BLUE, GREY, RED, drawn_values, label_epochs, mark_not_finite, scale_losses, write_picture
 

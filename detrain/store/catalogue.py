@@ -17,10 +17,9 @@ from detrain.base import messages
 from detrain.base.cursor import Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, StoreError
 from detrain.store.chronicle import Chronicle
-from detrain.store.hdf5_writer import write
 from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
-from detrain.store.reader import read_meta, verify
+from detrain.store.reader import look, read_meta
 from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.thinning import Held, thinned
 
@@ -144,6 +143,8 @@ class Catalogue:
 
         Raises StoreError; earlier checkpoints are as they were.
         """
+        from detrain.store.hdf5_writer import write
+
         path, manifest = self.path(program, run, cursor), self.manifest(program, run)
         manifest.withdraw(path.name)
         self._told.pop(path, None)
@@ -151,14 +152,13 @@ class Catalogue:
         manifest.commit(path.name, digest)
         return digest
 
-    def confirm(self, entry: Entry) -> str:
+    def confirm(self, entry: Entry, *, reads_all: bool = True) -> str:
         """Check every digest of a checkpoint, and that it is what its name says and the manifest lists; return its
-        digest.
+        digest. Without `reads_all`, whoever reads its arrays checks these.
 
         Raises CheckpointDamaged, CheckpointTooNew or StoreError.
         """
-        digest = verify(entry.path)
-        meta = read_meta(entry.path)
+        digest, meta = look(entry.path, reads_all=reads_all)
         name = _name(meta.program, meta.run, cursor_of(meta))
         listed = self.manifest(entry.program, entry.run).digests().get(entry.path.name, digest)
         if listed != digest or name != entry.path.name:
@@ -169,9 +169,9 @@ class Catalogue:
             )
         return digest
 
-    def good(self, program: str) -> Iterator[Choice]:
+    def good(self, program: str, *, reads_all: bool = True) -> Iterator[Choice]:
         """Yield the checkpoints of a program's newest run from which it can be resumed, the newest first; none if there
-        is none at all.
+        is none at all. `reads_all`: as for `confirm`.
 
         Raises, before the first, CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError
         where it cannot be told.
@@ -190,7 +190,7 @@ class Catalogue:
         """The journal lacks records that a checkpoint rests on."""
         for entry in reversed(mine):
             while entry in usable and not _lacks_start(way := stations(usable, entry)):
-                damaged = [station for station in way if station.path not in good and not self._is_good(station, good)]
+                damaged = [station for station in way if station.path not in good and not self._is_good(station, good, reads_all)]
                 if not damaged:
                     break
                 bad += [station.path for station in damaged]
@@ -217,10 +217,10 @@ class Catalogue:
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         return [entry for entry in mine if not _lacks_start(stations(mine, entry))]
 
-    def _is_good(self, entry: Entry, good: dict[Path, str]) -> bool:
+    def _is_good(self, entry: Entry, good: dict[Path, str], reads_all: bool) -> bool:
         """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
         try:
-            good[entry.path] = self.confirm(entry)
+            good[entry.path] = self.confirm(entry, reads_all=reads_all)
         except CheckpointDamaged as error:
             messages.warn(error.what)
             return False

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from detrain.base.digest import digest_source
+from detrain.base.byte_digests import digest_source
 from detrain.base.errors import StoreError
 from detrain.store.atomic_file import open_regular, read_regular, way_out
 
@@ -82,7 +82,16 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="kind", omit_defau
     """Empty: with the program's last line; else by which exception, signal or error of detrain's."""
 
 
-Event = Source | Started | Saved | Ended
+class Timed(msgspec.Struct, frozen=True, tag="timing", tag_field="kind"):
+    """The first new step is done, and `--timing` asks what the start took."""
+
+    at: float
+    pid: int
+    parts_s: dict[str, tuple[float, float]]
+    """Seconds by wall clock, and of processor time, of each part of the start."""
+
+
+Event = Source | Started | Timed | Saved | Ended
 now = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 """The time: the program may be told another one."""
 _EVENT = msgspec.json.Decoder(Event)

@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from detrain.base.digest import Array, begin_array, digest_bytes, raw_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import Array, begin_array, raw_bytes
 from detrain.base.dtypes import dtype_name, is_extension
 from detrain.base.errors import StoreError
 from detrain.store.array_packs import packed

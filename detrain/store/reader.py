@@ -14,16 +14,13 @@ import math
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
-from detrain.base.digest import Array, begin_array, digest_bytes
-from detrain.base.dtypes import named_dtype
+from detrain.base.byte_digests import begin_named, digest_bytes
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
-from detrain.store.array_packs import unpacked
-from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.snapshot import LargeArrays, Meta, Snapshot
 from detrain.store.trailer import Extent, ListedArray, Trailer, digest_of_rest, read_trailer
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -31,8 +28,14 @@ _LARGE_BYTES: Final = 32 << 20
 _MOST_THREADS: Final = 4
 """Reading is bound by memory: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
-New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Makes an array of a shape and dtype, to be filled."""
+_ARRAYS: Final = "python/arrays/"
+if TYPE_CHECKING:
+    import numpy as np
+
+    from detrain.base.digest import Array
+
+    New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+    """Makes an array of a shape and dtype, to be filled."""
 
 
 def read_meta(path: Path) -> Meta:
@@ -44,47 +47,60 @@ def read_meta(path: Path) -> Meta:
 def read(path: Path) -> Snapshot:
     """Read a checkpoint and check every digest. Raises CheckpointDamaged, CheckpointTooNew or StoreError."""
     with opened(path) as snapshot:
-        return dataclasses.replace(snapshot, tensors=dict(snapshot.tensors.items()))
+        return dataclasses.replace(snapshot, tensors=dict(snapshot.tensors.items()), arrays=dict(snapshot.arrays.items()))
 
 
 @contextlib.contextmanager
-def opened(path: Path, new: New = np.empty) -> Iterator[Snapshot]:
-    """Open a checkpoint, all digests checked but those of tensors: these are read, and checked, as they are asked for.
+def opened(path: Path, new: New | None = None, told: Callable[[int], None] = lambda _bytes: None) -> Iterator[Snapshot]:
+    """Open a checkpoint, all digests checked but those of tensors and of large arrays: these are read, and checked, as
+    they are asked for.
 
-    So whoever takes them one by one needs no memory for all. `new` makes their arrays, in several threads.
+    So whoever takes them one by one needs no memory for all. `new` makes their arrays, and `told`
+    hears how many more bytes have been read, both in several threads.
     Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
     """
+    from detrain.store.array_packs import unpacked
+
     with _descriptor(path) as descriptor:
         with _errors_of(path):
-            file = _OpenCheckpoint(descriptor, new)
+            file = _OpenCheckpoint(descriptor, new, told)
             file.check_rest()
             tensors = {listed.key: name for name, listed in file.listed.items() if name.startswith("tensors/")}
-            values = dict(file.arrays([name for name in file.listed if not name.startswith("tensors/")]))
+            arrays = {name[len(_ARRAYS) :]: name for name in file.listed if name.startswith(_ARRAYS)}
+            late = {*tensors.values(), *(name for name in arrays.values() if file.size_bytes(name) > _CHUNK_BYTES)}
+            values = dict(file.arrays([name for name in file.listed if name not in late]))
             rng = {name[len("rng/") :]: values[name].tobytes() for name in values if name.startswith("rng/")}
-            arrays = {name[len("python/arrays/") :]: values[name] for name in values if name.startswith("python/arrays/")}
+            held = {key: values[name] for key, name in arrays.items() if name not in late}
             for name, array in unpacked(values):
                 if name in arrays:
                     raise CheckpointDamaged(f"has the array {name!r} twice")
-                arrays[name] = array
-            snapshot = Snapshot(file.meta(), _StoredTensors(path, file, tensors), rng, values[_GRAPH].tobytes(), arrays)
+                arrays[name], held[name] = "", array
+            stored = _StoredArrays(path, file, tensors, {}), _StoredArrays(path, file, arrays, held)
+            snapshot = Snapshot(file.meta(), stored[0], rng, values[_GRAPH].tobytes(), stored[1])
         yield snapshot
 
 
 def verify(path: Path) -> str:
     """Check every digest of a checkpoint, and return the digest of the whole. Raises as `read` does."""
+    return look(path, reads_all=True)[0]
+
+
+def look(path: Path, *, reads_all: bool) -> tuple[str, Meta]:
+    """Return the digest of a checkpoint, and what it says about itself, both checked. The arrays are checked, too, but
+    without `reads_all` those of a large file only when they are read. Raises as `read` does.
+    """
     with _opened(path) as file:
         file.check_rest()
-        file.meta()
-        for name in file.listed:
+        for name in file.listed if reads_all or not file.is_large else ():
             file.check(name)
-        return file.trailer.manifest_digest
+        return file.trailer.manifest_digest, file.meta()
 
 
 class _OpenCheckpoint:
     """An open checkpoint whose trailer and manifest are whole."""
 
-    def __init__(self, descriptor: int, new: New = np.empty) -> None:
-        self._descriptor, self._new = descriptor, new
+    def __init__(self, descriptor: int, new: New | None = None, told: Callable[[int], None] = lambda _bytes: None) -> None:
+        self._descriptor, self._new, self._told = descriptor, new, told
         self._end = os.fstat(descriptor).st_size
         self.trailer: Trailer = read_trailer(self._read_at, self._end)
         self._end -= self.trailer.size_bytes
@@ -100,6 +116,11 @@ class _OpenCheckpoint:
             raise CheckpointDamaged("has other arrays than a checkpoint has")
         self._extents = {listed.name: Extent(at, listed.size_bytes()) for at, listed in zip(offsets, entries, strict=True)}
 
+    @property
+    def is_large(self) -> bool:
+        """Whether to read it takes time that is worth saving."""
+        return self._end >= _LARGE_BYTES
+
     def check_rest(self) -> None:
         """See that arrays lie in the file, one behind the other, and that what lies between
         them is as it was written.
@@ -109,23 +130,47 @@ class _OpenCheckpoint:
 
     def meta(self) -> Meta:
         """Return what the checkpoint says about itself."""
-        return msgspec.json.decode(self.array("meta").tobytes(), type=Meta)
+        self._require_room("meta")
+        data = bytearray(self.size_bytes("meta"))
+        self._digest("meta", memoryview(data))
+        return msgspec.json.decode(data, type=Meta)
 
     def array(self, name: str) -> Array:
         """Return an array, its digest checked."""
+        import numpy as np  # who only checks files does without
+
+        from detrain.base.dtypes import named_dtype
+
         listed, extent = self.listed[name], self._extents[name]
         dtype = named_dtype(listed.dtype)
-        if extent.offset + extent.size_bytes > self._end or math.prod(listed.shape) > max(extent.size_bytes, self._end):
-            raise CheckpointDamaged(f"has an array {name!r} of shape {listed.shape}, more than there is room for")
+        self._require_room(name)
         # Arrays of the program own their memory, as those did that they stand for.
-        new = np.zeros if not extent.size_bytes else self._new if name.startswith("tensors/") else np.empty
+        own = self._new if name.startswith("tensors/") else None
+        new = np.zeros if not extent.size_bytes else own or np.empty
         array: Array = new(listed.shape, dtype)
         self._digest(name, array.reshape(-1).view(np.uint8).data if extent.size_bytes else memoryview(b""))
         return array
 
+    def size_bytes(self, name: str) -> int:
+        """Return how large an array is."""
+        return self._extents[name].size_bytes
+
+    def read_into(self, name: str, memory: Array) -> None:
+        """Read the bytes of an array into memory [byte] uint8 of its size. They are checked on the way: where this
+        raises, some are in there."""
+        self._require_room(name)
+        if memory.nbytes != self.size_bytes(name):
+            raise CheckpointDamaged(f"has an array {name!r} of {self.size_bytes(name)} bytes where {memory.nbytes} belong")
+        self._digest(name, memory.data)
+
+    def _require_room(self, name: str) -> None:
+        extent, shape = self._extents[name], self.listed[name].shape
+        if extent.offset + extent.size_bytes > self._end or math.prod(shape) > max(extent.size_bytes, self._end):
+            raise CheckpointDamaged(f"has an array {name!r} of shape {shape}, more than there is room for")
+
     def arrays(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
         """Yield arrays, their digests checked: those of a large file are read ahead by several threads."""
-        if self._end < _LARGE_BYTES:
+        if not self.is_large:
             yield from ((name, self.array(name)) for name in names)
             return
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
@@ -144,13 +189,14 @@ class _OpenCheckpoint:
 
     def _digest(self, name: str, into: memoryview | None) -> None:
         listed, extent = self.listed[name], self._extents[name]
-        state = begin_array(named_dtype(listed.dtype), listed.shape)
+        state = begin_named(listed.dtype, listed.shape)
         scratch = memoryview(bytearray(min(_CHUNK_BYTES, extent.size_bytes))) if into is None else into[:0]
         for start in range(0, extent.size_bytes, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, extent.size_bytes - start)
             chunk = scratch[:length] if into is None else into[start : start + length]
             self._read_into(chunk, extent.offset + start)
             state.update(chunk)
+            self._told(length)
         _check(name, state.hexdigest(), listed.digest)
 
     def _read_at(self, offset: int, count: int) -> bytes:
@@ -167,15 +213,31 @@ class _OpenCheckpoint:
             done += count
 
 
-class _StoredTensors(Mapping[str, Array]):
-    """The tensors of an open checkpoint, by their full names; each is read when it is asked for."""
+class _StoredArrays(LargeArrays):
+    """Tensors or arrays of an open checkpoint, by their keys: those that are not `held` are read when they are asked
+    for, by their names in the file."""
 
-    def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str]) -> None:
-        self._path, self._file, self._names = path, file, names
+    def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str], held: Mapping[str, Array]) -> None:
+        self._path, self._file, self._names, self._held = path, file, names, held
 
     def __getitem__(self, key: str) -> Array:
+        if key in self._held:
+            return self._held[key]
         with _errors_of(self._path):
             return self._file.array(self._names[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names  # a mapping would read it
+
+    def size_bytes(self, key: str) -> int:
+        return self._held[key].nbytes if key in self._held else self._file.size_bytes(self._names[key])
+
+    def read_into(self, key: str, memory: Array) -> None:
+        if key in self._held:
+            memory[:] = self._held[key]
+            return
+        with _errors_of(self._path):
+            self._file.read_into(self._names[key], memory)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -189,15 +251,18 @@ class _StoredTensors(Mapping[str, Array]):
 
     def ahead(self) -> Iterator[tuple[str, Array]]:
         """Yield all in turn."""
-        arrays = self._file.arrays(self._names.values())
+        arrays = self._file.arrays(name for key, name in self._names.items() if key not in self._held)
         for key in self._names:
+            if key in self._held:
+                yield key, self._held[key]
+                continue
             with _errors_of(self._path):
                 _name, array = next(arrays)
             yield key, array
 
 
-class _Items(ItemsView[str, Array]):
-    _mapping: _StoredTensors
+class _Items(ItemsView[str, "Array"]):
+    _mapping: _StoredArrays
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         return self._mapping.ahead()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from detrain.base.cursor import FileState
-from detrain.base.digest import Array
-from detrain.store.atomic_file import Sink
 from detrain.store.weights_file import WeightsFile
+
+if TYPE_CHECKING:
+    from detrain.base.digest import Array
+    from detrain.store.atomic_file import Sink
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,20 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint."""
 
 
-class LateArrays(Mapping[str, Array]):
+class LargeArrays(Mapping[str, "Array"]):
+    """Arrays, of which those that are large need not be in memory: they can be read to where they belong."""
+
+    @abstractmethod
+    def size_bytes(self, key: str) -> int:
+        """Return how large an array is."""
+
+    @abstractmethod
+    def read_into(self, key: str, memory: Array) -> None:
+        """Read an array into memory [byte] uint8 of its size. Raises CheckpointDamaged, with bytes of it in there that
+        nobody may go on with."""
+
+
+class LateArrays(Mapping[str, "Array"]):
     """Arrays of which some are still where a device has them: what has a `fetch`, which is called when one is first
     asked for, so by the thread that writes them.
     """

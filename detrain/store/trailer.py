@@ -7,6 +7,7 @@ certain bits of a file's structure are wrong. So a flipped bit is found before a
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from typing import Final
 import msgspec
 import xxhash
 
-from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew
 
 FORMAT_VERSION: Final = 4
@@ -43,7 +43,20 @@ class ListedArray(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the size of the array. Raises ValueError if it has no shape or type that an array can have."""
         if any(length < 0 for length in self.shape):
             raise ValueError(f"shape {self.shape} is none")
-        return math.prod(self.shape) * named_dtype(self.dtype).itemsize
+        return math.prod(self.shape) * _item_bytes(self.dtype)
+
+
+_NUMBERS: Final = re.compile(r"[<|](?:b(?=1)|[iu](?=[1248]$)|f(?=[248]$)|c(?=8$|16$))(\d+)")
+"""The usual names: their sizes are known without NumPy."""
+
+
+def _item_bytes(dtype: str) -> int:
+    """Return the size of an element. Raises ValueError for what is not the name of a dtype."""
+    if (usual := _NUMBERS.fullmatch(dtype)) is not None:
+        return int(usual[1])
+    from detrain.base.dtypes import named_dtype
+
+    return named_dtype(dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)

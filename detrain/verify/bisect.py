@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 
 from detrain.base import messages
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.subject import Subject, link
 from detrain.campaign.trial_log import TrialResult
-from detrain.faults.experiment import Experiment, written
+from detrain.faults.experiment import Experiment
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
 from detrain.store.catalogue import parse_name

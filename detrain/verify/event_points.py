@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.python.outside.event_files import MARK
 
 _STEP, _SUMMARY, _VALUE = 2, 5, 1

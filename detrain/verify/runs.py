@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import UsageError
 from detrain.store.catalogue import parse_name
 from detrain.verify.event_points import is_event_file, points_by_folder

@@ -21,6 +21,7 @@ import numpy as np
 from detrain.adapters.api import Adapter
 from detrain.adapters.group import Adapters
 from detrain.adapters.instruments import Instruments
+from detrain.base.array_memory import writing
 from detrain.base.digest import Array
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment
@@ -205,11 +206,11 @@ def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
         kept = held.copy()
         subject.change(value)
         assert (held == kept).all(), "what is held has changed"
-        assert shared.fill(look.memory, kept)
+        assert shared.fill(look.memory, *writing(kept))
         assert shared.put(form, look.memory, value, look.base) is value
         shared.set_parts(value, look.parts)
         assert subject.bytes_of(value) == before, form
-        made = shared.put(form, shared.new_memory(kept, form), None, None)
+        made = shared.put(form, shared.new_memory(*writing(kept), form), None, None)
         shared.set_parts(made, look.parts)
         assert made is not value
         assert subject.bytes_of(made) == before, form

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from detrain.adapters.torch.devices.placement import TorchDevices  # noqa: E402
 from detrain.adapters.torch.tensors import TorchTensors  # noqa: E402
+from detrain.base.array_memory import writing  # noqa: E402
 
 SIZE = 50_000
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -229,6 +230,6 @@ def test_what_is_put_back_goes_into_the_memory_that_is_held_no_more_than_read(te
     before = held.tobytes()
     tensor.add_(1)
     again = tensors.read(storage, holds=True)
-    assert tensors.fill(storage, held)
+    assert tensors.fill(storage, *writing(held))
     assert tensor[5].item() == 5.0
     assert (held.tobytes(), again.view(np.float32)[5]) == (before, 6.0)

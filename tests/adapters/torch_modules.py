@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from detrain.python.inspect.object_graph import OF_GRAPH
+from detrain.base.losses import OF_GRAPH
 from tests.adapters.torch_optimizers import batch, descend, loss_of, network
 from tests.adapters.torch_resume import Step, case
 

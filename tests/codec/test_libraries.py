@@ -33,11 +33,11 @@ from typing import Any
 
 import pytest
 
+from detrain.base.losses import is_refused
 from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
 from detrain.python.inspect.names import is_laid_open
 from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.reductions import tells
-from detrain.runtime.state.uncaptured import is_refused
 from tests.codec import program
 from tests.codec.sample import lost_of, made_anew, places, run_twice, there_and_back
 from tests.runtime.state_values import World, baseline_of, encode, restore

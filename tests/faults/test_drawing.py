@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from detrain.base.cursor import parse_cursor, written
 from detrain.base.errors import FaultInvalid, SiteUnknown
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
 from detrain.campaign.planning.drawn_plan import DrawnPlan
@@ -19,7 +20,7 @@ from detrain.campaign.requested_fault import drawn_fault
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import at_element, draw_injection, injection
-from detrain.faults.experiment import Injection, parse_cursor, written
+from detrain.faults.experiment import Injection
 from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, trial_rng
 from detrain.faults.population.facts import Coming

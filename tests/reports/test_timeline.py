@@ -106,7 +106,7 @@ def test_lines_that_are_torn_or_of_another_kind_are_passed_over(tmp_path: Path) 
 
 
 def test_sources_are_kept_once_and_come_back_by_their_digests(tmp_path: Path) -> None:
-    from detrain.base.digest import digest_source
+    from detrain.base.byte_digests import digest_source
 
     chronicle = Chronicle(tmp_path / "train-r1.chronicle")
     texts = {"a.py": b"x = 1\n", "b.py": "# coding: latin-1\nx = 'é'\n".encode("latin-1")}

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.base import digest as digests
-from detrain.base.digest import digest_array, digest_bytes, digest_source, digest_value, raw_bytes
+from detrain.base.byte_digests import digest_bytes, digest_source
+from detrain.base.digest import digest_array, digest_value, raw_bytes
 from detrain.base.dtypes import dtype_name
 
 

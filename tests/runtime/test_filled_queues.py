@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from detrain.base.losses import is_refused
 from detrain.python.codec import recipes
 from detrain.python.codec.recipes import make_again
 from detrain.python.loaders.strategy import Entered, RunningLoop
@@ -23,7 +24,6 @@ from detrain.python.process import children, filled_queues, loading_threads
 from detrain.python.process.filled_queues import comes_to, is_place, place, wait_until
 from detrain.python.process.loading_threads import LoadingThreads
 from detrain.python.process.random_streams import PythonStream
-from detrain.runtime.state.uncaptured import is_refused
 
 ROWS = list(np.random.default_rng(0).normal(size=(4, 3)))
 

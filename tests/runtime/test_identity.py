@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from detrain.base.digest import digest_source
+from detrain.base.byte_digests import digest_source
 
 _PROGRAM = """
 import inspect, pathlib, sys

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from detrain.base import messages
-from detrain.python.inspect.object_graph import HARMLESS, LOADS_TRAINED, is_harmless, place_of_loss
+from detrain.base.losses import HARMLESS, LOADS_TRAINED, is_harmless, is_refused, lacking, place_of_loss
 from detrain.python.inspect.output_only import is_output_only
-from detrain.runtime.state.uncaptured import is_refused, lacking
 from tests.runtime.state_values import baseline_of, encode, restore
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import msgspec
 import xxhash
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.store.trailer import Extent, ListedArray, digest_of_rest, read_trailer
 
 

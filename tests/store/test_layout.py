@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.base.digest import begin_array, digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import begin_array, digest_array
 from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store import FORMAT_VERSION, Meta, Snapshot, opened, read, read_meta, verify, write

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array
 from detrain.base.framework_names import JAX
 
 Case = Callable[[], Any]

@@ -21,7 +21,8 @@ from detrain.adapters.jax import private_names
 from detrain.adapters.jax.jitted import Jitted
 from detrain.adapters.jax.marks import calls
 from detrain.adapters.jax.spread_arrays import content, is_spread
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array
 from detrain.base.errors import Diverged
 from detrain.python.inspect.names import find_static, static_name
 

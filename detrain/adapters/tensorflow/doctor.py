@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array
 
 Case = Callable[[], Any]
 _RNG: Final = np.random.default_rng(2026)

@@ -17,7 +17,8 @@ import torch
 from torch.nn import functional
 
 from detrain.adapters.torch import settings
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array
 
 Case = Callable[[], Any]
 _RNG: Final = np.random.default_rng(2026)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,9 +21,10 @@ from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch.devices.placement import TorchDevices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
+from detrain.base.losses import OF_GRAPH
 from detrain.python.inspect.graph import Item
 from detrain.python.inspect.names import class_name, find_class
-from detrain.python.inspect.object_graph import OF_GRAPH, SharedTensor
+from detrain.python.inspect.object_graph import SharedTensor
 
 _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
@@ -76,27 +77,29 @@ class TorchTensors:
             return self._devices.copies.hold(memory) if holds else look_at(memory.cpu()).copy()
         return hold(memory) if holds else look_at(memory)
 
-    def fill(self, memory: Any, content: Array) -> bool:
-        """Write bytes into a storage of their size."""
+    def fill(self, memory: Any, size_bytes: int, write: Callable[[Array], None]) -> bool:
+        """Have bytes written into a storage of their size."""
         if memory.device.type == _META:
             return True
-        if memory.nbytes() != content.nbytes:
+        if memory.nbytes() != size_bytes:
             return False
-        if content.nbytes and memory.device.type == "cpu":
+        if size_bytes and memory.device.type == "cpu":
             memory.data_ptr()  # of one that is copied on write: now
-            look_at(memory)[:] = content
-        elif content.nbytes:
-            memory.copy_(torch.from_numpy(np.array(content)).untyped_storage())
+            write(look_at(memory))
+        elif size_bytes:
+            content = np.empty(size_bytes, np.uint8)
+            write(content)
+            memory.copy_(torch.from_numpy(content).untyped_storage())
         return True
 
-    def new_memory(self, content: Array, form: list[Item]) -> object:
-        """Return a storage with these bytes, on the device of a form, or mapped to its file."""
+    def new_memory(self, size_bytes: int, write: Callable[[Array], None], form: list[Item]) -> object:
+        """Return a storage with so many bytes, on the device of a form, or mapped to its file."""
         with unseen():
             if len(form) > _FILE and _is_below(form[_FILE]):
-                made = torch.from_file(form[_FILE], shared=True, size=content.nbytes, dtype=torch.uint8).untyped_storage()
+                made = torch.from_file(form[_FILE], shared=True, size=size_bytes, dtype=torch.uint8).untyped_storage()
             else:
-                made = torch.empty(content.nbytes, dtype=torch.uint8, device=form[2]).untyped_storage()
-        self.fill(made, content)
+                made = torch.empty(size_bytes, dtype=torch.uint8, device=form[2]).untyped_storage()
+        self.fill(made, size_bytes, write)
         return made
 
     def span(self, memory: Any) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from torch.autograd import graph
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from detrain.adapters.torch.held_memory import shard_of
+from detrain.adapters.torch.held_memory import look_at, shard_of
 from detrain.base.digest import digest_array
 
 _MOST_FUNCTIONS: Final = 100_000
@@ -109,5 +109,9 @@ def _mark(tensor: Any) -> tuple[object, ...]:
         return (tensor._version,)
     with torch._C._DisableFuncTorch():
         plain = shard_of(tensor).detach().cpu().contiguous().reshape(-1)
+        if type(plain) is torch.Tensor:
+            start = plain.storage_offset() * plain.element_size()
+            found = look_at(plain.untyped_storage())[start : start + plain.nbytes]
+            return tensor._version, digest_array(found)
         # A copy: PyTorch lets go of no storage (as FSDP2 does) that an array of NumPy's has looked at.
         return tensor._version, digest_array(plain.view(torch.uint8).clone().numpy())

@@ -11,7 +11,8 @@ import click
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit, program_command
+from detrain.cli.shared.fault_options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit
+from detrain.cli.shared.options import program_command
 from detrain.cli.shared.printing import print_json
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from detrain.base import messages
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, parse_cursor, written
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
@@ -18,19 +18,11 @@ from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.options import (
-    PROGRAM_SETTINGS,
-    FileThenProgram,
-    Given,
-    OfInference,
-    OfStage,
-    Thresholds,
-    TrialLimit,
-    takes_options,
-)
+from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
-from detrain.faults.experiment import Experiment, parse_cursor, written
+from detrain.faults.experiment import Experiment
 from detrain.faults.predictions import Corruptions
 from detrain.faults.record import FaultRecord, write_record
 from detrain.reports.pictures import check_plot, check_writable

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from detrain.base import messages
+from detrain.base.cursor import written
 from detrain.base.options import Home, Option
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
-from detrain.faults.experiment import written
 from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
 from detrain.reports.pictures import check_writable
 

@@ -8,25 +8,15 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from detrain.base import messages
+from detrain.base.cursor import written
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_folder import TrialFolder
-from detrain.cli.shared.options import (
-    After,
-    AsJson,
-    DrawnBy,
-    Given,
-    OfInference,
-    OfStage,
-    Shares,
-    Thresholds,
-    TrialLimit,
-    program_command,
-)
+from detrain.cli.shared.fault_options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit
+from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.faults.experiment import written
 from detrain.faults.record import FaultRecord
 from detrain.faults.statistics.wilson import wilson
 from detrain.reports.campaign_plot import plot_campaign

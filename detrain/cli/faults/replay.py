@@ -10,7 +10,8 @@ import click
 from detrain.base.options import Home, Option
 from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, TrialLimit, takes_options
+from detrain.cli.shared.fault_options import TrialLimit
+from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.faults.record import read_record
 from detrain.python.process.environment import asked_for, set_threads
 

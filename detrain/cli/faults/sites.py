@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from detrain.base.cursor import parse_cursor
 from detrain.base.options import Home, Option
 from detrain.campaign.subject import Subject
-from detrain.cli.shared.options import AsJson, Given, OfInference, OfStage, program_command
+from detrain.cli.shared.fault_options import OfInference, OfStage
+from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.faults.experiment import parse_cursor
 from detrain.faults.sites import Site, matching
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
@@ -13,27 +12,10 @@ import click
 import msgspec
 
 from detrain.base.options import Option, home_option
-from detrain.faults.sites import Stage
 from detrain.launcher.program import Program
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options after PROGRAM belong to the program."""
-
-
-class Seconds(click.FloatRange):
-    """A time limit: a number of seconds from 1 on."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error for what is none, or none that a clock reaches."""
-        seconds: float = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
-        return seconds
-
-
-SECONDS: Final = Seconds(min=1)
 
 
 class FileThenProgram(click.Command):
@@ -61,22 +43,6 @@ class FileThenProgram(click.Command):
 
 AsJson = Annotated[bool, Option("Print JSON.", flag="--json")]
 IsModule = Annotated[bool, Option("PROGRAM is a module, as with python -m.", flag="-m", group="Options")]
-OfStage = Annotated[Stage | None, Option("Only sites of this stage.")]
-Shares = Literal["uniform", "fidelity"]
-DrawnBy = Annotated[int, Option("Seed of what is drawn.", least=0)]
-After = Annotated[int | None, Option("Steps to run from the fault on [to the program's end].", "N", least=1)]
-Thresholds = Annotated[
-    tuple[str, ...],
-    Option("A number of the outcomes' definitions (docs/reference/faults.md); repeatable.", "NAME=NUMBER", flag="--threshold"),
-]
-OfInference = Annotated[
-    bool,
-    Option("Steps are forward passes without gradients: PROGRAM, or a part of it, evaluates.", flag="--inference"),
-]
-TrialLimit = Annotated[
-    float | None,
-    Option("From its fault on; a longer trial hangs [10 x the golden run's time for these steps, >= 10].", "S", type=SECONDS),
-]
 InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from detrain.base.losses import HARMLESS
 from detrain.base.plain_types import CONTAINERS
 from detrain.base.set_order import can_become, fill, freeze, frozen_recipe, set_recipe
 from detrain.python.codec.decoding import Decoding
@@ -17,7 +18,7 @@ from detrain.python.codec.state_rules import has_value_hash, plain
 from detrain.python.inspect.gone_over import is_gone_over
 from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import class_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, HARMLESS, is_item, key_path
+from detrain.python.inspect.object_graph import ABSENT, is_item, key_path
 
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)

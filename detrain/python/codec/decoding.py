@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from detrain.base.array_memory import bounds_of
+from detrain.base.array_memory import bounds_of, writing
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.graph import Graph, Item, Node
@@ -24,6 +24,7 @@ from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of
 from detrain.python.process import filled_queues
+from detrain.store.snapshot import LargeArrays
 
 
 class Decoding(ABC):
@@ -134,6 +135,15 @@ class Decoding(ABC):
         """Return the array that a node's first item is the name of."""
         ((name,), *_) = node.items
         return self.arrays[name]
+
+    def content(self, node: Node) -> tuple[int, Callable[[Array], None]]:
+        """Return how large the array is that a node's first item is the name of, in bytes, and what writes it into
+        memory [byte] uint8."""
+        ((name,), *_) = node.items
+        arrays = self.arrays
+        if isinstance(arrays, LargeArrays):
+            return arrays.size_bytes(name), lambda memory: arrays.read_into(name, memory)
+        return writing(arrays[name])
 
     def lies_in_tensor(self, array: Array) -> bool:
         """Return whether an array lies in the memory of a tensor that nodes are at: what is written there is the

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from detrain.base.digest import Array
+from detrain.base.losses import HARMLESS, OF_OUTPUT
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.state_rules import DataRules
 from detrain.python.inspect.graph import Item, Node
@@ -29,10 +30,8 @@ from detrain.python.inspect.names import (
     type_name,
 )
 from detrain.python.inspect.object_graph import (
-    HARMLESS,
     INT64,
     MAX_DEPTH,
-    OF_OUTPUT,
     WITH_VARIABLES,
     Hooks,
     SharedTensor,

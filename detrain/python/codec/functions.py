@@ -12,6 +12,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Final
 
+from detrain.base.losses import HARMLESS
 from detrain.python.codec.arrays import annotated
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
@@ -41,7 +42,7 @@ from detrain.python.inspect.names import (
     static_name,
     type_name,
 )
-from detrain.python.inspect.object_graph import ABSENT, HARMLESS, shown
+from detrain.python.inspect.object_graph import ABSENT, shown
 from detrain.python.inspect.stored_attributes import program_names
 
 _NO_SOURCE: Final = "the source of {0!r} has no function {1!r} that does what this one did"

@@ -12,6 +12,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from detrain.base.digest import digest_array
+from detrain.base.losses import LOADS_TRAINED
 from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec.arrays import encode_tensor
 from detrain.python.codec.containers import encode_held
@@ -25,7 +26,7 @@ from detrain.python.inspect.function_source import holds_state
 from detrain.python.inspect.graph import Node
 from detrain.python.inspect.held import Steps
 from detrain.python.inspect.names import is_library_class, is_own_class, is_user_class, type_name
-from detrain.python.inspect.object_graph import ABSENT, LOADS_TRAINED, WITH_VARIABLES, Hooks, shown
+from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES, Hooks, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in

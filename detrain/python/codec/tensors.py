@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from detrain.base.array_memory import address_of, memory_of
+from detrain.base.array_memory import address_of, memory_of, writing
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.python.codec.decoding import Decoding
@@ -251,14 +251,14 @@ def _put_memory(decoding: Decoding, tensors: Any, node: Node, live: object, path
             decoding.miss(path, f"the large tensor is not the one that the first run had (digest {digest})")
             return ABSENT
     else:
-        content = decoding.array(memory)
-        if there is not None and stop - start < content.nbytes:  # others may look at the rest
+        size, write = decoding.content(memory)
+        if there is not None and stop - start < size:  # others may look at the rest
             now = np.array(tensors.read(there, holds=False))
-            if now.nbytes == content.nbytes:
-                now[start:stop] = content[start:stop]
-                content = now
-        if there is None or not tensors.fill(there, content):
-            there = tensors.new_memory(content, node.data[1])
+            if now.nbytes == size:
+                now[start:stop] = decoding.array(memory)[start:stop]
+                size, write = writing(now)
+        if there is None or not tensors.fill(there, size, write):
+            there = tensors.new_memory(size, write, node.data[1])
     decoding.filled[id(there)] = decoding.memories[number] = there
     return there
 

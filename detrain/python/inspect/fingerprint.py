@@ -28,7 +28,8 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from detrain.base.digest import digest_array, digest_bytes, digest_value
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array, digest_value
 from detrain.base.libraries import said, saying
 from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.inspect.enums import is_enum

@@ -202,31 +202,8 @@ class Hooks:
 
 SPENT_NAMES: Final = "kept|names that are read no more"
 """The root that lists the roots of such names: what they are bound to may be held elsewhere."""
-OF_GRAPH: Final = "the graph behind it"
-"""What a checkpoint does not hold of a tensor that was computed: its value it does. A resumed run is refused where
-something goes backward through it."""
 WITH_VARIABLES: Final = "with variables of its own"
 """Of an object that no other one of its class can stand in for."""
-HARMLESS: Final = ", harmless"
-"""How what is said of a loss ends, within its brackets, where a resumed run goes on without."""
-OF_OUTPUT: Final = f", of an output{HARMLESS}"
-"""The same of a part of an object that only shows or records: nobody need hear of it."""
-LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
-"""Why loading the same batches again may not bring an object of a library to where it was."""
-LOADS_READ: Final = "loads read it, and bodies change it"
-"""Why the batches before a cut may be others when they are loaded again."""
-OF_CACHE: Final = "its kernels follow from what was compiled before, or from measured times"
-"""Why compiled code may be other code where the cache is not that of the first run."""
-
-
-def is_harmless(loss: str) -> bool:
-    """Return whether a resumed run goes on without what was lost, named as `PLACE (KIND: WHY)`."""
-    return loss.endswith(f"{HARMLESS})")
-
-
-def place_of_loss(loss: str) -> str:
-    """Return the place of what was lost."""
-    return loss.partition(" (")[0]
 
 
 @dataclass(frozen=True, slots=True)

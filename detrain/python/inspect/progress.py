@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.framework_names import KNOWN, MODULES
 from detrain.base.libraries import said, saying
 from detrain.python.inspect.fingerprint import Unreadable, inside, memory, of_python

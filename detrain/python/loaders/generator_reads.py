@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.errors import DetrainError
+from detrain.base.losses import PULLED_SINCE
 from detrain.base.source_parsing import parse
 
 _CHANGING: Final = frozenset(
@@ -20,8 +21,6 @@ _CHANGING: Final = frozenset(
 )
 """Methods that change what they are called of."""
 READS_AND_CHANGED: Final = "reads and the loop has changed"
-PULLED_SINCE: Final = ", and it was pulled since"
-"""Ends what is named when the generator has yielded by what has changed: what it yields again may be other batches."""
 _NUMBERS_ONLY: Final = (type(None), bool, int, float, str, bytes, list, dict, set, tuple)
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from detrain.base.losses import LOADS_READ
 from detrain.base.plain_types import NUMBERS_AND_TEXTS
-from detrain.python.inspect.object_graph import LOADS_READ
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.loaders.reached import COLLECTIONS, reached, some
 

@@ -27,13 +27,14 @@ from detrain.base.compiled_sources import by_file, source_of
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
+from detrain.base.losses import OF_GRAPH
 from detrain.base.options import Mode
 from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.names import is_own_class, is_user_module, module_of, type_name
-from detrain.python.inspect.object_graph import OF_GRAPH, Encoded
+from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.loaders.loads_read import LoadsRead

@@ -37,6 +37,8 @@ _THROUGH_WALK: Final = ("os", "pathlib", "glob")
 _THROUGH_LINK: Final = ("posixpath", "pathlib", "glob")
 _THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma", "zipfile", "tarfile", "torch.serialization")
 """Modules through which the program may ask."""
+_PYTHONS: Final = frozenset({"<frozen posixpath>", "<frozen genericpath>", "<frozen importlib._bootstrap_external>"})
+"""Files of the code of modules through which it does not."""
 _YES_OR_NO: Final[tuple[tuple[Any, str], ...]] = (
     *((os.path, name) for name in ("exists", "lexists", "isfile", "isdir", "islink")),
     *((pathlib.Path, name) for name in ("exists", "is_file", "is_dir")),
@@ -253,6 +255,8 @@ class Answers:
         @functools.wraps(real)
         def ask(path: Any, *arguments: Any, **keywords: Any) -> bool:
             frame = sys._getframe(1)
+            if _is_pythons(frame):
+                return real(path, *arguments, **keywords)
             if self._is_program(path, frame, _THROUGH):
                 return self.is_so(question, path, lambda: real(path, *arguments, **keywords))
             return real(path, *arguments, **keywords) and not self._hides(path, frame, _THROUGH)
@@ -263,6 +267,8 @@ class Answers:
         @functools.wraps(real)
         def tell(path: Any, *arguments: Any, **keywords: Any) -> Any:
             frame = sys._getframe(1)
+            if _is_pythons(frame):
+                return real(path, *arguments, **keywords)
             if self._is_program(path, frame, _THROUGH):
                 is_hidden = not self.is_so(question, path, lambda: _is_there(path)) and _is_there(path)
             else:
@@ -331,6 +337,13 @@ class Answers:
                 self.clear(question, path, lambda: real(*arguments, **keywords))
 
         return clear
+
+
+def _is_pythons(frame: FrameType) -> bool:
+    """Return whether one of the modules asks that are a part of Python itself: `realpath` does for each of a path's
+    folders, tens of thousands of times as a framework is imported. The program does not ask through them.
+    """
+    return frame.f_code.co_filename in _PYTHONS
 
 
 def _is_own(frame: FrameType) -> bool:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from detrain.base import messages
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.cursor import FileState
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, NotCapturable
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files

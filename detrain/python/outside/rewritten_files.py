@@ -20,8 +20,8 @@ from typing import Any, Final
 from detrain.base.cursor import Address, Cursor
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
+from detrain.base.losses import LOADS_READ
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.inspect.object_graph import LOADS_READ
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.databases import Databases
 from detrain.python.outside.file_versions import How

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.framework_names import KNOWN
 
 _PACKAGES: Final = ("numpy", *(package for each in KNOWN for package in each.packages))

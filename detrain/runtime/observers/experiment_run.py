@@ -18,10 +18,10 @@ import xxhash
 
 from detrain.adapters.instruments import Instruments
 from detrain.base import messages
-from detrain.base.cursor import Address
+from detrain.base.cursor import Address, written
 from detrain.base.digest import Array, digest_array
 from detrain.base.errors import FaultInvalid, FaultNotFired, StoreError
-from detrain.faults.experiment import UNARMED, Alarm, Bounds, Experiment, Firing, written
+from detrain.faults.experiment import UNARMED, Alarm, Bounds, Experiment, Firing
 from detrain.faults.predictions import Prediction, predictions_of
 from detrain.faults.sites import Site
 from detrain.python.inspect.program_metrics import is_accuracy

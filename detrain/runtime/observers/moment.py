@@ -16,6 +16,7 @@ import numpy as np
 
 from detrain.adapters.group import Adapters
 from detrain.base import messages
+from detrain.base.config import MOMENT
 from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
@@ -23,7 +24,6 @@ from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
 from detrain.runtime.observers.prompts import Prompt, open_prompt
 
-VARIABLE: Final = "DETRAIN_MOMENT"
 """Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
 _PROBES: Final = "execute"
 """The name that a probe binds."""
@@ -58,12 +58,12 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of_environment(cls) -> Moment | None:
         """Return the moment that this process is to stand at, if there is one."""
-        text = os.environ.get(VARIABLE, "")
+        text = os.environ.get(MOMENT, "")
         return msgspec.json.decode(text, type=cls) if text else None
 
     def hand_over(self, answers: Path) -> dict[str, str]:
         """Return the environment variable that hands it to a run, which is to answer into a file."""
-        return {VARIABLE: msgspec.json.encode(msgspec.structs.replace(self, answers=str(answers))).decode()}
+        return {MOMENT: msgspec.json.encode(msgspec.structs.replace(self, answers=str(answers))).decode()}
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):

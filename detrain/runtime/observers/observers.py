@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from detrain.adapters.group import Adapters
 from detrain.base.config import Config
 from detrain.base.cursor import Address, Cursor, Cut
-from detrain.guard.detector import Guard
 from detrain.python.inspect.program_metrics import accuracies
 from detrain.python.loaders.batch_digests import Batches
-from detrain.runtime.observers.experiment_run import ExperimentRun
-from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.state.position import Position
 from detrain.runtime.state.resume_plan import ResumePlan
+
+if TYPE_CHECKING:
+    from detrain.guard.detector import Guard
+    from detrain.runtime.observers.experiment_run import ExperimentRun
+    from detrain.runtime.observers.verify_hooks import VerifyPlan
 
 
 class Observer:

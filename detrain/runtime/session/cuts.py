@@ -7,16 +7,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
-from detrain.base import messages
+from detrain.base import messages, timing
 from detrain.base.cursor import Cut
+from detrain.base.errors import CheckpointDamaged
+from detrain.base.progress import Progress, gigabytes
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
-from detrain.store.chronicle import Ended, now
+from detrain.store.chronicle import Ended, Timed, now
 from detrain.store.mirror import link as mirror
 
 
@@ -49,7 +53,10 @@ class Cuts:
         self.tell(cut)
         for observer in self._parts.observers:
             observer.end_body(cut, frame)
-        self._parts.restorer.check_claims()
+        parts = self._parts
+        parts.restorer.check_claims()
+        if timing.is_running() and self._position.batches_done and parts.restorer.is_settled and not self._plan.is_resuming:
+            parts.saves.note(Timed(now(), os.getpid(), timing.finish()))
 
     def end_epoch(self, frame: FrameType) -> None:
         """An epoch is over."""
@@ -80,17 +87,19 @@ class Cuts:
         path, cursor = station
         if cursor.is_inside:
             self._parts.checkpointer.entered.threads.require_still()
-        messages.stop_forwarding()
+        self._plan.end_loading()
         self._mute.close()
         parts, batches = self._parts, self._recorder.batches
         is_last, is_sought = self._plan.is_last, self._plan.is_sought(cursor)
-        with messages.working("restoring", cursor), parts.adapters.opened(path) as snapshot:
+        timing.enter("state read and set")
+        with self._opened(path) as snapshot:
             parts.restorer.check(snapshot.meta)
             batches.has_sought = is_sought and offers_position(loop) and not snapshot.meta.lacks_streams
             parts.restorer.restore(snapshot, frame, parts.baselines.of(cut), loop, is_sought=is_sought, is_last=is_last)
             parts.checkpointer.has_restored(snapshot.meta)
         batches.be_at((cursor.phase, cursor.epoch, cursor.batch))
         self._plan.pass_station()
+        timing.enter("first new step" if is_last else "the program, up to its loop")
         if is_last:
             parts.files.resume(path)
             for observer in parts.observers:
@@ -99,14 +108,28 @@ class Cuts:
                 self.save(cut, frame, loop)
         return True
 
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[Snapshot]:
+        """Open the checkpoint of a station. Its damage, wherever it shows, ends the process."""
+        reading = Progress(f"state read from {path.name}", gigabytes, path.stat().st_size if path.exists() else None)
+        try:
+            with self._parts.adapters.opened(path, reading.add) as snapshot:
+                yield snapshot
+        except CheckpointDamaged as damage:
+            self._plan.go_back_from(damage)
+            raise
+        finally:
+            reading.end()
+
     def load_again(self, frame: FrameType) -> None:
         """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
         pulled again without it, if one has shown that."""
+        timing.enter("batches loaded again")
         self._mute.close()
         self._mute.enter_context(nothing_printed())
         path, parts = self._plan.ahead(), self._parts
         if path is not None:
-            with parts.adapters.opened(path) as snapshot:
+            with self._opened(path) as snapshot:
                 parts.adapters.restore(snapshot.tensors, snapshot.meta.owners)
                 parts.capture.restore(frame, snapshot, parts.baselines.of("load"), is_ahead=True)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base import messages
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import Config
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import DetrainError, StoreError
 from detrain.runtime.ranks.gate import Late
 from detrain.runtime.ranks.machine import Timing

@@ -17,7 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from detrain.adapters import registry, unsupported
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
-from detrain.base import PACKAGE, compiled_sources, keras_backend, messages
+from detrain.base import PACKAGE, compiled_sources, keras_backend, messages, timing
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import VARIABLE, Config
-from detrain.base.digest import digest_bytes
 from detrain.base.errors import AnotherProgram, DetrainError
 from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
@@ -44,13 +44,16 @@ from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.session import probes
 from detrain.runtime.session.session import Session
-from detrain.tracer.traced_run import TracedRun
+
+if TYPE_CHECKING:
+    from detrain.tracer.traced_run import TracedRun
 
 
 def main() -> None:
     """Run the program of the configuration that `$DETRAIN_SESSION` leads to."""
     messages.fill_standard_files()
     config = Config.handed_over(os.environ.pop(VARIABLE))
+    timing.go_on(config.start)
     if config.ranks is not None:
         messages.be_rank(config.ranks.rank)
     os.environ.pop("DETRAIN_REPLACED", None)
@@ -59,6 +62,7 @@ def main() -> None:
     sys.argv = [config.shown, *config.arguments]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd() if config.is_module else os.path.dirname(os.path.realpath(config.target)))
+    timing.enter("the program, up to its loop")
     if traced is None:
         _run(config)
         probes.at_last_line()
@@ -78,6 +82,8 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     setattr(builtins, FETCH, probes.note_fetch)
     session = traced = None
     if config.trace is not None:
+        from detrain.tracer.traced_run import TracedRun
+
         traced = TracedRun(config, config.trace)
         if config.trace.marks:
             setattr(builtins, MARK, traced.observer.enter)
@@ -347,8 +353,10 @@ def _after(loader: object, name: str, act: Callable[[], None]) -> None:
             before = streams.read()
         except DetrainError as error:
             probes.fail(error)
-        original(module)
+        with timing.during("imports of frameworks"):
+            original(module)
         streams.write(before)  # an import that draws numbers must not shift what the program draws
-        act()
+        with timing.during("adapters of detrain"):
+            act()
 
     loader.exec_module = exec_module  # type: ignore[attr-defined]

@@ -1,33 +1,30 @@
-"""The parts of a session, and the order in which they are made."""
+"""The parts of a session, and the order in which they are made.
+
+Parts that few runs have are imported where it shows that this one has them: before the program begins, so that no
+module of its own is found in the place of one of Python's.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.group import Adapters
 from detrain.base import messages
-from detrain.base.config import OUTLIVING, Config, ended_by_nccl
+from detrain.base.config import MOMENT, OUTLIVING, Config, ended_by_nccl
 from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
-from detrain.guard.detector import Guard
 from detrain.python.codec.api import Baseline
 from detrain.python.outside.open_files import Files
 from detrain.python.process.random_streams import Streams
 from detrain.python.process.sigterm import Termination
-from detrain.runtime.observers.experiment_run import ExperimentRun
-from detrain.runtime.observers.moment import Moment, MomentReached
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
-from detrain.runtime.observers.rewind import Rewind
-from detrain.runtime.observers.trials_in_process import TrialsInProcess
 from detrain.runtime.observers.verify_hooks import VerifyPlan
-from detrain.runtime.rollback.recovery import Recovery
-from detrain.runtime.rollback.ring import Ring
 from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.checkpointer import Checkpointer
-from detrain.runtime.session.just_in_time import JustInTime
 from detrain.runtime.session.restorer import Restorer
 from detrain.runtime.session.saves import Saves
 from detrain.runtime.session.state_parts import StateParts
@@ -40,6 +37,14 @@ from detrain.runtime.state.uncaptured import Uncaptured
 from detrain.runtime.state.whole_state import WholeState
 from detrain.store import Catalogue, read_meta
 from detrain.tracer.confirmation import Confirmation
+
+if TYPE_CHECKING:
+    from detrain.guard.detector import Guard
+    from detrain.runtime.observers.experiment_run import ExperimentRun
+    from detrain.runtime.observers.moment import MomentReached
+    from detrain.runtime.observers.rewind import Rewind
+    from detrain.runtime.rollback.ring import Ring
+    from detrain.runtime.session.just_in_time import JustInTime
 
 
 class Baselines:
@@ -80,9 +85,13 @@ class Parts:
         if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
         self.trial = trial = VerifyPlan.of_environment()
-        plans = of_environment()
-        kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
-        self.experiment: ExperimentRun | None = kind(plans, self.adapters.tensors_now, self.saves.drain) if plans else None
+        self.experiment: ExperimentRun | None = None
+        if plans := of_environment():
+            from detrain.runtime.observers.experiment_run import ExperimentRun
+            from detrain.runtime.observers.trials_in_process import TrialsInProcess
+
+            kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
+            self.experiment = kind(plans, self.adapters.tensors_now, self.saves.drain)
         self.recorder = BatchRecorder(config, self.saves.journal, self.adapters, self.streams, position)
         self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
         self.guard: Guard | None = None
@@ -105,11 +114,19 @@ class Parts:
         if config.guard:
             mode, ring = config.guard, config.guard_ring
             self.add_guard(mode=mode, on_repeat=config.on_repeat, gradients=config.guard_gradients, ring=ring)
-        if isinstance(self.experiment, TrialsInProcess):
-            self.recovery = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
+        self.rewind: Rewind | None = None
+        if len(plans) > 1:
+            from detrain.runtime.observers.rewind import Rewind
+
+            assert isinstance(self.experiment, TrialsInProcess)
+            self.recovery = self.rewind = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
-        moment = Moment.of_environment()
-        self.moment = MomentReached(moment, self.adapters, now) if moment is not None else None
+        self.moment: MomentReached | None = None
+        if MOMENT in os.environ:
+            from detrain.runtime.observers.moment import Moment, MomentReached
+
+            asked_for = Moment.of_environment()
+            self.moment = MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
         self.observers: list[Observer] = []
         if self.experiment is not None:
             seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
@@ -131,6 +148,8 @@ class Parts:
         self.checkpointer = Checkpointer(config, self.saves, state, self.observers, cuts)
         self.restorer = Restorer(config, catalogue, state)
         self.just_in_time: JustInTime | None = None
+        if config.jit is not False:
+            from detrain.runtime.session import just_in_time  # noqa: F401  what `meet` makes
         self._has_met = False
 
     def meet(self) -> None:
@@ -148,6 +167,8 @@ class Parts:
                 f"set {' '.join(f'{name}={value}' for name, value in OUTLIVING.items())}, as `detrain launch --jit` does where "
                 "they are not set, and no debugging of collectives; or run it without --jit",
             )
+        from detrain.runtime.session.just_in_time import JustInTime
+
         try:
             self.just_in_time = JustInTime(self.config, self.adapters.replicas)
         except RanksApart as error:
@@ -157,6 +178,9 @@ class Parts:
 
     def add_guard(self, *, mode: str, on_repeat: str, gradients: bool, ring: str) -> None:
         """Look for hardware faults from here on, as the options of `detrain run --guard` say."""
+        from detrain.guard.detector import Guard
+        from detrain.runtime.rollback.recovery import Recovery
+
         self.guards_gradients = gradients
         if gradients:
             self.adapters.watch_gradients()

@@ -10,13 +10,12 @@ from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
+from detrain.base.losses import is_harmless, lacking, place_of_loss
 from detrain.python.codec.api import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
-from detrain.python.inspect.object_graph import is_harmless, place_of_loss
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
 from detrain.runtime.session.state_parts import StateParts
-from detrain.runtime.state.uncaptured import lacking
 from detrain.store import Catalogue, Meta, Snapshot, read_meta
 
 

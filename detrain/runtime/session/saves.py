@@ -16,10 +16,10 @@ from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import Cursor
 from detrain.base.digest import ToArray
 from detrain.base.errors import StoreError
+from detrain.base.losses import is_doubtful
 from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
 from detrain.python.process import children
-from detrain.runtime.state.uncaptured import is_doubtful
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
 from detrain.store.chronicle import Event, Saved, Started, now

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from detrain.base import messages
+from detrain.base import messages, timing
 from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import NOTHING
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.python.codec.api import Baseline
 from detrain.python.loaders.strategy import RunningLoop
-from detrain.runtime.observers.rewind import Rewind
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
 from detrain.runtime.state.way_back import way_back
@@ -38,7 +37,7 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
-        self._rewind = parts.recovery if isinstance(parts.recovery, Rewind) else None
+        self._rewind = parts.rewind
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
@@ -56,6 +55,7 @@ class Session:
     def begin_phase(self, frame: FrameType) -> None:
         """The program enters an epoch loop (or a batch loop outside of any)."""
         parts, position, batches = self.parts, self.position, self.recorder.batches
+        timing.enter("loop entered, and what is there looked at")
         self._cuts.look("end")
         batches.end_fetch()
         batches.require_phase_end(position.phase)
@@ -81,6 +81,7 @@ class Session:
         parts.uncaptured.begin_pulls()
         if self.recorder.pulls:
             self.note_all_streams()
+        timing.enter("loop, up to the cut" if self.plan.is_resuming else "first new step")
 
     def _begin_alone(self, frame: FrameType) -> None:
         """A batch loop outside of any epoch loop is a phase of its own."""
@@ -195,6 +196,8 @@ class Session:
         parts.checkpointer.entered.note(loop, frame, contents.written_last)
         contents.written_last = ""
         if plan.passes_next:
+            if plan.loading is not None:
+                plan.loading.reach(position.batch)
             recorder.set_streams(position.moment())
             return position.next_batch()
         if cuts.look("load", source, frame) or self.is_returning:
@@ -228,7 +231,8 @@ class Session:
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
         takes_turns = self.parts.checkpointer.entered.threads.take_turns
         is_watched = self.parts.moment is not None or self.parts.recovery is not None
-        return not is_on_its_way and not is_watched and self.recorder.is_quiet and not takes_turns
+        is_settled = not is_on_its_way and not timing.is_running()
+        return is_settled and not is_watched and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.

@@ -10,9 +10,10 @@ from types import FrameType
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.config import Config
+from detrain.base.config import IS_CHECKED, Config
 from detrain.base.cursor import Cursor, Cut
-from detrain.base.errors import Diverged
+from detrain.base.errors import CheckpointDamaged, Diverged
+from detrain.base.progress import Progress, batches
 from detrain.python.process import children
 from detrain.runtime.state.position import Position
 from detrain.store import Meta
@@ -31,6 +32,7 @@ class ResumePlan:
     def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
         self._position = position
         self._command = () if config.ranks is not None or not config.stations else config.command
+        self._checks_as_read = config.checks_as_read
         self._paths = config.stations
         self._is_second_try = os.environ.pop(_SECOND_TRY, "") != ""
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
@@ -38,6 +40,8 @@ class ResumePlan:
         """Where the first run entered the loops of the phases, as far as there are stations in them."""
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
+        self.loading: Progress | None = None
+        """Of the batches that are loaded again."""
         self._pass_until = 0
         """Number, in this epoch, of the first batch that is not only loaded."""
 
@@ -133,9 +137,27 @@ class ResumePlan:
             os.environ[_SECOND_TRY] = "1"
             children.start_again(self._command)
 
+    def go_back_from(self, damage: CheckpointDamaged) -> None:
+        """A checkpoint on the way shows its damage as it is read: where it was not read before, start the program
+        again. The command then reads all of them, and goes on from one that is whole, or refuses.
+
+        Nothing of what has been set by then is gone on with: this process ends here, or by the error.
+        """
+        if self._command and self._checks_as_read:
+            messages.say(f"{damage.what}: starting again, from what is whole")
+            os.environ[IS_CHECKED] = "1"
+            children.start_again(self._command)
+
     def begin_epoch(self) -> None:
         """No batch of this epoch is known to be passed over."""
         self._pass_until = 0
+        self.end_loading()
+
+    def end_loading(self) -> None:
+        """Batches are not loaded again any more."""
+        if self.loading is not None:
+            self.loading.end()
+            self.loading = None
 
     def aim(self) -> None:
         """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
@@ -145,7 +167,8 @@ class ResumePlan:
         if is_here and cursor.cut == "load" and position.batch == 0 and cursor in self._sought:
             position.batch = cursor.batch
         else:
-            messages.start_forwarding(cursor)
+            total = cursor.batch if is_here else None
+            self.loading = self.loading or Progress("batches loaded again", batches, total)
 
     def station_at(self, cut: Cut) -> tuple[Path, Cursor] | None:
         """Return the next station, if this cut is it."""

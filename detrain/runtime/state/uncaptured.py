@@ -15,18 +15,21 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.digest import digest_value
 from detrain.base.errors import NotCapturable
-from detrain.python.inspect.generator_callers import counted_draws
-from detrain.python.inspect.object_graph import (
+from detrain.base.losses import (
     HARMLESS,
     LOADS_READ,
     LOADS_TRAINED,
     OF_CACHE,
     OF_GRAPH,
     OF_OUTPUT,
+    PULLED_SINCE,
     is_harmless,
+    is_refused,
+    lacking,
     place_of_loss,
 )
-from detrain.python.loaders.generator_reads import PULLED_SINCE, READS_AND_CHANGED, GeneratorReads
+from detrain.python.inspect.generator_callers import counted_draws
+from detrain.python.loaders.generator_reads import READS_AND_CHANGED, GeneratorReads
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs
@@ -44,8 +47,6 @@ _SHOWN_LATER: Final = {
     f"{OF_CACHE})": ("a run that resumes with another cache compiles it again", "keep the cache: TORCHINDUCTOR_CACHE_DIR=FOLDER"),
 }
 """How losses end by which a resumed run may come to something else: what it does, and what to do."""
-_ON_A_CONDITION: Final = (PULLED_SINCE, *_SHOWN_LATER)
-"""How losses end where what the resumed run loads or compiles decides: it is compared with the first run's."""
 
 
 class Uncaptured:
@@ -166,28 +167,6 @@ class Uncaptured:
         if anchor not in self._explained:
             self._explained.add(anchor)
             messages.say(f"what that means is said by `detrain explain {anchor}`")
-
-
-def is_doubtful(loss: str) -> bool:
-    """Return whether it is not certain that a run resumes from a checkpoint without what was lost."""
-    return not is_harmless(loss)
-
-
-def is_refused(loss: str) -> bool:
-    """Return whether a run does not resume from a checkpoint without what was lost: it is neither harmless, nor does
-    what the run loads show whether it matters.
-    """
-    return not is_harmless(loss) and not loss.endswith(_ON_A_CONDITION)
-
-
-def conditional(losses: Iterable[str]) -> list[str]:
-    """Return those of the losses of a checkpoint of which what a resumed run loads shows whether they matter."""
-    return [loss for loss in losses if loss.endswith(_ON_A_CONDITION)]
-
-
-def lacking(losses: Iterable[str], allowed: Container[str]) -> list[str]:
-    """Return those of the losses of a checkpoint for which a resume is refused."""
-    return [loss for loss in losses if is_refused(loss) and place_of_loss(loss) not in allowed]
 
 
 def _listed(losses: list[str]) -> str:

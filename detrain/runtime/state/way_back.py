@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from detrain.base.config import Config
 from detrain.base.errors import DetrainError, Diverged, NotCapturable, StoreError
-from detrain.runtime.state.uncaptured import is_doubtful, lacking
+from detrain.base.losses import is_doubtful, lacking
 from detrain.store import Catalogue, Entry, read_meta
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrain.adapters.stable_names import Births
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.python.inspect.names import own_attributes
 
 _NO_STATE: Final = frozenset(

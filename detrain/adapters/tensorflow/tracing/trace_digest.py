@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
-from detrain.base.digest import digest_array, digest_bytes
+from detrain.base.byte_digests import digest_bytes
+from detrain.base.digest import digest_array
 from detrain.python.inspect.frames import is_user_file
 
 _WIDTH: Final = 3

@@ -28,7 +28,7 @@ from detrain.adapters.tensorflow.tracing.keras_paths import path_in_keras
 from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
 from detrain.adapters.tensorflow.tracing.model_functions import function_label
 from detrain.adapters.tensorflow.tracing.trace_digest import form
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.python.inspect.frames import has_user_code, names_of
 
 _OF_DATASET: Final = "_tf_data_function"

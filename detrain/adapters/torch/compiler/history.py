@@ -28,9 +28,9 @@ import torch
 
 from detrain.adapters.torch.compiler import sizes
 from detrain.base import PACKAGE
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
-from detrain.python.inspect.object_graph import OF_CACHE
+from detrain.base.losses import OF_CACHE
 
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"

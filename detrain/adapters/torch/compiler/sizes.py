@@ -14,7 +14,7 @@ from functools import wraps
 from types import CodeType
 from typing import Any, Final
 
-from detrain.base.digest import digest_bytes
+from detrain.base.byte_digests import digest_bytes
 
 Known = dict[str, dict[str, Any]]
 """By frame, and by where an input comes from: what is known of its size, as data."""

@@ -1,0 +1,96 @@
+"""How long each part of a start takes, from the command to the first new step (`detrain run --timing`).
+
+One clock runs, and what it shows counts for the part that the process is in: so the parts are the whole. It goes on in
+the process that replaces the command's. Nothing is measured where nobody has asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from detrain.base import messages
+
+_wall = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+_processor = functools.partial(time.clock_gettime, time.CLOCK_PROCESS_CPUTIME_ID)
+"""Of all threads; it goes on where a process is replaced. The program may be told another time: these are the real
+ones."""
+
+
+class Parts(msgspec.Struct):
+    """Seconds by wall clock and of processor time, by the name of the part, in the order in which they were begun."""
+
+    took_s: dict[str, tuple[float, float]]
+    name: str
+    """The part that the process is in."""
+    since: tuple[float, float]
+    """What the clocks showed when it came there."""
+
+    def enter(self, name: str) -> str:
+        """Come to another part. Returns the one before."""
+        at, before = (_wall(), _processor()), self.name
+        wall_s, processor_s = self.took_s.get(before, (0.0, 0.0))
+        self.took_s[before] = (wall_s + at[0] - self.since[0], processor_s + at[1] - self.since[1])
+        self.took_s.setdefault(name, (0.0, 0.0))
+        self.name, self.since = name, at
+        return before
+
+
+_running: Final[list[Parts]] = []
+
+
+def begin(name: str) -> None:
+    """Take times; all since the process was started counts for the part `name`."""
+    ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) if os.path.exists("/proc/self/stat") else 0.0
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else _processor()
+    _running[:] = [Parts({}, name, (_wall() - age_s, 0.0))]
+
+
+def so_far() -> Parts | None:
+    """Return what is to be handed to the process that replaces this one."""
+    return _running[0] if _running else None
+
+
+def go_on(parts: Parts | None) -> None:
+    """Go on with what `so_far` gave."""
+    _running[:] = [parts] if parts is not None else []
+
+
+def enter(name: str) -> None:
+    """Come to another part of the start."""
+    if _running:
+        _running[0].enter(name)
+
+
+@contextlib.contextmanager
+def during(name: str) -> Iterator[None]:
+    """What is done in here is another part than what is around it."""
+    before = _running[0].enter(name) if _running else ""
+    try:
+        yield
+    finally:
+        if before:
+            enter(before)
+
+
+def is_running() -> bool:
+    """Return whether the first new step is still ahead, and times are taken."""
+    return bool(_running)
+
+
+def finish() -> dict[str, tuple[float, float]]:
+    """The first new step is done: return what each part took, and show it on stderr."""
+    parts = _running.pop()
+    parts.enter(parts.name)
+    whole = tuple(sum(each) for each in zip(*parts.took_s.values(), strict=True))
+    rows = [(name, *(f"{each:.3f}" for each in seconds)) for name, seconds in [*parts.took_s.items(), ("all", whole)]]
+    if messages.is_heard():
+        messages.put_table(("until the first new step", "s", "processor, s"), rows)
+    return parts.took_s

@@ -1,0 +1,44 @@
+"""Options that the commands about hardware faults share."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal
+
+import click
+
+from detrain.base.options import Option
+from detrain.faults.sites import Stage
+
+
+class Seconds(click.FloatRange):
+    """A time limit: a number of seconds from 1 on."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; a usage error for what is none, or none that a clock reaches."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS: Final = Seconds(min=1)
+
+OfStage = Annotated[Stage | None, Option("Only sites of this stage.")]
+Shares = Literal["uniform", "fidelity"]
+DrawnBy = Annotated[int, Option("Seed of what is drawn.", least=0)]
+After = Annotated[int | None, Option("Steps to run from the fault on [to the program's end].", "N", least=1)]
+Thresholds = Annotated[
+    tuple[str, ...],
+    Option("A number of the outcomes' definitions (docs/reference/faults.md); repeatable.", "NAME=NUMBER", flag="--threshold"),
+]
+OfInference = Annotated[
+    bool,
+    Option("Steps are forward passes without gradients: PROGRAM, or a part of it, evaluates.", flag="--inference"),
+]
+TrialLimit = Annotated[
+    float | None,
+    Option("From its fault on; a longer trial hangs [10 x the golden run's time for these steps, >= 10].", "S", type=SECONDS),
+]
