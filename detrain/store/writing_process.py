@@ -9,6 +9,7 @@ nothing that counts. Where it cannot be had, or is killed, the run writes by its
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import mmap
 import os
@@ -33,6 +34,8 @@ from detrain.store.snapshot import LateArrays, Meta, Snapshot
 
 _LENGTH: Final = struct.Struct("<Q")
 _ALIGNMENT: Final = 64
+_PART_BYTES: Final = 4 << 20
+_MOST_THREADS: Final = 4
 _NICENESS: Final = 15
 _FREE: Final = 0.5
 """Share of the memory that is free which the state may take a second time."""
@@ -97,11 +100,13 @@ class WritingProcess:
             return None
         whole, at = np.frombuffer(self._memory, np.uint8), 0
         copies: list[Array] = []
+        parts: list[tuple[Array, Array]] = []
         for array in held:
             if array.nbytes:
-                whole[at : at + array.nbytes] = raw_bytes(array)
+                parts += _parts(whole[at : at + array.nbytes], raw_bytes(array))
             copies.append(np.ndarray(array.shape, array.dtype, whole.data, at) if array.nbytes else array)
             at += _room(array)
+        _copy(parts)
         tensors = dict(zip(snapshot.tensors, copies, strict=False))
         others = dict(zip(arrays, copies[len(tensors) :], strict=True))
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
@@ -175,6 +180,45 @@ class WritingProcess:
         except (OSError, EOFError):
             self.close()
             return None
+
+
+def _parts(to: Array, of: Array) -> list[tuple[Array, Array]]:
+    return [(to[at : at + _PART_BYTES], of[at : at + _PART_BYTES]) for at in range(0, len(to), _PART_BYTES)]
+
+
+def _copy(parts: list[tuple[Array, Array]]) -> None:
+    """Copy by several threads: one alone does not take all that the memory gives. They are none of `threading`'s, so
+    that the program does not see them, and are over when this returns.
+    """
+    shares = [parts[number :: _copying_threads()] for number in range(_copying_threads())]
+    left: list[bool] = []
+
+    def act(share: list[tuple[Array, Array]], is_over: _thread.LockType) -> None:
+        try:
+            for to, of in share:
+                to[:] = of
+            left.append(True)
+        finally:
+            is_over.release()
+
+    locks = [_thread.allocate_lock() for _ in shares]
+    for share, lock in zip(shares, locks, strict=True):
+        lock.acquire()
+        if lock is locks[-1] or not share:
+            act(share, lock)
+        else:
+            try:
+                _thread.start_new_thread(act, (share, lock))
+            except RuntimeError:  # there is no thread to be had
+                act(share, lock)
+    for lock in locks:
+        lock.acquire()
+    if len(left) != len(shares):
+        raise MemoryError("a part of the state could not be copied")
+
+
+def _copying_threads() -> int:
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _room(array: Array) -> int:
