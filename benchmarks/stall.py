@@ -5,10 +5,11 @@ Compared in one run: detrain, `torch.save`, and `async_save` of torch.distribute
     python benchmarks/stall.py [--sizes 100,400] [--saves 6] [--rounds 3] [--place DIR]
 
 For each size (MB of parameters and Adam's state, in 12 layers) each way of saving trains the same steps, in turn,
-`--rounds` times. *Stall* is what the step with a save and the step behind it take longer than two others: a save that
-goes on in the background makes the next update wait, or copy. It is given in milliseconds, with the range of the middle
-half, and as a ratio to copying the whole state into memory that is in use already. *Memory* is the highest resident
-size less that of the same training without saves, in states.
+`--rounds` times, with a save each 40. *Stall* is what the step with a save and the step behind it take longer than two
+others: a save that goes on in the background makes the next update wait, or copy. It is given in milliseconds, with the
+range of the middle half, and as a ratio to copying the whole state into memory that is in use already. *All* is what
+the 20 steps from the save on take longer: what is written beside them takes time of processors and memory from them.
+*Memory* is the highest resident size less that of the same training without saves, in states.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERY = 5
+EVERY = 40
 PROGRAM = """
 import json, resource, sys, time
 import torch
 from torch import nn
 
 megabytes, saves, how, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-EVERY = 5
+EVERY = 40
 side = int((megabytes * 1_000_000 / 12 / 12) ** 0.5)  # parameters and two slots, in float32
 torch.manual_seed(0)
 model = nn.Sequential(*[nn.Linear(side, side, bias=False) for _ in range(12)])
@@ -87,12 +88,14 @@ def run(way: str, megabytes: int, saves: int, place: Path) -> dict[str, object]:
     return found
 
 
-def stalls(steps: list[float]) -> list[float]:
-    """Return what each save has cost [s]. The first steps make slots, and are left out."""
-    plain = statistics.median(step for number, step in enumerate(steps) if number >= EVERY and number % EVERY in (2, 3))
+def stalls(steps: list[float], count: int) -> list[float]:
+    """Return what each save has cost in so many steps from it on [s]. The first steps make slots, and are left out."""
+    plain = statistics.median(
+        step for number, step in enumerate(steps) if number >= EVERY and EVERY // 2 <= number % EVERY < EVERY - 2
+    )
     # detrain saves before the load of a batch whose number is a multiple, the others behind the batch before it.
-    first = range(EVERY * 2 - 1, len(steps) - 1, EVERY)
-    return [steps[number] + steps[number + 1] - 2 * plain for number in first]
+    first = range(EVERY * 2 - 1, len(steps) - count, EVERY)
+    return [sum(steps[number : number + count]) - count * plain for number in first]
 
 
 def main() -> None:
@@ -103,7 +106,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
-    print("| state | way | stall, ms (middle half) | in copies | memory, in states | step, ms |\n|---|---|---|---|---|---|")
+    print(
+        "| state | way | stall, ms (middle half) | in copies | all, ms | memory, in states | step, ms |\n|---|---|---|---|---|---|---|"
+    )
     for megabytes in map(int, options.sizes.split(",")):
         found: dict[str, list[dict[str, object]]] = {way: [] for way in WAYS}
         for _ in range(options.rounds):
@@ -112,13 +117,12 @@ def main() -> None:
         copy = statistics.median(float(str(each["copy"])) for runs in found.values() for each in runs)
         bare = statistics.median(float(str(each["peak"])) for each in found["none"])
         for way in WAYS[1:]:
-            costs = sorted(cost for each in found[way] for cost in stalls(each["steps"]))  # type: ignore[arg-type]
-            low, middle, high = costs[len(costs) // 4], statistics.median(costs), costs[-len(costs) // 4 - 1]
+            costs = sorted(cost for each in found[way] for cost in stalls(each["steps"], 2))  # type: ignore[arg-type]
+            of_all = [cost for each in found[way] for cost in stalls(each["steps"], EVERY // 2)]  # type: ignore[arg-type]
+            low, middle, high = costs[len(costs) // 4], statistics.median(costs), costs[len(costs) * 3 // 4]
             peak = statistics.median((float(str(each["peak"])) - bare) / float(str(each["bytes"])) for each in found[way])
             step = statistics.median(step for each in found[way] for step in each["steps"])  # type: ignore[attr-defined]
-            cells = (
-                f"{middle * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f}) | {middle / copy:.2f} | {peak:.2f} | {step * 1e3:.0f}"
-            )
+            cells = f"{middle * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f}) | {middle / copy:.2f} | {whole * 1e3:.0f} | {peak:.2f} | {step * 1e3:.0f}"
             print(f"| {megabytes} MB | {way} | {cells} |", flush=True)
 
 
