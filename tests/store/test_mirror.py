@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -43,10 +44,14 @@ def home_with(folder: Path, *epochs: int) -> Path:
 
 
 def send(remote: Remote, home: Path, *, term: int = 1, number: int = 0, patterns: tuple[str, ...] = ()) -> State:
-    made = Gatherer(home, "train", patterns, home.parent).state(term, number, remote.put)
+    made = Gatherer(home, "train", patterns, home.parent).state(term, number, set(), remote.put)
     assert made is not None
     put_state(remote, made)
     return made
+
+
+def size_at(remote: Remote, name: str) -> int:
+    return len(remote.get(name) or b"")
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -82,7 +87,7 @@ def test_a_state_that_is_not_whole_is_passed_over_and_none_at_all_is_an_error(tm
         if harm.endswith("gone"):
             remote.remove(name)
         else:
-            remote.put(name, b"0" * (remote.size(name) or 0))
+            remote.put(name, b"0" * (size_at(remote, name) or 0))
         if state == second:
             assert bring_back(remote, tmp_path / "there", "train", tmp_path) == first
         else:
@@ -230,7 +235,7 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     needed = set().union(*(get_state(remote, name).parts for name in names))
     assert set(states.part_names(remote)) == needed
     sender._is_lost = True
-    assert np.all([remote.size(part) == states.size_of(part) for part in needed])
+    assert np.all([size_at(remote, part) == states.size_of(part) for part in needed])
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
@@ -293,3 +298,133 @@ def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: R
 
     assert before <= {*state_names(remote), *states.part_names(remote)}
     assert sender._is_lost
+
+
+def sender_of(home: Path, remote: Remote, *, bandwidth: int | None = None) -> _Sender:
+    order = Order(
+        url=remote.url,
+        home=str(home),
+        program="train",
+        patterns=(),
+        run_pid=os.getpid(),
+        is_fresh=False,
+        may_come_later=False,
+        bandwidth=bandwidth,
+    )
+    made = _Sender(order, socket.socketpair()[0])
+    made.begin()
+    return made
+
+
+def is_whole(remote: Remote, state: State) -> bool:
+    """Whether each part of a state is there, and the newest checkpoint among its files."""
+    return state.checkpoint in state.checkpoints and all(size_at(remote, part) == states.size_of(part) for part in state.parts)
+
+
+@pytest.mark.parametrize("lost", ["all", "one part", "one part is cut off"])
+def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_again(
+    tmp_path: Path, remote: Remote, lost: str
+) -> None:
+    home = home_with(tmp_path / "ckpt", 10, 20)
+    sender = sender_of(home, remote)
+    sender._send_state((1, "x"))
+    for part in states.part_names(remote):
+        if lost == "one part is cut off":
+            remote.put(part, b"0")
+        elif lost == "all" or part == min(states.part_names(remote)):
+            remote.remove(part)
+    if lost == "all":
+        for name in ("lease.json", *state_names(remote)):
+            remote.remove(name)
+
+    home_with(home, 30)
+    sender._send_state((1, "y"))
+
+    assert sender._lease is not None
+    assert sender._lease.renew()
+    assert is_whole(remote, get_state(remote, state_names(remote)[-1]))
+    sender._lease.give_back()
+    sender._is_lost = True
+
+
+def test_a_checkpoint_that_is_kept_no_longer_while_it_is_sent_is_sent_to_its_end(tmp_path: Path, remote: Remote) -> None:
+    """The mirror is slow: while it takes a part, the run commits another checkpoint and removes the one before."""
+    Catalogue(tmp_path / "ckpt").create()
+    run = Run(tmp_path / "ckpt", keep=1)
+    run.save(1)
+    epochs = iter(range(2, 1000))
+
+    def send(part: str, content: bytes) -> None:
+        run.save(next(epochs))
+        remote.put(part, content)
+
+    made = Gatherer(tmp_path / "ckpt", "train").state(1, 0, set(), send)
+    assert made is not None
+    assert is_whole(remote, made)
+    put_state(remote, made)
+    run.journal.close()
+
+    assert bring_back(remote, tmp_path / "there", "train", tmp_path) == made
+    assert (choice := newest(Catalogue(tmp_path / "there"), "train")) is not None
+    assert choice.entry.path.name == made.checkpoint
+
+
+@pytest.mark.parametrize("has_older", [False, True])
+def test_a_machine_that_vanishes_while_its_home_comes_back_leaves_none_that_counts(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, has_older: bool
+) -> None:
+    """Before each name that a file gets, the home is copied: these are what a kill leaves."""
+    made = send(remote, home_with(tmp_path / "ckpt", 10, 20))
+    home, left = tmp_path / "there", []
+    if has_older:
+        home_with(home, 5)
+    replace = Path.replace
+
+    def copied_first(path: Path, target: Path) -> Path:
+        left.append(tmp_path / f"left-{len(left)}")
+        shutil.copytree(home, left[-1])
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", copied_first)
+        bring_back(remote, home, "train", tmp_path)
+    assert len(left) >= 5
+
+    for each in left:
+        back = bring_back(remote, each, "train", tmp_path)
+        assert files_in(each) == files_in(tmp_path / "ckpt"), sorted(path.name for path in each.iterdir())
+        assert back in (made, None)
+
+
+def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remote) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    made = send(remote, home)
+    for part in made.parts:
+        remote.put(part, b"0" * states.size_of(part))
+
+    with pytest.raises(MirrorFailed, match="no state of the mirror"):
+        sender_of(tmp_path / "there", remote)
+    sender = sender_of(home, remote)
+    sender._send_state((1, "x"))
+
+    assert bring_back(remote, tmp_path / "elsewhere", "train", tmp_path) is not None
+    sender._is_lost = True
+
+
+@pytest.mark.parametrize("text", [b"", b'{"token":"9f'])
+def test_a_lease_that_was_being_written_when_its_machine_vanished_is_taken_over(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    remote.put("lease.json", text)
+    assert Lease(remote, os.getpid()).term == 1
+
+
+def test_a_connection_that_is_broken_is_made_anew(tmp_path: Path) -> None:
+    remote = Remote(str(tmp_path / "mirror"), "train")
+    remote.put("a", b"1")
+    broken = remote._files
+    broken.cat_file = lambda _path: (_ for _ in ()).throw(OSError("connection reset"))
+    with pytest.raises(MirrorFailed, match="connection reset"):
+        remote.get("a")
+    assert remote.get("a") == b"1"

@@ -27,7 +27,6 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """The newest in it."""
     waiting: str = ""
     """A newer one that is not there yet."""
-    waiting_bytes: int = 0
     error: str = ""
     """Why it is not, if the mirror does not answer."""
     pid: int = 0
@@ -58,26 +57,33 @@ def write_sent(home: Path, program: str, sent: Sent) -> None:
 _ASIDE: Final = "before-the-mirror"
 
 
-def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: str | None = None) -> State | None:
+def bring_back(
+    remote: Remote, home: Path, program: str, folder: Path, common: str | None = None, *, is_holder: bool = False
+) -> State | None:
     """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
     is put aside. Files of the program are put into `folder`, where there are none of their names.
 
     `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
+    `is_holder`: this process may write the mirror: damaged parts are removed there, so that they are sent again.
 
     Returns the state; None where the home is as new, or the mirror is empty. Raises MirrorFailed where no state of the
     mirror is whole, or it does not answer.
     """
     names = state_names(remote)
-    has_any = any(entry.program == program for entry in Catalogue(home).entries())
     damage: NotWhole | None = None
     for name in reversed(names):
         try:
             state = get_state(remote, name)
             if common is not None and common not in state.checkpoints:
                 continue
-            if has_any and is_as_new(home, state, remote.url):
+            if is_as_new(home, state, remote.url):
                 return None
-            _put_back(remote, state, home, folder)
+            try:
+                _put_back(remote, state, home, folder)
+            except NotWhole:
+                if is_holder:
+                    _remove_damaged(remote, state)
+                raise
         except NotWhole as error:
             if damage is None:
                 messages.warn(f"a state of the mirror is not whole, an older one is looked for: {error.what}")
@@ -93,14 +99,17 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
 
 
 def is_as_new(home: Path, state: State, url: str) -> bool:
-    """Return whether a home is at a state of its mirror, or beyond it."""
+    """Return whether a home is at a state of its mirror, or beyond it. What no manifest names does not count: one may
+    have been coming back when its machine vanished.
+    """
+    catalogue = Catalogue(home)
+    mine = [entry for entry in catalogue.entries() if entry.program == state.program]
+    runs = {entry.run: catalogue.manifest(state.program, entry.run).digests() for entry in mine}
+    committed = [(entry.run, entry.cursor.key()) for entry in mine if entry.path.name in runs[entry.run]]
     known = read_sent(home, state.program)
-    if known is not None and known.url == url and known.number >= 0:
+    if committed and known is not None and known.url == url and known.number >= 0:
         return (known.term, known.number) >= (state.term, state.number)
-    mine: list[tuple[int, tuple[int, ...]]] = [
-        (entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program
-    ]
-    return max(mine, default=(0, ())) >= _place(state)
+    return max(committed, default=(0, ())) >= _place(state)
 
 
 def _place(state: State) -> tuple[int, tuple[int, ...]]:
@@ -133,6 +142,14 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
         for temporary, _path in written:
             temporary.unlink(missing_ok=True)
     sync_folder(home)
+
+
+def _remove_damaged(remote: Remote, state: State) -> None:
+    for part in state.parts:
+        try:
+            get_part(remote, part)
+        except NotWhole:
+            remote.remove(part)
 
 
 def _write(remote: Remote, each: MirroredFile, path: Path) -> None:

@@ -29,6 +29,7 @@ from detrain.store.mirror.link import DONE, READY, REFUSED, Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
 from detrain.store.mirror.states import (
+    PART_BYTES,
     Gatherer,
     NotWhole,
     State,
@@ -44,6 +45,8 @@ _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
 _LONGEST_LEFT_S: Final = 600.0
 """For so long a mirror that does not answer is tried when the run is over."""
+_LEAST_PART_BYTES: Final = 64 << 10
+"""Of a part where a bandwidth is asked for: else one is what goes in a second."""
 _KEPT: Final = 2
 """States that stay."""
 
@@ -75,7 +78,10 @@ class _Sender:
         self._order, self._link = order, link
         self._home = Path(order.home)
         self._remote = Remote(order.url, order.place)
-        self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd())
+        part_bytes = min(PART_BYTES, max(order.bandwidth or PART_BYTES, _LEAST_PART_BYTES))
+        self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd(), part_bytes)
+        self._free_at = 0.0
+        """When the bandwidth lets the next part go."""
         self._lease: Lease | None = None
         self._there: set[str] = set()
         """Parts that are in the mirror, as far as is known."""
@@ -121,14 +127,13 @@ class _Sender:
                 _tell(
                     messages.warn, f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back"
                 )
-        state = bring_back(self._remote, self._home, order.program, Path.cwd(), common)
+        state = bring_back(self._remote, self._home, order.program, Path.cwd(), common, is_holder=True)
         if state is not None:
-            self._there |= state.parts
             made = f"of {state.made}, by {state.host}"
             _tell(messages.say, f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")
         known = read_sent(self._home, self._order.program)
         if known is not None and known.url == self._order.url:
-            self._sent = msgspec.structs.replace(known, waiting="", waiting_bytes=0, error="", pid=os.getpid())
+            self._sent = msgspec.structs.replace(known, waiting="", error="", pid=os.getpid())
 
     def _require_ahead(self) -> None:
         """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
@@ -216,12 +221,11 @@ class _Sender:
         if newest is not None:
             self._note(waiting=newest[1])
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
-        state = self._gatherer.state(self._lease.term, number, self._send)
+        # What is there is asked anew: a store may lose it, and be cleared by somebody.
+        self._there = {part for part, size in part_names(self._remote).items() if size == size_of(part)}
+        state = self._gatherer.state(self._lease.term, number, self._there, self._send)
         if state is None:
             return
-        missing = state.parts - self._there
-        if missing:  # of files that have not changed, and whose parts somebody has removed
-            raise MirrorFailed(f"parts are not in the mirror {self._order.url!r} any more: {sorted(missing)[0]}")
         put_state(self._remote, state)
         self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
         self._note(pid=os.getpid())
@@ -230,9 +234,10 @@ class _Sender:
     def _send(self, part: str, content: bytes) -> None:
         if part in self._there:
             return
-        if self._remote.size(part) != size_of(part):
-            self._note(waiting_bytes=len(content))
-            self._remote.put(part, content)
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
+        if self._order.bandwidth is not None:
+            self._free_at = time.monotonic() + len(content) / self._order.bandwidth
+        self._remote.put(part, content)
         self._there.add(part)
 
     def _clear(self, newest: State) -> None:
@@ -254,8 +259,7 @@ class _Sender:
                     needed |= get_state(self._remote, name).parts
         for name in set(names) - set(kept):
             self._remote.remove(name)
-        for part in set(part_names(self._remote)) - needed:
-            self._there.discard(part)
+        for part in part_names(self._remote).keys() - needed:
             self._remote.remove(part)
 
     def _checkpoints(self, name: str) -> set[str]:
