@@ -24,7 +24,7 @@ from detrain.store.mirror.lease import Lease
 from detrain.store.mirror.link import Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import bring_back, read_sent
-from detrain.store.mirror.sender import _Sender
+from detrain.store.mirror.sender import _Sender, main
 from detrain.store.mirror.states import Gatherer, MirroredFile, State, get_state, put_state, state_names
 from tests.store.homes import Run, newest
 
@@ -428,3 +428,83 @@ def test_a_connection_that_is_broken_is_made_anew(tmp_path: Path) -> None:
     with pytest.raises(MirrorFailed, match="connection reset"):
         remote.get("a")
     assert remote.get("a") == b"1"
+
+
+@pytest.mark.parametrize("is_gone_before", [True, False])
+def test_a_run_that_is_killed_while_its_mirror_is_taken_leaves_it_free(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, is_gone_before: bool
+) -> None:
+    run = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    order = Order(
+        url=remote.url,
+        home=str(tmp_path / "ckpt"),
+        program="train",
+        patterns=(),
+        run_pid=run.pid,
+        is_fresh=False,
+        may_come_later=False,
+    )
+    mine, its = socket.socketpair()
+    begin = _Sender.begin
+
+    def killed(*_: object) -> None:
+        run.kill()
+        run.wait()
+        mine.close()
+
+    if is_gone_before:
+        killed()
+    monkeypatch.setattr(_Sender, "begin", lambda sender: (begin(sender), killed()))
+    main(order, its)
+
+    assert remote.get("lease.json") is None
+
+
+class Clock:
+    """Time that goes on where somebody sleeps, or sends: the mirror takes 1 MB a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_place_of_those_that_wait(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bandwidth, clock, sent = 100_000, Clock(), list[tuple[float, int]]()
+    Catalogue(tmp_path / "ckpt").create()
+    run = Run(tmp_path / "ckpt", keep=2)
+    sender = sender_of(tmp_path / "ckpt", remote, bandwidth=bandwidth)
+    epochs, waiting, original = iter(range(1, 100)), list[str](), Remote.put
+
+    def put(self: Remote, name: str, content: bytes) -> None:
+        original(self, name, content)
+        if name.startswith("parts/"):
+            sent.append((clock.now, len(content)))
+            clock.now += len(content) / 1e6
+            run.save(next(epochs), size=50_000)  # a checkpoint of 200 kB: the run is faster than its mirror
+
+    with monkeypatch.context() as patch:
+        patch.setattr("detrain.store.mirror.sender.time", clock)
+        patch.setattr(Remote, "put", put)
+        run.save(next(epochs), size=50_000)
+        for _ in range(3):
+            found = sender._gatherer.committed()
+            assert found is not None
+            waiting.append(found[1])
+            sender._send_state(found)
+    sender._is_lost = True
+    run.journal.close()
+
+    assert [get_state(remote, name).checkpoint for name in state_names(remote)] == waiting[-2:]
+    assert max(size for _, size in sent) <= bandwidth
+    total = sum(size for _, size in sent)
+    assert total > 5 * bandwidth
+    for start, _ in sent:  # in no two seconds more than in two, and the part that is under way
+        assert sum(size for at, size in sent if start <= at < start + 2) <= 3 * bandwidth
+    assert clock.now == pytest.approx(total / bandwidth, rel=0.25)

@@ -60,11 +60,15 @@ def main(order: Order, link: socket.socket) -> None:
     try:
         sender = _Sender(order, link)
         sender.begin()
-    except DetrainError as error:
-        link.sendall(REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo)))
+        answer = READY
+    except ProcessLookupError:  # the run has been killed
         return
-    link.sendall(READY)
-    sender.run()
+    except DetrainError as error:
+        answer = REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo))
+    with contextlib.suppress(OSError):  # it has been killed meanwhile
+        link.sendall(answer)
+    if answer == READY:
+        sender.run()
 
 
 def _tell(say: Callable[[str], None], text: str) -> None:
