@@ -16,17 +16,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import xxhash
 
 from tests.e2e.runs import Result, environment
+from tests.store.servers import S3Server
 
 ENDS = int(os.environ.get("DETRAIN_TEST_ENDS", "12"))
 """In the long suite, of each seed."""
-URL = "s3://runs/deep"
 
 PROGRAM = """
 import hashlib, pathlib, sys, time, torch
@@ -76,59 +75,6 @@ weights = torch.cat([each.detach().flatten() for each in net.parameters()])
 print("rank", rank, "weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest(), "said", said)
 dist.destroy_process_group()
 """
-
-
-class Store:
-    """A server of S3 whose buckets live in its memory, with one that is named `runs`."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.begin()
-
-    def begin(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port)
-        self._server.start()
-        _host, self.port = self._server.get_host_and_port()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def lose_all(self) -> None:
-        """Lose what is in it; the bucket is made again."""
-        from moto.backends import get_backend
-
-        get_backend("s3")["123456789012"]["aws"].reset()
-        self.client().create_bucket(Bucket="runs")
-
-    def client(self):  # type: ignore[no-untyped-def]  # boto3 makes its classes as it runs
-        import boto3
-
-        return boto3.client("s3")
-
-    def objects(self) -> dict[str, bytes]:
-        client = self.client()
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket="runs")
-        names = [each["Key"] for page in pages for each in page.get("Contents", [])]
-        return {name: client.get_object(Bucket="runs", Key=name)["Body"].read() for name in names}
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for name in ("torch", "moto.server", "boto3", "s3fs"):
-        pytest.importorskip(name)
-    made = Store()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{made.port}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    made.lose_all()
-    yield made
-    made.stop()
 
 
 def whole_states(objects: dict[str, bytes], place: str) -> list[set[str]]:
@@ -214,7 +160,7 @@ ENDINGS = ("process", "process, then its folder", "machine", "reboot", "store", 
 class Battery:
     """Trainings, one after another, that are ended again and again; what is to be after each end is asserted."""
 
-    def __init__(self, machine: Machine, store: Store, rng: random.Random, places: list[str], longest_s: float) -> None:
+    def __init__(self, machine: Machine, store: S3Server, rng: random.Random, places: list[str], longest_s: float) -> None:
         self.machine, self.store, self.rng, self.places, self.longest_s = machine, store, rng, places, longest_s
         self.whole = machine.run()
         assert self.whole.status == 0, self.whole.err
@@ -307,11 +253,11 @@ class Battery:
 
 @pytest.mark.parametrize(("seed", "ends"), [(0, 2), *((seed, ENDS) for seed in range(1, 5))])
 def test_a_run_goes_on_from_its_mirror_wherever_process_machine_and_store_end(
-    tmp_path: Path, store: Store, seed: int, ends: int
+    tmp_path: Path, s3_server: S3Server, seed: int, ends: int
 ) -> None:
-    options = ("--every", "4b", "--mirror", URL, "--mirror-files", "out/*")
+    options = ("--every", "4b", "--mirror", s3_server.url, "--mirror-files", "out/*")
     machine = Machine(tmp_path / "machine", PROGRAM, "run", *options, "program.py", "0.05")
-    battery = Battery(machine, store, random.Random(seed), ["program"], 7.0)
+    battery = Battery(machine, s3_server, random.Random(seed), ["program"], 7.0)
     for _ in range(ends):
         battery.end_once()
     battery.finish()
@@ -320,10 +266,10 @@ def test_a_run_goes_on_from_its_mirror_wherever_process_machine_and_store_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_job_of_three_ranks_goes_on_where_all_of_them_are(tmp_path: Path, store: Store, seed: int) -> None:
-    options = ("--nproc-per-node", "3", "--no-jit", "--every", "2b", "--mirror", URL)
+def test_a_job_of_three_ranks_goes_on_where_all_of_them_are(tmp_path: Path, s3_server: S3Server, seed: int) -> None:
+    options = ("--nproc-per-node", "3", "--no-jit", "--every", "2b", "--mirror", s3_server.url)
     machine = Machine(tmp_path / "machine", RANKS, "launch", *options, "program.py", "0.15")
-    battery = Battery(machine, store, random.Random(seed), [f"program/rank-{rank}" for rank in range(3)], 14.0)
+    battery = Battery(machine, s3_server, random.Random(seed), [f"program/rank-{rank}" for rank in range(3)], 14.0)
     for _ in range(ENDS):
         battery.end_once()
     battery.finish()
