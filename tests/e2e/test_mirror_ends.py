@@ -36,7 +36,7 @@ optimizer = torch.optim.AdamW(net.parameters(), 0.01)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows, aims), batch_size=8, shuffle=True)
 out = pathlib.Path("out")
 out.mkdir(exist_ok=True)
-log = open(out / "log.txt", "a")
+log, best = open(out / "log.txt", "a"), out / "best.txt"
 said = ""
 for epoch in range(5):
     (out / f"epoch-{epoch}.txt").write_text(f"{epoch} {loader.batch_size}")
@@ -46,7 +46,9 @@ for epoch in range(5):
         loss.backward()
         optimizer.step()
         time.sleep(float(sys.argv[1]))
-        line = f"{epoch} {loss.item()!r}"
+        if not best.exists() or loss.item() < float(best.read_text()) or loss.item() > 1.5:
+            best.write_text(repr(loss.item()))
+        line = f"{epoch} {loss.item()!r} {best.read_text()}"
         said = hashlib.sha256((said + line).encode()).hexdigest()
         print(line)
         print(line, file=log, flush=True)
@@ -180,6 +182,7 @@ class Battery:
         process = machine.start()
         time.sleep(rng.uniform(0, self.longest_s))
         what = rng.choice(ENDINGS)
+        print(what, end="; ", flush=True)
         self.counts[what] += 1
         is_first = rng.random() < 0.5
         if what.startswith("store"):

@@ -224,7 +224,7 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     order = Order(
         url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
     )
-    sender = _Sender(order, socket.socketpair()[0])
+    sender = _Sender(order, socket.socketpair()[0], Path.cwd())
     sender.begin()
     for epoch in (20, 30, 40):
         home_with(home, epoch)
@@ -248,7 +248,7 @@ def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_i
     order = Order(
         url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=True
     )
-    sender = _Sender(order, socket.socketpair()[0])
+    sender = _Sender(order, socket.socketpair()[0], Path.cwd())
     with monkeypatch.context() as patch:
         patch.setattr(Remote, "get", lambda *_: (_ for _ in ()).throw(MirrorFailed("it does not answer")))
         sender.begin()
@@ -286,7 +286,7 @@ def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: R
     order = Order(
         url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
     )
-    sender = _Sender(order, socket.socketpair()[0])
+    sender = _Sender(order, socket.socketpair()[0], Path.cwd())
     sender.begin()
     for epoch in (20, 30):
         home_with(home, epoch)
@@ -311,7 +311,7 @@ def sender_of(home: Path, remote: Remote, *, bandwidth: int | None = None) -> _S
         may_come_later=False,
         bandwidth=bandwidth,
     )
-    made = _Sender(order, socket.socketpair()[0])
+    made = _Sender(order, socket.socketpair()[0], Path.cwd())
     made.begin()
     return made
 
@@ -508,3 +508,47 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
     for start, _ in sent:  # in no two seconds more than in two, and the part that is under way
         assert sum(size for at, size in sent if start <= at < start + 2) <= 3 * bandwidth
     assert clock.now == pytest.approx(total / bandwidth, rel=0.25)
+
+
+@pytest.mark.parametrize("begins_at", range(8))
+def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the_cut(
+    tmp_path: Path, remote: Remote, begins_at: int
+) -> None:
+    """From one of the parts on that are sent, the loop writes it anew: a line, what it was, and then the new."""
+    home = home_with(tmp_path / "ckpt", 10)
+    file, kept, changes = tmp_path / "best.txt", home / "train-r1.kept", home / "train-r1.changes"
+    kept.mkdir()
+    (kept / "000099.taken").touch()  # what it was is kept no longer
+    file.write_text("0")
+    changes.write_text("\n")
+    calls: list[str] = []
+
+    def send(part: str, content: bytes) -> None:
+        remote.put(part, content)
+        calls.append(part)
+        if len(calls) <= begins_at:
+            return
+        now = int(file.read_text())
+        (kept / f"{now:06d}.taken").touch()
+        changes.write_text(f"{changes.read_text()}{now:06d}\n")
+        (kept / f"{now:06d}").write_text(str(now))
+        file.write_text(str(now + 1))
+
+    made = Gatherer(home, "train", ("*.txt",), tmp_path).state(1, 0, set(), send)
+    assert made is not None
+    put_state(remote, made)
+    bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there")
+
+    there = tmp_path / "there" / "ckpt"
+    lines = (there / "train-r1.changes").read_text().split()
+    at_cut = there / "train-r1.kept" / lines[0] if lines else tmp_path / "there" / "best.txt"
+    assert at_cut.read_text() == "0"
+    assert not lines or at_cut.with_name(f"{at_cut.name}.taken").read_bytes() == b""
+    assert not (there / "train-r1.kept" / "000099.taken").exists()
+
+    home_with(home, 20)
+    made = Gatherer(home, "train").state(1, 1, set(), remote.put)
+    assert made is not None
+    put_state(remote, made)
+    bring_back(remote, there, "train", tmp_path / "there")
+    assert not lines or (there / "before-the-mirror-1" / "train-r1.kept" / lines[0]).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -10,8 +11,8 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import MirrorFailed
-from detrain.store.atomic_file import sync_folder
-from detrain.store.catalogue import Catalogue, is_ours, parse_name
+from detrain.store.atomic_file import sync_folder, way_out
+from detrain.store.catalogue import KEPT, Catalogue, is_ours, parse_name
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import MirroredFile, NotWhole, State, get_part, get_state, state_names
 
@@ -121,26 +122,32 @@ def _place(state: State) -> tuple[int, tuple[int, ...]]:
 
 def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
     """Write all files beside, and give them their names when all are there, the manifest last."""
-    home.mkdir(parents=True, exist_ok=True)
     written: list[tuple[Path, Path]] = []
     try:
+        home.mkdir(parents=True, exist_ok=True)
         for base, files in ((folder, state.files), (home, state.home)):
             for each in files:
                 path = base / each.path
-                if base == home and not is_ours(path):
+                if base == home and not (is_ours(path) if path.parent == home else path.parent.suffix == KEPT):
                     raise NotWhole(f"{each.path!r} in {state.name} is no file of a checkpoint home")
                 if base == folder and path.exists():
                     continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                beside = home if base == home else path.parent
+                beside.mkdir(parents=True, exist_ok=True)
+                temporary = beside / f".{path.name}.{os.getpid()}.tmp"
                 written.append((temporary, path))
                 _write(remote, each, temporary)
         _put_aside(home, state.program)
         for temporary, path in written:
+            path.parent.mkdir(exist_ok=True)
             temporary.replace(path)
+    except OSError as error:
+        what = f"{state.checkpoint} of the mirror cannot be put into {str(home)!r}: {error.strerror or error}"
+        raise MirrorFailed(what, way_out(error)) from error
     finally:
         for temporary, _path in written:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
     sync_folder(home)
 
 
@@ -164,7 +171,8 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
 
 def _put_aside(home: Path, program: str) -> None:
     """Put a program's files of a home that is behind its mirror into a folder there: nothing is lost."""
-    mine = [path for path in home.iterdir() if path.is_file() and path.name.startswith(f"{program}-r") and is_ours(path)]
+    found = [path for path in home.iterdir() if path.name.startswith(f"{program}-r")]
+    mine = [path for path in found if (is_ours(path) if path.is_file() else path.suffix == KEPT)]
     if not mine:
         return
     aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())

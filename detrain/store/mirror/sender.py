@@ -58,11 +58,12 @@ def main(order: Order, link: socket.socket) -> None:
     if order.world > 1:
         messages.be_rank(order.rank)
     try:
-        sender = _Sender(order, link)
+        sender = _Sender(order, link, Path.cwd())
+    except (ProcessLookupError, FileNotFoundError):  # the run has been killed, and its folder removed
+        return
+    try:
         sender.begin()
         answer = READY
-    except ProcessLookupError:  # the run has been killed
-        return
     except DetrainError as error:
         answer = REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo))
     with contextlib.suppress(OSError):  # it has been killed meanwhile
@@ -78,12 +79,13 @@ def _tell(say: Callable[[str], None], text: str) -> None:
 
 
 class _Sender:
-    def __init__(self, order: Order, link: socket.socket) -> None:
-        self._order, self._link = order, link
+    def __init__(self, order: Order, link: socket.socket, folder: Path) -> None:
+        """`folder`: in which the program runs."""
+        self._order, self._link, self._folder = order, link, folder
         self._home = Path(order.home)
         self._remote = Remote(order.url, order.place)
         part_bytes = min(PART_BYTES, max(order.bandwidth or PART_BYTES, _LEAST_PART_BYTES))
-        self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd(), part_bytes)
+        self._gatherer = Gatherer(self._home, order.program, order.patterns, folder, part_bytes)
         self._free_at = 0.0
         """When the bandwidth lets the next part go."""
         self._lease: Lease | None = None
@@ -131,7 +133,7 @@ class _Sender:
                 _tell(
                     messages.warn, f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back"
                 )
-        state = bring_back(self._remote, self._home, order.program, Path.cwd(), common, is_holder=True)
+        state = bring_back(self._remote, self._home, order.program, self._folder, common, is_holder=True)
         if state is not None:
             made = f"of {state.made}, by {state.host}"
             _tell(messages.say, f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")

@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
@@ -20,7 +20,7 @@ import msgspec
 import xxhash
 
 from detrain.base.errors import MirrorFailed
-from detrain.store.catalogue import INFO_NAME, Catalogue, parse_name
+from detrain.store.catalogue import INFO_NAME, KEPT, TAKEN, Catalogue, parse_name
 from detrain.store.mirror.remote import Remote
 
 FORMAT: Final = 1
@@ -110,8 +110,7 @@ class Gatherer:
             if newest is None:
                 return None
             try:
-                home = tuple(self._of_home(*newest, there, send))
-                files = tuple(self._of_program(send))
+                home, files = self._read(*newest, there, send)
             except FileNotFoundError:  # of a checkpoint that is kept no longer
                 time.sleep(0.01)
                 continue
@@ -127,11 +126,16 @@ class Gatherer:
                 checkpoint=newest[1],
                 made=now,
                 host=socket.gethostname(),
-                home=home,
-                files=files,
+                home=tuple(home),
+                files=tuple(files),
             )
 
-    def _of_home(self, run: int, newest: str, there: Set[str], send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+    def _read(
+        self, run: int, newest: str, there: Set[str], send: Callable[[str, bytes], None]
+    ) -> tuple[list[MirroredFile], list[MirroredFile]]:
+        """Return the files of the home, and those of the program: these behind the commit, and before the log that says
+        how they have changed since.
+        """
         folder, manifest = self._catalogue.folder, self._catalogue.manifest(self._program, run)
         with contextlib.ExitStack() as held:
             committed = held.enter_context(manifest.path.open("rb"))
@@ -142,19 +146,36 @@ class Gatherer:
                     found[folder / name] = held.enter_context((folder / name).open("rb"))
             if folder / newest not in found:
                 raise FileNotFoundError(newest)
-            for path, file in found.items():
-                yield self._checkpoint(path, file, there, send)
-            beside = [manifest.path.with_suffix(suffix) for suffix in (".changes", ".chronicle")]
-            for path in (self._catalogue.journal(self._program, run), *beside, folder / INFO_NAME):
-                if path.is_file():
-                    yield self._file(path, path.name, send)
-            yield self._in_parts(manifest.path.name, committed, size, send)
+            home = [self._checkpoint(path, file, there, send) for path, file in found.items()]
+            files = list(self._of_program(send))
+            for suffix in (".journal", ".changes", ".chronicle"):
+                home += self._those_there([manifest.path.with_suffix(suffix)], folder, send)
+            home += self._those_there([folder / INFO_NAME], folder, send)
+            if self._patterns:
+                home += self._kept(manifest.path.with_suffix(KEPT), send)
+            home.append(self._in_parts(manifest.path.name, committed, size, send))
+        return home, files
+
+    def _kept(self, folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        """Yield what files were at the cuts. A name that is taken is not there without its file: that may be gone."""
+        names = sorted(path for path in folder.iterdir() if path.suffix != TAKEN) if folder.is_dir() else []
+        for each in self._those_there(names, folder.parent, send):
+            yield each
+            if (folder.parent / f"{each.path}{TAKEN}").exists():
+                yield MirroredFile(f"{each.path}{TAKEN}", 0, ())
 
     def _of_program(self, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
         found = {path for pattern in self._patterns for path in self._folder.glob(pattern)}
-        for path in sorted(found):
-            if path.is_file() and not path.is_relative_to(self._catalogue.folder):
-                yield self._file(path, path.relative_to(self._folder).as_posix(), send)
+        mine = (path for path in sorted(found) if not path.is_relative_to(self._catalogue.folder))
+        return self._those_there(mine, self._folder, send)
+
+    def _those_there(self, paths: Iterable[Path], folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        """Yield files as they are now, but for those that are gone."""
+        for path in paths:
+            if path.is_file():
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    yield self._in_parts(path.relative_to(folder).as_posix(), file, size, send)
 
     def _checkpoint(self, path: Path, file: BinaryIO, there: Set[str], send: Callable[[str, bytes], None]) -> MirroredFile:
         """Return a file that never changes under its name."""
@@ -165,11 +186,6 @@ class Gatherer:
             made = self._in_parts(path.name, file, status.st_size, send)
             self._known[path] = stamp, made
         return made
-
-    def _file(self, path: Path, name: str, send: Callable[[str, bytes], None]) -> MirroredFile:
-        """Return a file as it is now."""
-        with path.open("rb") as file:
-            return self._in_parts(name, file, os.fstat(file.fileno()).st_size, send)
 
     def _in_parts(self, name: str, file: BinaryIO, size: int, send: Callable[[str, bytes], None]) -> MirroredFile:
         """Return a file up to a size: what has come behind it is for the next time."""
