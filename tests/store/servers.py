@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,10 +46,8 @@ class S3Server:
         get_backend("s3")["123456789012"]["aws"].reset()
         self.client().create_bucket(Bucket="runs")
 
-    def client(self):  # type: ignore[no-untyped-def]  # boto3 makes its classes as it runs
-        import boto3
-
-        return boto3.client("s3")
+    def client(self) -> Any:
+        return pytest.importorskip("boto3").client("s3")
 
     def objects(self) -> dict[str, bytes]:
         client = self.client()

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detrain.base.errors import HomeInUse, MirrorFailed
+from detrain.reports.mirrors import list_states
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror import lease as leases
 from detrain.store.mirror import states
@@ -228,7 +229,7 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     sender.begin()
     for epoch in (20, 30, 40):
         home_with(home, epoch)
-        sender._send_state((1, "x"))
+        sender._send_state()
 
     names = state_names(remote)
     assert [int(name[-14:-5]) for name in names] == [1, 2]
@@ -255,7 +256,7 @@ def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_i
     home_with(home, 30 if is_ahead else 1)
     sender._is_begun = True
 
-    assert sender._until_done(lambda: sender._send_state((1, "x"))) == is_ahead
+    assert sender._until_done(sender._send_state) == is_ahead
     newest = get_state(remote, state_names(remote)[-1])
     assert (newest == theirs) != is_ahead
     assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
@@ -290,11 +291,11 @@ def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: R
     sender.begin()
     for epoch in (20, 30):
         home_with(home, epoch)
-        sender._send_state((1, "x"))
+        sender._send_state()
     remote.put("lease.json", (remote.get("lease.json") or b"").replace(b'"token":"', b'"token":"other'))
     before = {*state_names(remote), *states.part_names(remote)}
     home_with(home, 40)
-    sender._send_state((1, "x"))
+    sender._send_state()
 
     assert before <= {*state_names(remote), *states.part_names(remote)}
     assert sender._is_lost
@@ -327,7 +328,7 @@ def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_agai
 ) -> None:
     home = home_with(tmp_path / "ckpt", 10, 20)
     sender = sender_of(home, remote)
-    sender._send_state((1, "x"))
+    sender._send_state()
     for part in states.part_names(remote):
         if lost == "one part is cut off":
             remote.put(part, b"0")
@@ -338,7 +339,7 @@ def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_agai
             remote.remove(name)
 
     home_with(home, 30)
-    sender._send_state((1, "y"))
+    sender._send_state()
 
     assert sender._lease is not None
     assert sender._lease.renew()
@@ -375,7 +376,7 @@ def test_a_machine_that_vanishes_while_its_home_comes_back_leaves_none_that_coun
 ) -> None:
     """Before each name that a file gets, the home is copied: these are what a kill leaves."""
     made = send(remote, home_with(tmp_path / "ckpt", 10, 20))
-    home, left = tmp_path / "there", []
+    home, left = tmp_path / "there", list[Path]()
     if has_older:
         home_with(home, 5)
     replace = Path.replace
@@ -405,7 +406,7 @@ def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remo
     with pytest.raises(MirrorFailed, match="no state of the mirror"):
         sender_of(tmp_path / "there", remote)
     sender = sender_of(home, remote)
-    sender._send_state((1, "x"))
+    sender._send_state()
 
     assert bring_back(remote, tmp_path / "elsewhere", "train", tmp_path) is not None
     sender._is_lost = True
@@ -447,14 +448,18 @@ def test_a_run_that_is_killed_while_its_mirror_is_taken_leaves_it_free(
     mine, its = socket.socketpair()
     begin = _Sender.begin
 
-    def killed(*_: object) -> None:
+    def begin_and_kill(sender: _Sender) -> None:
+        begin(sender)
+        kill()
+
+    def kill() -> None:
         run.kill()
         run.wait()
         mine.close()
 
     if is_gone_before:
-        killed()
-    monkeypatch.setattr(_Sender, "begin", lambda sender: (begin(sender), killed()))
+        kill()
+    monkeypatch.setattr(_Sender, "begin", begin_and_kill)
     main(order, its)
 
     assert remote.get("lease.json") is None
@@ -497,7 +502,7 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
             found = sender._gatherer.committed()
             assert found is not None
             waiting.append(found[1])
-            sender._send_state(found)
+            sender._send_state()
     sender._is_lost = True
     run.journal.close()
 
@@ -514,7 +519,9 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
 def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the_cut(
     tmp_path: Path, remote: Remote, begins_at: int
 ) -> None:
-    """From one of the parts on that are sent, the loop writes it anew: a line, what it was, and then the new."""
+    """From one of the parts on that are sent, the loop writes it anew: a line, what it was, and then the new. What it
+    was two turns before is removed.
+    """
     home = home_with(tmp_path / "ckpt", 10)
     file, kept, changes = tmp_path / "best.txt", home / "train-r1.kept", home / "train-r1.changes"
     kept.mkdir()
@@ -533,6 +540,8 @@ def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the
         changes.write_text(f"{changes.read_text()}{now:06d}\n")
         (kept / f"{now:06d}").write_text(str(now))
         file.write_text(str(now + 1))
+        for name in (f"{now - 2:06d}", f"{now - 2:06d}.taken"):
+            (kept / name).unlink(missing_ok=True)
 
     made = Gatherer(home, "train", ("*.txt",), tmp_path).state(1, 0, set(), send)
     assert made is not None
@@ -552,3 +561,59 @@ def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the
     put_state(remote, made)
     bring_back(remote, there, "train", tmp_path / "there")
     assert not lines or (there / "before-the-mirror-1" / "train-r1.kept" / lines[0]).exists()
+
+
+def test_a_mirror_that_is_full_is_cleared_of_what_was_sent_in_vain(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for three states and a half; of each second one the parts go in, and the state does not."""
+    Catalogue(tmp_path / "ckpt").create()
+    run, original = Run(tmp_path / "ckpt", keep=1), Remote.put
+    run.save(10, size=20_000)
+    sender = sender_of(tmp_path / "ckpt", remote)
+    sender._send_state()
+    room = 3.5 * sum(states.part_names(remote).values())
+
+    def put(self: Remote, name: str, content: bytes) -> None:
+        if sum(states.part_names(remote).values()) + len(content) > room or (is_odd and name.startswith("states")):
+            raise MirrorFailed("no space left")
+        original(self, name, content)
+
+    monkeypatch.setattr(Remote, "put", put)
+    for epoch in range(11, 18):
+        is_odd = epoch % 2 == 1
+        run.save(epoch, size=20_000)
+        try:
+            sender._send_state()
+        except MirrorFailed as error:
+            sender._note(error=error.what)
+            assert is_odd, epoch
+    sender._is_lost = True
+    run.journal.close()
+    assert get_state(remote, state_names(remote)[-1]).checkpoint == "train-r1-p0-e00016-e000000.h5"
+
+
+def test_a_state_that_is_damaged_is_told_and_the_others_are_listed(
+    tmp_path: Path, remote: Remote, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = send(remote, home_with(tmp_path / "ckpt", 10))
+    remote.put(send(remote, home_with(tmp_path / "ckpt", 20), number=1).name, b"other bytes")
+
+    assert [row["checkpoint"] for row in list_states(remote.url)] == [first.checkpoint]
+    assert "gone, or damaged" in capfd.readouterr().err
+
+
+def test_a_home_that_is_removed_while_it_is_read_gives_no_state(tmp_path: Path, remote: Remote) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    files = sorted(path for path in home.iterdir() if path.suffix != ".h5")
+
+    def send(part: str, content: bytes) -> None:
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    assert Gatherer(home, "train").state(1, 0, set(), send) is None
+
+    home = home_with(tmp_path / "other", 10)
+    Catalogue(home).journal("train", 1).unlink()
+    with pytest.raises(MirrorFailed, match="cannot be read for the mirror"):
+        Gatherer(home, "train").state(1, 0, set(), remote.put)

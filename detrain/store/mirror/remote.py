@@ -26,7 +26,7 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
             remote: Any = args[0]
             remote.forget()  # or a connection that is broken would stay so
             said = " ".join(str(error).split()) or type(error).__name__
-            raise MirrorFailed(f"the mirror {remote.url!r} does not answer: {said[:300]}") from error
+            raise MirrorFailed(f"the mirror {remote.url!r} cannot be used: {said[:300]}") from error
 
     return call
 
@@ -96,10 +96,15 @@ class Remote:
             return False
         return True
 
-    def _create(self, path: str, content: bytes) -> None:
+    @property
+    def _is_store(self) -> bool:
+        """Whether it is a store of objects."""
         from fsspec.asyn import AsyncFileSystem
 
-        if isinstance(self._files, AsyncFileSystem):  # a store of objects: by a condition of its own
+        return isinstance(self._files, AsyncFileSystem)
+
+    def _create(self, path: str, content: bytes) -> None:
+        if self._is_store:  # by a condition of its own
             self._files.pipe_file(path, content, mode="create")
             return
         mode = "wxb" if "sftp" in self._files.protocol else "xb"  # paramiko's x does not say that it writes
@@ -116,7 +121,9 @@ class Remote:
     def _with_folder(self, name: str, write: Callable[[], object]) -> None:
         try:
             write()
-        except FileNotFoundError:  # a store of objects has no folders
+        except FileNotFoundError:
+            if self._is_store:  # has no folders: it would make a bucket
+                raise
             self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
             write()
 

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,6 @@ from detrain.store.mirror.states import (
     PART_BYTES,
     Gatherer,
     NotWhole,
-    State,
     common_checkpoint,
     get_state,
     part_names,
@@ -105,7 +103,7 @@ class _Sender:
         except MirrorFailed as error:
             if not self._order.may_come_later:
                 raise MirrorFailed(
-                    error.what, error.todo or "see to it, or give --mirror-later to train without it until then"
+                    error.what, error.todo or "see to its address, keys and network; --mirror-later trains without it until then"
                 ) from error
             _tell(messages.warn, f"{error.what}; training goes on, and it is tried again")
             self._note(error=error.what)
@@ -173,7 +171,7 @@ class _Sender:
             is_last = self._is_over(_LOOK_S)
             now = self._gatherer.committed()
             if (now is not None and now != last) or (is_last and now is not None):
-                is_whole, last = self._until_done(partial(self._send_state, now)), now
+                is_whole, last = self._until_done(self._send_state), now
             if is_last and self._gatherer.committed() == now:
                 break
         if self._lease is not None:
@@ -222,10 +220,12 @@ class _Sender:
             self._over_since = time.monotonic()
         return bool(ready)
 
-    def _send_state(self, newest: tuple[int, str] | None) -> None:
+    def _send_state(self) -> None:
         assert self._lease is not None
-        if newest is not None:
+        if (newest := self._gatherer.committed()) is not None:
             self._note(waiting=newest[1])
+        if self._sent.error:  # of what was sent in vain it may be full
+            self._clear()
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
         # What is there is asked anew: a store may lose it, and be cleared by somebody.
         self._there = {part for part, size in part_names(self._remote).items() if size == size_of(part)}
@@ -235,7 +235,7 @@ class _Sender:
         put_state(self._remote, state)
         self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
         self._note(pid=os.getpid())
-        self._clear(state)
+        self._clear()
 
     def _send(self, part: str, content: bytes) -> None:
         if part in self._there:
@@ -246,11 +246,11 @@ class _Sender:
         self._remote.put(part, content)
         self._there.add(part)
 
-    def _clear(self, newest: State) -> None:
+    def _clear(self) -> None:
         """Remove older states, and parts that no state needs."""
         names = state_names(self._remote)
         kept = names[-_KEPT:]
-        if len(kept) == len(names):
+        if len(kept) == len(names) and not self._sent.error:
             return
         if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
             self._is_lost = True
@@ -258,11 +258,10 @@ class _Sender:
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
             with_it = [name for name in names if common in self._checkpoints(name)]
             kept = sorted({*kept, *with_it[-1:]})
-        needed = set(newest.parts)
+        needed: set[str] = set()
         for name in kept:
-            if name != newest.name:
-                with contextlib.suppress(NotWhole):
-                    needed |= get_state(self._remote, name).parts
+            with contextlib.suppress(NotWhole):
+                needed |= get_state(self._remote, name).parts
         for name in set(names) - set(kept):
             self._remote.remove(name)
         for part in part_names(self._remote).keys() - needed:

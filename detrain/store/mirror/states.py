@@ -25,6 +25,8 @@ from detrain.store.mirror.remote import Remote
 
 FORMAT: Final = 1
 PART_BYTES: Final = 8 << 20
+_READS: Final = 100
+_HELD_BYTES: Final = 8 * PART_BYTES
 _STATES: Final = "states"
 _PARTS: Final = "parts"
 
@@ -81,6 +83,22 @@ class NotWhole(MirrorFailed):
     """A state, or a part of one, is not there, or is not what was written. The mirror itself has answered."""
 
 
+class _Later:
+    """Parts that are held until they are sent, or are too many."""
+
+    def __init__(self, send: Callable[[str, bytes], None]) -> None:
+        self._send, self._held = send, dict[str, bytes]()
+
+    def __call__(self, part: str, content: bytes) -> None:
+        self._held[part] = content
+        if sum(map(len, self._held.values())) > _HELD_BYTES:
+            self.send()
+
+    def send(self) -> None:
+        while self._held:
+            self._send(*self._held.popitem())
+
+
 class Gatherer:
     """Reads a checkpoint home while a run writes it."""
 
@@ -105,38 +123,39 @@ class Gatherer:
 
         None where it has no checkpoint yet. What a checkpoint rests on is read behind it: so it is there.
         """
-        while True:
+        for _ in range(_READS):
             newest = self.committed()
             if newest is None:
                 return None
             try:
                 home, files = self._read(*newest, there, send)
-            except FileNotFoundError:  # of a checkpoint that is kept no longer
+            except OSError as error:  # a checkpoint that is kept no longer, or the home is being removed
+                why = f"{error.filename or newest[1]}: {error.strerror or error}"
                 time.sleep(0.01)
                 continue
-            except OSError as error:
-                what = f"the home cannot be read for the mirror: {error.filename or ''} {error.strerror or error}"
-                raise MirrorFailed(what) from error
-            now = time.strftime("%Y-%m-%d %H:%M:%S %z")
             return State(
                 term=term,
                 number=number,
                 program=self._program,
                 run=newest[0],
                 checkpoint=newest[1],
-                made=now,
+                made=time.strftime("%Y-%m-%d %H:%M:%S %z"),
                 host=socket.gethostname(),
                 home=tuple(home),
                 files=tuple(files),
             )
+        raise MirrorFailed(f"the home cannot be read for the mirror: {why}")
 
     def _read(
         self, run: int, newest: str, there: Set[str], send: Callable[[str, bytes], None]
     ) -> tuple[list[MirroredFile], list[MirroredFile]]:
-        """Return the files of the home, and those of the program: these behind the commit, and before the log that says
-        how they have changed since.
+        """Return the files of the home, and those of the program.
+
+        These are read behind the commit, and before the log that says how they changed since; that before what it says
+        is kept of them. All this at once, as far as it can be held: a few cuts later that is kept no longer.
         """
         folder, manifest = self._catalogue.folder, self._catalogue.manifest(self._program, run)
+        journal, later = self._catalogue.journal(self._program, run), _Later(send)
         with contextlib.ExitStack() as held:
             committed = held.enter_context(manifest.path.open("rb"))
             size = os.fstat(committed.fileno()).st_size
@@ -146,23 +165,24 @@ class Gatherer:
                     found[folder / name] = held.enter_context((folder / name).open("rb"))
             if folder / newest not in found:
                 raise FileNotFoundError(newest)
-            home = [self._checkpoint(path, file, there, send) for path, file in found.items()]
-            files = list(self._of_program(send))
-            for suffix in (".journal", ".changes", ".chronicle"):
-                home += self._those_there([manifest.path.with_suffix(suffix)], folder, send)
-            home += self._those_there([folder / INFO_NAME], folder, send)
+            files = list(self._of_program(later))
+            home = list(self._those_there([manifest.path.with_suffix(".changes")], folder, later))
             if self._patterns:
-                home += self._kept(manifest.path.with_suffix(KEPT), send)
+                home += self._kept(manifest.path.with_suffix(KEPT), later)
+            later.send()
+            home += [self._checkpoint(path, file, there, send) for path, file in found.items()]
+            home += self._those_there([journal, manifest.path.with_suffix(".chronicle"), folder / INFO_NAME], folder, send)
             home.append(self._in_parts(manifest.path.name, committed, size, send))
+            for path in (journal, manifest.path):
+                path.stat()  # where the home is being removed, what was read is not all of it
         return home, files
 
     def _kept(self, folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
-        """Yield what files were at the cuts. A name that is taken is not there without its file: that may be gone."""
+        """Yield what files were at the cuts. A name counts as taken with its file alone: else that may be gone."""
         names = sorted(path for path in folder.iterdir() if path.suffix != TAKEN) if folder.is_dir() else []
         for each in self._those_there(names, folder.parent, send):
             yield each
-            if (folder.parent / f"{each.path}{TAKEN}").exists():
-                yield MirroredFile(f"{each.path}{TAKEN}", 0, ())
+            yield MirroredFile(f"{each.path}{TAKEN}", 0, ())
 
     def _of_program(self, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
         found = {path for pattern in self._patterns for path in self._folder.glob(pattern)}
