@@ -515,7 +515,7 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
     assert clock.now == pytest.approx(total / bandwidth, rel=0.25)
 
 
-@pytest.mark.parametrize("begins_at", range(8))
+@pytest.mark.parametrize("begins_at", range(12))
 def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the_cut(
     tmp_path: Path, remote: Remote, begins_at: int
 ) -> None:
@@ -527,6 +527,8 @@ def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the
     kept.mkdir()
     (kept / "000099.taken").touch()  # what it was is kept no longer
     file.write_text("0")
+    for number in range(5):
+        (tmp_path / f"more-{number}.txt").write_text(f"of another {number}")
     changes.write_text("\n")
     calls: list[str] = []
 
