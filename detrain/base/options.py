@@ -69,6 +69,10 @@ def bytes_of(text: str, option: str = "--keep-size") -> int:
     return size
 
 
+def _bandwidth(text: str) -> int:
+    return bytes_of(text, "--mirror-bandwidth")
+
+
 EACH_EPOCH: Final = Every(1, "epochs")
 Mode = Literal["auto", "seek", "forward"]
 """How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
@@ -136,9 +140,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     mirror_files: Annotated[tuple[str, ...], Option("With --mirror: copy the program's files 'out/**', too.", "PATTERN")] = ()
     mirror_bandwidth: Annotated[
         int | None,
-        Option(
-            "With --mirror: send at most RATE a second, as 20MB.", "RATE", type=lambda text: bytes_of(text, "--mirror-bandwidth")
-        ),
+        Option("With --mirror: send at most RATE a second, as 20MB.", "RATE", type=_bandwidth),
     ] = None
     """In bytes a second."""
     mirror_later: Annotated[bool, Option("With --mirror: begin although it does not answer.")] = False
