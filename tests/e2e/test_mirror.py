@@ -89,8 +89,12 @@ def wait_for(machine: Machine, process: subprocess.Popen[str], names: int) -> No
         time.sleep(0.02)
 
 
-def test_a_machine_that_is_killed_and_vanishes_goes_on_elsewhere_to_the_bit(tmp_path: Path, whole: tuple[Machine, str]) -> None:
-    machine = Machine(tmp_path / "machine", f"file://{tmp_path}/mirror")
+@pytest.mark.parametrize("kind", ["file", "ssh"])
+def test_a_machine_that_is_killed_and_vanishes_goes_on_elsewhere_to_the_bit(
+    tmp_path: Path, whole: tuple[Machine, str], request: pytest.FixtureRequest, kind: str
+) -> None:
+    url = request.getfixturevalue("ssh_server").url if kind == "ssh" else f"file://{tmp_path}/mirror"
+    machine = Machine(tmp_path / "machine", url)
     process = machine.start()
     wait_for(machine, process, 2)
     time.sleep(1)

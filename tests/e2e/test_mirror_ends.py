@@ -101,22 +101,31 @@ def newest_common(objects: dict[str, bytes], places: list[str]) -> str:
     return max(set.intersection(*(set().union(*whole_states(objects, place)) for place in places)), default="")
 
 
-def kill_all_in(folder: Path) -> None:
-    """Kill what runs in a folder, until nothing does: launchers, ranks, and those that send."""
-    while found := processes_in(folder):
+def kill_all_in(folder: Path, *, but: str = "nothing") -> None:
+    """Kill what runs in a folder, until nothing does: launchers, ranks, and those that send; not what has `but` in its
+    command.
+    """
+    while found := processes_in(folder, but=but):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def processes_in(folder: Path) -> list[int]:
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, folder)]
+def processes_in(folder: Path, *, but: str = "nothing") -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_in(path, folder) and not _has(path, but)]
 
 
-def _leads_to(link: Path, folder: Path) -> bool:
+def _is_in(process: Path, folder: Path) -> bool:
     try:
-        return str(link.readlink()).removesuffix(" (deleted)") == str(folder)
+        return str((process / "cwd").readlink()).removesuffix(" (deleted)") == str(folder)
+    except OSError:  # it has ended
+        return False
+
+
+def _has(process: Path, word: str) -> bool:
+    try:
+        return word in (process / "cmdline").read_text()
     except OSError:
         return False
 
@@ -162,9 +171,11 @@ ENDINGS = ("process", "process, then its folder", "machine", "reboot", "store", 
 class Battery:
     """Trainings, one after another, that are ended again and again; what is to be after each end is asserted."""
 
-    def __init__(self, machine: Machine, store: S3Server, rng: random.Random, places: list[str], longest_s: float) -> None:
-        self.machine, self.store, self.rng, self.places, self.longest_s = machine, store, rng, places, longest_s
+    def __init__(self, machine: Machine, store: S3Server, rng: random.Random, places: list[str]) -> None:
+        self.machine, self.store, self.rng, self.places = machine, store, rng, places
+        started = time.monotonic()
         self.whole = machine.run()
+        self.start_s = (time.monotonic() - started) / 2
         assert self.whole.status == 0, self.whole.err
         self._begin_anew()
         self.counts = dict.fromkeys((*ENDINGS, "whole", "back", "resumed"), 0)
@@ -180,7 +191,7 @@ class Battery:
         is_empty = machine.checkpoints() == []
         expected = newest_common(self.store.objects(), self.places)
         process = machine.start()
-        time.sleep(rng.uniform(0, self.longest_s))
+        self._wait(process)
         what = rng.choice(ENDINGS)
         print(what, end="; ", flush=True)
         self.counts[what] += 1
@@ -203,6 +214,19 @@ class Battery:
             self._begin_anew()
         else:
             assert has_ended is None or (what.startswith("store") and has_ended == 71), error
+
+    def _wait(self, process: subprocess.Popen[str]) -> None:
+        """Wait for a random moment: of the start, or behind a checkpoint that was taken or is back."""
+        if self.rng.random() < 0.25:
+            time.sleep(self.rng.uniform(0, self.start_s))
+            return
+        wanted, before = self.rng.randrange(1, 9), set(self.machine.checkpoints())
+        found, until = set(before), time.monotonic() + 120
+        while len(found - before) < wanted and process.poll() is None:
+            assert time.monotonic() < until, self.machine.errors.read_text()
+            found |= set(self.machine.checkpoints())
+            time.sleep(0.02)
+        time.sleep(self.rng.uniform(0, 0.4))
 
     def finish(self) -> None:
         """Run to the end."""
@@ -243,12 +267,11 @@ class Battery:
             if what == "machine":
                 self.machine.vanish()
             return
-        if process.poll() is None:
-            process.kill()
+        kill_all_in(self.machine.folder, but="mirror.sender")
         if what.endswith("folder"):
             time.sleep(self.rng.uniform(0, 0.5))
             self.machine.vanish()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while processes_in(self.machine.folder):  # what sends ends by itself
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -260,7 +283,7 @@ def test_a_run_goes_on_from_its_mirror_wherever_process_machine_and_store_end(
 ) -> None:
     options = ("--every", "4b", "--mirror", s3_server.url, "--mirror-files", "out/*")
     machine = Machine(tmp_path / "machine", PROGRAM, "run", *options, "program.py", "0.05")
-    battery = Battery(machine, s3_server, random.Random(seed), ["program"], 7.0)
+    battery = Battery(machine, s3_server, random.Random(seed), ["program"])
     for _ in range(ends):
         battery.end_once()
     battery.finish()
@@ -272,7 +295,7 @@ def test_a_run_goes_on_from_its_mirror_wherever_process_machine_and_store_end(
 def test_a_job_of_three_ranks_goes_on_where_all_of_them_are(tmp_path: Path, s3_server: S3Server, seed: int) -> None:
     options = ("--nproc-per-node", "3", "--no-jit", "--every", "2b", "--mirror", s3_server.url)
     machine = Machine(tmp_path / "machine", RANKS, "launch", *options, "program.py", "0.15")
-    battery = Battery(machine, s3_server, random.Random(seed), [f"program/rank-{rank}" for rank in range(3)], 14.0)
+    battery = Battery(machine, s3_server, random.Random(seed), [f"program/rank-{rank}" for rank in range(3)])
     for _ in range(ENDS):
         battery.end_once()
     battery.finish()

@@ -1,4 +1,4 @@
-"""The process that sends a checkpoint home to its mirror, beside the one that trains and at the lowest priority.
+"""The process that sends a checkpoint home to its mirror, beside the one that trains and then at the lowest priority.
 
 It begins before the program: takes the lease, brings the newest state back where the home is empty or behind, and says
 that it is ready. Then it looks for commits, and sends the home as it is behind each; where the mirror is slow, behind
@@ -51,8 +51,6 @@ _KEPT: Final = 2
 
 def main(order: Order, link: socket.socket) -> None:
     """Send a home to its mirror until the run is over."""
-    with contextlib.suppress(OSError):
-        os.nice(19)
     if order.world > 1:
         messages.be_rank(order.rank)
     try:
@@ -67,6 +65,8 @@ def main(order: Order, link: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has been killed meanwhile
         link.sendall(answer)
     if answer == READY:
+        with contextlib.suppress(OSError):
+            os.nice(19)  # from now on nobody waits for it
         sender.run()
 
 
