@@ -9,6 +9,7 @@ it sends what is left.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -280,4 +281,5 @@ class _Sender:
 
 
 if __name__ == "__main__":
+    logging.disable()  # what a store's library logs on the way to its error would stand in the program's output
     main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))
