@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -619,3 +620,19 @@ def test_a_home_that_is_removed_while_it_is_read_gives_no_state(tmp_path: Path, 
     Catalogue(home).journal("train", 1).unlink()
     with pytest.raises(MirrorFailed, match="cannot be read for the mirror"):
         Gatherer(home, "train").state(1, 0, set(), remote.put)
+
+
+def test_in_a_folder_of_another_name_the_log_of_changes_speaks_of_the_files_there(tmp_path: Path, remote: Remote) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    home = home_with(here / "ckpt", 10)
+    lines = [["replaced", "{}/out/ä.txt", "000001"], ["appended", "{}/log", 7], ["made", "/elsewhere/x"], ["made", "{}-not/x"]]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (home / "train-r1.changes").write_text(text.replace("{}", str(here)) + '\n["made", "' + str(here))
+
+    send(remote, home, patterns=("out/*",))
+    bring_back(remote, there / "ckpt", "train", there)
+
+    *whole, torn = (there / "ckpt" / "train-r1.changes").read_text().splitlines()
+    expected = json.loads(json.dumps(lines).replace("{}-not", f"{here}-not").replace("{}", str(there)))
+    assert [json.loads(line) for line in whole] == expected
+    assert torn == '["made", "' + str(here)

@@ -26,6 +26,7 @@ BEAT_S: Final = 10.0
 _PATIENCE: Final = 2.5
 """So many times as long nothing is heard of one that is gone."""
 _NAME: Final = "lease.json"
+_UNKNOWN: Final = 0
 _LONGEST_S: Final = 120.0
 """For so long a process of this machine that still sends what a run has left is waited for."""
 
@@ -97,7 +98,7 @@ class Lease:
             now = self._read()
             if now is None:
                 return
-            if now != holder:
+            if now != holder and now.pid != _UNKNOWN:  # else it is just being written
                 raise self._in_use(now)
 
     def _in_use(self, holder: Holder) -> HomeInUse:
@@ -130,7 +131,8 @@ class Lease:
         try:
             return msgspec.json.decode(content, type=Holder)
         except msgspec.DecodeError:  # a folder shows a file while it is written, and keeps half of it where its writer is killed
-            return Holder(token=content.hex(), term=0, machine="", host="a process that is not known", pid=0, run_pid=0)
+            host = "a process that is not known"
+            return Holder(token=content.hex(), term=0, machine="", host=host, pid=_UNKNOWN, run_pid=_UNKNOWN)
 
 
 def _machine() -> str:

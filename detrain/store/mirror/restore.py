@@ -137,6 +137,8 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
                 temporary = beside / f".{path.name}.{os.getpid()}.tmp"
                 written.append((temporary, path))
                 _write(remote, each, temporary)
+                if base == home and path.suffix == ".changes":
+                    _lead_to(temporary, state.folder, folder.absolute())
         _put_aside(home, state.program)
         for temporary, path in written:
             path.parent.mkdir(exist_ok=True)
@@ -167,6 +169,25 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
         os.fsync(file.fileno())
         if file.tell() != each.size:
             raise NotWhole(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
+
+
+def _lead_to(changes: Path, before: str, now: Path) -> None:
+    """Have a log of changes speak of the files in the folder that the program runs in now."""
+    lines = []
+    for line in changes.read_bytes().split(b"\n"):
+        try:
+            values = msgspec.json.decode(line, type=list)
+        except msgspec.DecodeError:  # torn, or none
+            lines.append(line)
+        else:
+            moved = [_moved(each, before, now) for each in values]
+            lines.append(line if moved == values else msgspec.json.encode(moved))
+    changes.write_bytes(b"\n".join(lines))
+
+
+def _moved(value: object, before: str, now: Path) -> object:
+    is_in = before != "" and isinstance(value, str) and value.startswith(f"{before}/")
+    return f"{now}{str(value)[len(before) :]}" if is_in else value
 
 
 def _put_aside(home: Path, program: str) -> None:

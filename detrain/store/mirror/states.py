@@ -57,6 +57,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     home: tuple[MirroredFile, ...]
     """In the order in which they are put back."""
     files: tuple[MirroredFile, ...] = ()
+    folder: str = ""
+    """In which the program ran: files of it have their whole paths in the log of changes."""
 
     @property
     def name(self) -> str:
@@ -143,6 +145,7 @@ class Gatherer:
                 host=socket.gethostname(),
                 home=tuple(home),
                 files=tuple(files),
+                folder=str(self._folder.absolute()),
             )
         raise MirrorFailed(f"the home cannot be read for the mirror: {why}")
 
