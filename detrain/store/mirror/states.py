@@ -114,7 +114,10 @@ class Gatherer:
 
     def committed(self) -> tuple[int, str] | None:
         """Return the program's newest run, and its newest checkpoint that stands committed; None: there is none."""
-        runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
+        try:
+            runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
+        except FileNotFoundError:  # the home is being removed
+            return None
         names = self._catalogue.manifest(self._program, max(runs)).digests() if runs else {}
         there = [name for name in names if (self._catalogue.folder / name).is_file()]
         return (max(runs), there[-1]) if there else None
