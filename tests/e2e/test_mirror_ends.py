@@ -165,7 +165,7 @@ class Machine:
         return sorted(path.name for folder in folders for path in folder.glob("*.h5"))
 
 
-ENDINGS = ("process", "process, then its folder", "machine", "reboot", "store", "store, emptied")
+ENDINGS = ("process", "process, then its folder", "machine", "reboot", "home", "store", "store, emptied")
 
 
 class Battery:
@@ -266,6 +266,8 @@ class Battery:
             kill_all_in(self.machine.folder)
             if what == "machine":
                 self.machine.vanish()
+            elif what == "home":  # the files of the program are left, of whatever moment
+                shutil.rmtree(self.machine.folder / "ckpt", ignore_errors=True)
             return
         kill_all_in(self.machine.folder, but="mirror.sender")
         if what.endswith("folder"):

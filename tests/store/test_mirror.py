@@ -285,3 +285,22 @@ def test_in_a_folder_of_another_name_the_log_of_changes_speaks_of_the_files_ther
     expected = json.loads(json.dumps(lines).replace("{}-not", f"{here}-not").replace("{}", str(there)))
     assert [json.loads(line) for line in whole] == expected
     assert torn == '["made", "' + str(here)
+
+
+def test_files_of_the_program_that_are_not_those_of_the_state_are_put_aside(tmp_path: Path, remote: Remote) -> None:
+    """Another machine has gone on, or only the home was lost: what the loop reads again must be what it was."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    home = home_with(here / "ckpt", 10)
+    for folder, text in ((here, "of the state"), (there, "of another moment")):
+        (folder / "out").mkdir(parents=True)
+        (folder / "out" / "best.txt").write_text(text)
+        (folder / "out" / "same.txt").write_text("same")
+    send(remote, home, patterns=("out/*",))
+
+    bring_back(remote, there / "ckpt", "train", there)
+
+    assert (there / "out" / "best.txt").read_text() == "of the state"
+    aside = there / "ckpt" / "before-the-mirror-1"
+    assert (aside / "out" / "best.txt").read_text() == "of another moment"
+    assert not (aside / "out" / "same.txt").exists()
+    assert sorted(path.name for path in (there / "out").iterdir()) == ["best.txt", "same.txt"]

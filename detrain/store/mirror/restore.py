@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +64,7 @@ def bring_back(
     remote: Remote, home: Path, program: str, folder: Path, common: str | None = None, *, is_holder: bool = False
 ) -> State | None:
     """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
-    is put aside. Files of the program are put into `folder`, where there are none of their names.
+    is put aside. So are files of the program in `folder` that are not those of the state.
 
     `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
     `is_holder`: this process may write the mirror: damaged parts are removed there, so that they are sent again.
@@ -130,8 +132,6 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
                 path = base / each.path
                 if base == home and not (is_ours(path) if path.parent == home else path.parent.suffix == KEPT):
                     raise NotWhole(f"{each.path!r} in {state.name} is no file of a checkpoint home")
-                if base == folder and path.exists():
-                    continue
                 beside = home if base == home else path.parent
                 beside.mkdir(parents=True, exist_ok=True)
                 temporary = beside / f".{path.name}.{os.getpid()}.tmp"
@@ -139,8 +139,16 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
                 _write(remote, each, temporary)
                 if base == home and path.suffix == ".changes":
                     _lead_to(temporary, state.folder, folder.absolute())
-        _put_aside(home, state.program)
+        aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())
+        _put_aside(home, state.program, aside)
         for temporary, path in written:
+            if path.is_file() and not path.is_relative_to(home):
+                if filecmp.cmp(temporary, path, shallow=False):
+                    continue
+                where = aside / path.relative_to(folder)
+                where.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, where)
+                messages.say(f"{messages.shown(path)} is not what the mirror has: it is {messages.shown(where)} now")
             path.parent.mkdir(exist_ok=True)
             temporary.replace(path)
     except OSError as error:
@@ -190,13 +198,12 @@ def _moved(value: object, before: str, now: Path) -> object:
     return f"{now}{str(value)[len(before) :]}" if is_in else value
 
 
-def _put_aside(home: Path, program: str) -> None:
+def _put_aside(home: Path, program: str, aside: Path) -> None:
     """Put a program's files of a home that is behind its mirror into a folder there: nothing is lost."""
     found = [path for path in home.iterdir() if path.name.startswith(f"{program}-r")]
     mine = [path for path in found if (is_ours(path) if path.is_file() else path.suffix == KEPT)]
     if not mine:
         return
-    aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())
     aside.mkdir()
     for path in mine:
         path.replace(aside / path.name)
