@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from detrain.base.errors import MirrorFailed, UsageError
 
+_TRIES: Final = 8
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -119,13 +120,16 @@ class Remote:
             raise FileExistsError(path) from error
 
     def _with_folder(self, name: str, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except FileNotFoundError:
-            if self._is_store:  # has no folders: it would make a bucket
-                raise
-            self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
-            write()
+        for _ in range(_TRIES):
+            try:
+                write()
+                return
+            except FileNotFoundError:
+                if self._is_store:  # has no folders: it would make a bucket
+                    raise
+            with contextlib.suppress(OSError):  # another makes them, too
+                self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+        write()
 
     @_or_fails
     def get(self, name: str) -> bytes | None:
