@@ -6,6 +6,8 @@ import pytest
 import xxhash
 from hypothesis import settings
 
+from tests.store.servers import s3_server, ssh_server  # noqa: F401 fixtures
+
 # Machines are busy: no test is timed. What fails in the fast lane is a change's doing; the long suites look for more.
 settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=200)

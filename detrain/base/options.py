@@ -60,13 +60,17 @@ class Every(msgspec.Struct, frozen=True):
 _UNITS: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-def bytes_of(text: str) -> int:
+def bytes_of(text: str, option: str = "--keep-size") -> int:
     """Return the number of bytes that a text as `20GB` or `1.5TB` says. Raises UsageError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s?(KB|MB|GB|TB|)", text, re.IGNORECASE | re.ASCII)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match is not None else 0
     if size < 1:
-        raise UsageError(f"--keep-size {text}: not a size", "give a number above 0 and its unit: 500MB, 20GB or 1.5TB")
+        raise UsageError(f"{option} {text}: not a size", "give a number above 0 and its unit: 500MB, 20GB or 1.5TB")
     return size
+
+
+def _bandwidth(text: str) -> int:
+    return bytes_of(text, "--mirror-bandwidth")
 
 
 EACH_EPOCH: Final = Every(1, "epochs")
@@ -134,6 +138,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str, Option("Copy each checkpoint to URL (s3://…, a path), and go on from there where DIR is gone.", "URL")
     ] = ""
     mirror_files: Annotated[tuple[str, ...], Option("With --mirror: copy the program's files 'out/**', too.", "PATTERN")] = ()
+    mirror_bandwidth: Annotated[
+        int | None,
+        Option("With --mirror: send at most RATE a second, as 20MB.", "RATE", type=_bandwidth),
+    ] = None
+    """In bytes a second."""
     mirror_later: Annotated[bool, Option("With --mirror: begin although it does not answer.")] = False
     mirror_wait: Annotated[
         float, Option("With --mirror: wait so long at the end until the last checkpoint is there.", "SECONDS", least=0)
@@ -228,9 +237,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.preemption and (is_job or self.on_sigterm == "ignore"):
             what = f"--preemption {self.preemption} {'in a job of several ranks' if is_job else 'with --on-sigterm ignore'}"
             raise UsageError(what, "checkpoints at distances are what a job has: --every" if is_job else "leave one out")
-        if not self.mirror and (self.mirror_files or self.mirror_later):
-            option = "--mirror-files" if self.mirror_files else "--mirror-later"
-            raise UsageError(f"{option} without --mirror", "give --mirror URL, or leave it out")
+        of_mirror = {"files": self.mirror_files, "bandwidth": self.mirror_bandwidth, "later": self.mirror_later}
+        if not self.mirror and any(of_mirror.values()):
+            option = next(name for name, value in of_mirror.items() if value)
+            raise UsageError(f"--mirror-{option} without --mirror", "give --mirror URL, or leave it out")
         if self.goes_on_from and (self.fresh or self.bare):
             raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
         if self.timing and self.bare:

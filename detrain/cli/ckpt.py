@@ -132,7 +132,7 @@ def verify_checkpoints(as_json: bool, place: str) -> int:
 @click.argument("home", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
 def fetch(program: str, url: str, home: Path) -> int:
     """Bring the newest state of a mirror into a folder of checkpoints, as `detrain run --mirror` does; files of the
-    program come into the current folder, where there are none of their names.
+    program come into the current folder.
 
     \b
     Example:

@@ -42,6 +42,7 @@ def command(*, options: Options, given: Given) -> int:
             run_pid=os.getpid(),
             is_fresh=options.fresh,
             may_come_later=options.mirror_later,
+            bandwidth=options.mirror_bandwidth,
             rank=0 if ranks is None else ranks.rank,
             world=1 if ranks is None else ranks.world,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from detrain.base import messages
 from detrain.store.catalogue import parse_name
 from detrain.store.mirror.remote import Remote, programs_at
 from detrain.store.mirror.states import NotWhole, State, get_part, get_state, state_names
@@ -34,8 +36,12 @@ def check_states(url: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _states(remote: Remote) -> list[State]:
-    return [get_state(remote, name) for name in state_names(remote)]
+def _states(remote: Remote) -> Iterator[State]:
+    for name in state_names(remote):
+        try:
+            yield get_state(remote, name)
+        except NotWhole as error:
+            messages.warn(error.what)
 
 
 def _row(program: str, state: State) -> dict[str, Any]:

@@ -35,6 +35,10 @@ _NAME: Final = re.compile(
 )
 _BESIDE: Final = (".journal", ".manifest", ".changes", ".lock", ".chronicle")
 """What lies beside checkpoints."""
+KEPT: Final = ".kept"
+"""Of the folder beside a run's changes, with what files of the program were at its cuts."""
+TAKEN: Final = ".taken"
+"""Added to a name in it, that of an empty file which says that the name is taken."""
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from detrain.store import Catalogue, read
-from detrain.store.mirror.restore import read_sent
 from detrain.verify.state_diff import compare
 from tests.e2e.runs import Result, detrain, environment
 
@@ -94,8 +89,12 @@ def wait_for(machine: Machine, process: subprocess.Popen[str], names: int) -> No
         time.sleep(0.02)
 
 
-def test_a_machine_that_is_killed_and_vanishes_goes_on_elsewhere_to_the_bit(tmp_path: Path, whole: tuple[Machine, str]) -> None:
-    machine = Machine(tmp_path / "machine", f"file://{tmp_path}/mirror")
+@pytest.mark.parametrize("kind", ["file", "ssh"])
+def test_a_machine_that_is_killed_and_vanishes_goes_on_elsewhere_to_the_bit(
+    tmp_path: Path, whole: tuple[Machine, str], request: pytest.FixtureRequest, kind: str
+) -> None:
+    url = request.getfixturevalue("ssh_server").url if kind == "ssh" else f"file://{tmp_path}/mirror"
+    machine = Machine(tmp_path / "machine", url)
     process = machine.start()
     wait_for(machine, process, 2)
     time.sleep(1)
@@ -158,140 +157,3 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start_or_tried_again(
     assert_same(machine, Result(process.returncode, out, error), whole)
     listed = detrain("ckpt", "ls", "--json", f"file://{tmp_path}/mirror", cwd=tmp_path)
     assert machine.checkpoints()[-1] in listed.out
-
-
-class Store:
-    """A server of S3 whose buckets live in its memory."""
-
-    def __init__(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-        self._server.start()
-        _host, self.port = self._server.get_host_and_port()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def again(self) -> None:
-        """The same server, with what was in it."""
-        from moto.server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port)
-        self._server.start()
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    pytest.importorskip("moto.server")
-    boto3, _ = pytest.importorskip("boto3"), pytest.importorskip("s3fs")
-    made = Store()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{made.port}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket="runs")
-    yield made
-    made.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_random_ends_of_process_machine_and_store_lose_no_bit(
-    tmp_path: Path, whole: tuple[Machine, str], store: Store, seed: int
-) -> None:
-    """Kills at random moments; mostly the folder is gone, and now and then the store does not answer for a while."""
-    rng = random.Random(seed)
-    machine = Machine(tmp_path / "machine", "s3://runs/deep", pause=0.04)
-    ends = int(os.environ.get("DETRAIN_TEST_ENDS", "6"))
-    for _ in range(ends):
-        process = machine.start()
-        time.sleep(rng.uniform(2.0, 6.5))
-        if rng.random() < 0.3:
-            store.stop()
-            time.sleep(rng.uniform(0.2, 1.5))
-            process.kill()
-            store.again()
-        else:
-            process.kill()
-        if rng.random() < 0.5 and (sent := read_sent(machine.folder / "ckpt", "program")) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(sent.pid, signal.SIGKILL)  # the whole machine is gone
-        process.communicate()
-        if rng.random() < 0.8:
-            machine.vanish()
-    assert_same(machine, machine.run(), whole)
-
-
-def kill_all_in(folder: Path) -> None:
-    """Kill what runs in a folder, until nothing does: launchers, ranks, and those that send."""
-    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cwd") if _leads_to(path, folder)]:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-def _leads_to(link: Path, folder: Path) -> bool:
-    try:
-        return link.readlink() == folder
-    except OSError:
-        return False
-
-
-RANKS = """
-import os, sys, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-torch.manual_seed(3)
-rank = dist.get_rank()
-rows = torch.randn(48, 6)
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.Linear(64, 1)))
-optimizer = torch.optim.AdamW(net.parameters(), 0.01)
-for epoch in range(4):
-    for start in range(0, 48, 12):
-        loss = (net(rows[start + 4 * rank : start + 4 * rank + 4]) + 0.1 * torch.rand(())).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        time.sleep(float(sys.argv[1]))
-print("end of", rank, loss.item())
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_a_job_of_three_ranks_goes_on_where_all_of_them_are(tmp_path: Path, seed: int) -> None:
-    pytest.importorskip("torch")
-    rng = random.Random(seed)
-
-    def command(folder: Path, url: Path) -> list[str]:
-        folder.mkdir(exist_ok=True)
-        (folder / "program.py").write_text(RANKS)
-        launch = [sys.executable, "-m", "detrain", "launch", "--nproc-per-node", "3", "--no-jit", "--every", "2b"]
-        return [*launch, "--mirror", f"file://{url}", "program.py", "0.15"]
-
-    def finished(folder: Path, url: Path) -> Result:
-        done = subprocess.run(command(folder, url), cwd=folder, env=environment(), capture_output=True, text=True, check=False)
-        return Result(done.returncode, done.stdout, done.stderr)
-
-    whole = finished(tmp_path / "whole", tmp_path / "unused")
-    assert whole.status == 0, whole.err
-    for _ in range(3):
-        process = subprocess.Popen(command(tmp_path / "machine", tmp_path / "mirror"), cwd=tmp_path / "machine", env=environment())
-        until = time.monotonic() + 120
-        while len(list((tmp_path / "machine").glob("ckpt/program/rank-*/*.h5"))) < 4 and process.poll() is None:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 1.5))
-        kill_all_in(tmp_path / "machine")
-        process.wait()
-        shutil.rmtree(tmp_path / "machine", ignore_errors=True)
-    done = finished(tmp_path / "machine", tmp_path / "mirror")
-
-    assert done.status == 0, done.err
-    assert "is back from the mirror" in done.err
-    assert sorted(done.out.splitlines()) == sorted(whole.out.splitlines())

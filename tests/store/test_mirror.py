@@ -1,66 +1,31 @@
-"""A mirror of a home: what comes back is what was there, of the newest whole state; and one writes at a time."""
+"""A mirror of a home: what comes back is what was there, of the newest whole state."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import threading
+import json
+import shutil
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detrain.base.errors import HomeInUse, MirrorFailed
+from detrain.base.errors import MirrorFailed
+from detrain.reports.mirrors import list_states
 from detrain.store.catalogue import Catalogue
-from detrain.store.mirror import lease as leases
-from detrain.store.mirror import states
-from detrain.store.mirror.lease import Lease
-from detrain.store.mirror.link import Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import bring_back, read_sent
-from detrain.store.mirror.sender import _Sender
-from detrain.store.mirror.states import Gatherer, MirroredFile, State, get_state, put_state, state_names
+from detrain.store.mirror.states import Gatherer, MirroredFile, put_state
 from tests.store.homes import Run, newest
+from tests.store.mirrors import files_in, home_with, is_whole, send, size_at
 
 
-@pytest.fixture
-def remote(tmp_path: Path) -> Remote:
-    return Remote(f"file://{tmp_path}/mirror", "train")
-
-
-def home_with(folder: Path, *epochs: int) -> Path:
-    Catalogue(folder).create()
-    run = Run(folder, keep=9)
-    for each in epochs:
-        run.save(each)
-    run.journal.close()
-    return folder
-
-
-def send(remote: Remote, home: Path, *, term: int = 1, number: int = 0, patterns: tuple[str, ...] = ()) -> State:
-    made = Gatherer(home, "train", patterns, home.parent).state(term, number, remote.put)
-    assert made is not None
-    put_state(remote, made)
-    return made
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
-
-
-def test_a_home_comes_back_as_it_was_with_files_of_the_program(
-    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(states, "PART_BYTES", 1000)
+def test_a_home_comes_back_as_it_was_with_files_of_the_program(tmp_path: Path, remote: Remote) -> None:
     home = home_with(tmp_path / "here" / "ckpt", 10, 20)
     (tmp_path / "here" / "out").mkdir()
     (tmp_path / "here" / "out" / "log.txt").write_bytes(b"x" * 2500)
-    made = send(remote, home, patterns=("out/**/*",))
+    made = send(remote, home, patterns=("out/**/*",), part_bytes=1000)
 
     back = bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there")
 
@@ -82,7 +47,7 @@ def test_a_state_that_is_not_whole_is_passed_over_and_none_at_all_is_an_error(tm
         if harm.endswith("gone"):
             remote.remove(name)
         else:
-            remote.put(name, b"0" * (remote.size(name) or 0))
+            remote.put(name, b"0" * (size_at(remote, name) or 0))
         if state == second:
             assert bring_back(remote, tmp_path / "there", "train", tmp_path) == first
         else:
@@ -146,115 +111,10 @@ def test_parts_make_the_file_again_whatever_is_in_it(content: bytes, size: int, 
     folder = tmp_path_factory.mktemp("mirror")
     home = home_with(folder / "ckpt", 10)
     Catalogue(home).journal("train", 1).write_bytes(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states, "PART_BYTES", size * 100)
-        remote = Remote(str(folder / "mirror"), "train")
-        send(remote, home)
-        bring_back(remote, folder / "there", "train", folder)
+    remote = Remote(str(folder / "mirror"), "train")
+    send(remote, home, part_bytes=size * 100)
+    bring_back(remote, folder / "there", "train", folder)
     assert files_in(folder / "there") == files_in(home)
-
-
-def test_of_two_that_take_a_mirror_at_once_one_gets_it(remote: Remote) -> None:
-    found: list[Lease | HomeInUse] = []
-
-    def take() -> None:
-        try:
-            found.append(Lease(remote, os.getpid()))
-        except HomeInUse as error:
-            found.append(error)
-
-    threads = [threading.Thread(target=take) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(isinstance(each, Lease) for each in found) == 1
-    assert sum(isinstance(each, HomeInUse) for each in found) == 5
-
-
-def test_a_mirror_whose_process_here_is_gone_is_taken_over_and_its_term_is_the_next(remote: Remote, tmp_path: Path) -> None:
-    holds = """if True:
-        import os, sys
-        from detrain.store.mirror.lease import Lease
-        from detrain.store.mirror.remote import Remote
-        Lease(Remote(sys.argv[1], "train"), os.getpid())
-    """
-    subprocess.run([sys.executable, "-c", holds, remote.url], check=True)
-
-    lease = Lease(remote, os.getpid())
-    assert lease.term == 2
-    assert lease.renew()
-    lease.give_back()
-    assert not lease.renew()
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_another_machine_is_listened_for_and_no_clock_is_compared(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
-    monkeypatch.setattr(leases, "BEAT_S", 1.0)
-    monkeypatch.setattr(leases, "_machine", lambda: "another")
-    before = Lease(remote, 1)
-    monkeypatch.setattr(leases, "_machine", lambda: "this")
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(0.5):
-            before.renew()
-
-    thread = threading.Thread(target=beat)
-    if is_there:
-        thread.start()
-        with pytest.raises(HomeInUse, match="being written by process 1"):
-            Lease(remote, os.getpid())
-        over.set()
-        thread.join()
-    else:
-        assert Lease(remote, os.getpid()).term == 2
-        assert not before.renew()  # and so it knows
-
-
-def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, remote: Remote) -> None:
-    home = home_with(tmp_path / "ckpt", 10)
-    order = Order(
-        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
-    )
-    sender = _Sender(order, socket.socketpair()[0])
-    sender.begin()
-    for epoch in (20, 30, 40):
-        home_with(home, epoch)
-        sender._send_state((1, "x"))
-
-    names = state_names(remote)
-    assert [int(name[-14:-5]) for name in names] == [1, 2]
-    needed = set().union(*(get_state(remote, name).parts for name in names))
-    assert set(states.part_names(remote)) == needed
-    sender._is_lost = True
-    assert np.all([remote.size(part) == states.size_of(part) for part in needed])
-
-
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_it(
-    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_ahead: bool
-) -> None:
-    """The run has begun without it, with an empty home."""
-    theirs = send(remote, home_with(tmp_path / "there", 20))
-    home = tmp_path / "here"
-    order = Order(
-        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=True
-    )
-    sender = _Sender(order, socket.socketpair()[0])
-    with monkeypatch.context() as patch:
-        patch.setattr(Remote, "get", lambda *_: (_ for _ in ()).throw(MirrorFailed("it does not answer")))
-        sender.begin()
-    home_with(home, 30 if is_ahead else 1)
-    sender._is_begun = True
-
-    assert sender._until_done(lambda: sender._send_state((1, "x"))) == is_ahead
-    newest = get_state(remote, state_names(remote)[-1])
-    assert (newest == theirs) != is_ahead
-    assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
-    sender._is_lost = True
 
 
 def test_a_mirror_that_stops_answering_is_no_damage_and_no_older_state_comes_back(
@@ -276,20 +136,171 @@ def test_a_mirror_that_stops_answering_is_no_damage_and_no_older_state_comes_bac
     assert not list((tmp_path / "there").glob("*"))
 
 
-def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: Remote) -> None:
-    home = home_with(tmp_path / "ckpt", 10)
-    order = Order(
-        url=remote.url, home=str(home), program="train", patterns=(), run_pid=os.getpid(), is_fresh=False, may_come_later=False
-    )
-    sender = _Sender(order, socket.socketpair()[0])
-    sender.begin()
-    for epoch in (20, 30):
-        home_with(home, epoch)
-        sender._send_state((1, "x"))
-    remote.put("lease.json", (remote.get("lease.json") or b"").replace(b'"token":"', b'"token":"other'))
-    before = {*state_names(remote), *states.part_names(remote)}
-    home_with(home, 40)
-    sender._send_state((1, "x"))
+def test_a_checkpoint_that_is_kept_no_longer_while_it_is_sent_is_sent_to_its_end(tmp_path: Path, remote: Remote) -> None:
+    """The mirror is slow: while it takes a part, the run commits another checkpoint and removes the one before."""
+    Catalogue(tmp_path / "ckpt").create()
+    run = Run(tmp_path / "ckpt", keep=1)
+    run.save(1)
+    epochs = iter(range(2, 1000))
 
-    assert before <= {*state_names(remote), *states.part_names(remote)}
-    assert sender._is_lost
+    def send(part: str, content: bytes) -> None:
+        run.save(next(epochs))
+        remote.put(part, content)
+
+    made = Gatherer(tmp_path / "ckpt", "train").state(1, 0, set(), send)
+    assert made is not None
+    assert is_whole(remote, made)
+    put_state(remote, made)
+    run.journal.close()
+
+    assert bring_back(remote, tmp_path / "there", "train", tmp_path) == made
+    assert (choice := newest(Catalogue(tmp_path / "there"), "train")) is not None
+    assert choice.entry.path.name == made.checkpoint
+
+
+@pytest.mark.parametrize("has_older", [False, True])
+def test_a_machine_that_vanishes_while_its_home_comes_back_leaves_none_that_counts(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, has_older: bool
+) -> None:
+    """Before each name that a file gets, the home is copied: these are what a kill leaves."""
+    made = send(remote, home_with(tmp_path / "ckpt", 10, 20))
+    home, left = tmp_path / "there", list[Path]()
+    if has_older:
+        home_with(home, 5)
+    replace = Path.replace
+
+    def copied_first(path: Path, target: Path) -> Path:
+        left.append(tmp_path / f"left-{len(left)}")
+        shutil.copytree(home, left[-1])
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", copied_first)
+        bring_back(remote, home, "train", tmp_path)
+    assert len(left) >= 5
+
+    for each in left:
+        back = bring_back(remote, each, "train", tmp_path)
+        assert files_in(each) == files_in(tmp_path / "ckpt"), sorted(path.name for path in each.iterdir())
+        assert back in (made, None)
+
+
+def test_a_connection_that_is_broken_is_made_anew(tmp_path: Path) -> None:
+    remote = Remote(str(tmp_path / "mirror"), "train")
+    remote.put("a", b"1")
+    broken = remote._files
+    broken.cat_file = lambda _path: (_ for _ in ()).throw(OSError("connection reset"))
+    with pytest.raises(MirrorFailed, match="connection reset"):
+        remote.get("a")
+    assert remote.get("a") == b"1"
+
+
+@pytest.mark.parametrize("begins_at", range(12))
+def test_a_file_that_is_written_anew_while_a_state_is_sent_is_what_it_was_at_the_cut(
+    tmp_path: Path, remote: Remote, begins_at: int
+) -> None:
+    """From one of the parts on that are sent, the loop writes it anew: a line, what it was, and then the new. What it
+    was two turns before is removed.
+    """
+    home = home_with(tmp_path / "ckpt", 10)
+    file, kept, changes = tmp_path / "best.txt", home / "train-r1.kept", home / "train-r1.changes"
+    kept.mkdir()
+    (kept / "000099.taken").touch()  # what it was is kept no longer
+    file.write_text("0")
+    for number in range(5):
+        (tmp_path / f"more-{number}.txt").write_text(f"of another {number}")
+    changes.write_text("\n")
+    calls: list[str] = []
+
+    def send(part: str, content: bytes) -> None:
+        remote.put(part, content)
+        calls.append(part)
+        if len(calls) <= begins_at:
+            return
+        now = int(file.read_text())
+        (kept / f"{now:06d}.taken").touch()
+        changes.write_text(f"{changes.read_text()}{now:06d}\n")
+        (kept / f"{now:06d}").write_text(str(now))
+        file.write_text(str(now + 1))
+        for name in (f"{now - 2:06d}", f"{now - 2:06d}.taken"):
+            (kept / name).unlink(missing_ok=True)
+
+    made = Gatherer(home, "train", ("*.txt",), tmp_path).state(1, 0, set(), send)
+    assert made is not None
+    put_state(remote, made)
+    bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there")
+
+    there = tmp_path / "there" / "ckpt"
+    lines = (there / "train-r1.changes").read_text().split()
+    at_cut = there / "train-r1.kept" / lines[0] if lines else tmp_path / "there" / "best.txt"
+    assert at_cut.read_text() == "0"
+    assert not lines or at_cut.with_name(f"{at_cut.name}.taken").read_bytes() == b""
+    assert not (there / "train-r1.kept" / "000099.taken").exists()
+
+    home_with(home, 20)
+    made = Gatherer(home, "train").state(1, 1, set(), remote.put)
+    assert made is not None
+    put_state(remote, made)
+    bring_back(remote, there, "train", tmp_path / "there")
+    assert not lines or (there / "before-the-mirror-1" / "train-r1.kept" / lines[0]).exists()
+
+
+def test_a_state_that_is_damaged_is_told_and_the_others_are_listed(
+    tmp_path: Path, remote: Remote, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = send(remote, home_with(tmp_path / "ckpt", 10))
+    remote.put(send(remote, home_with(tmp_path / "ckpt", 20), number=1).name, b"other bytes")
+
+    assert [row["checkpoint"] for row in list_states(remote.url)] == [first.checkpoint]
+    assert "gone, or damaged" in capfd.readouterr().err
+
+
+def test_a_home_that_is_removed_while_it_is_read_gives_no_state(tmp_path: Path, remote: Remote) -> None:
+    home = home_with(tmp_path / "ckpt", 10)
+    files = sorted(path for path in home.iterdir() if path.suffix != ".h5")
+
+    def send(part: str, content: bytes) -> None:
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    assert Gatherer(home, "train").state(1, 0, set(), send) is None
+
+    home = home_with(tmp_path / "other", 10)
+    Catalogue(home).journal("train", 1).unlink()
+    with pytest.raises(MirrorFailed, match="cannot be read for the mirror"):
+        Gatherer(home, "train").state(1, 0, set(), remote.put)
+
+
+def test_in_a_folder_of_another_name_the_log_of_changes_speaks_of_the_files_there(tmp_path: Path, remote: Remote) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    home = home_with(here / "ckpt", 10)
+    lines = [["replaced", "{}/out/ä.txt", "000001"], ["appended", "{}/log", 7], ["made", "/elsewhere/x"], ["made", "{}-not/x"]]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (home / "train-r1.changes").write_text(text.replace("{}", str(here)) + '\n["made", "' + str(here))
+
+    send(remote, home, patterns=("out/*",))
+    bring_back(remote, there / "ckpt", "train", there)
+
+    *whole, torn = (there / "ckpt" / "train-r1.changes").read_text().splitlines()
+    expected = json.loads(json.dumps(lines).replace("{}-not", f"{here}-not").replace("{}", str(there)))
+    assert [json.loads(line) for line in whole] == expected
+    assert torn == '["made", "' + str(here)
+
+
+def test_files_of_the_program_that_are_not_those_of_the_state_are_put_aside(tmp_path: Path, remote: Remote) -> None:
+    """Another machine has gone on, or only the home was lost: what the loop reads again must be what it was."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    home = home_with(here / "ckpt", 10)
+    for folder, text in ((here, "of the state"), (there, "of another moment")):
+        (folder / "out").mkdir(parents=True)
+        (folder / "out" / "best.txt").write_text(text)
+        (folder / "out" / "same.txt").write_text("same")
+    send(remote, home, patterns=("out/*",))
+
+    bring_back(remote, there / "ckpt", "train", there)
+
+    assert (there / "out" / "best.txt").read_text() == "of the state"
+    aside = there / "ckpt" / "before-the-mirror-1"
+    assert (aside / "out" / "best.txt").read_text() == "of another moment"
+    assert not (aside / "out" / "same.txt").exists()
+    assert sorted(path.name for path in (there / "out").iterdir()) == ["best.txt", "same.txt"]

@@ -76,9 +76,15 @@ def test_a_size_is_a_number_and_a_unit(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0MB", "20 bytes", "1e9", "٢GB"])
-def test_what_is_no_size_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--keep-size", text, "train.py"]) == UsageError.exit_code
-    assert f"--keep-size {text}: not a size" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--keep-size", "--mirror-bandwidth"])
+def test_what_is_no_size_is_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", option, text, "train.py"]) == UsageError.exit_code
+    assert f"{option} {text}: not a size" in capsys.readouterr().err
+
+
+def test_a_bandwidth_without_a_mirror_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--mirror-bandwidth", "20MB", "train.py"]) == UsageError.exit_code
+    assert "--mirror-bandwidth without --mirror" in capsys.readouterr().err
 
 
 def test_ranks_would_keep_different_cuts() -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.base.cursor import Cursor
+from detrain.store.catalogue import KEPT, TAKEN
 
 _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
@@ -47,8 +48,6 @@ NO_ROOM: Final = "-"
 _CUTS: Final = 3
 """So many cuts back the versions of files stay: no run goes back further by itself."""
 _rename, _unlink = os.rename, os.unlink  # before the program's are followed
-_TAKEN: Final = ".taken"
-"""Added to such a name, that of an empty file which says that the name is taken."""
 
 
 class Changes:
@@ -60,7 +59,7 @@ class Changes:
         `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been.
         """
         self._path, self._is_fresh = path, is_fresh
-        self.kept_in = path.with_suffix(".kept")
+        self.kept_in = path.with_suffix(KEPT)
         self._begun: dict[str, list[str]] | None = None
         self._made: set[str] = set()
         """Folders made, and files cleared away, by an earlier process at a later moment of the run."""
@@ -266,7 +265,7 @@ class Changes:
 
     def is_gone(self, name: str) -> bool:
         """Return whether what was kept by a name was of too early a moment, and is cleared away."""
-        return not (self.kept_in / f"{name}{_TAKEN}").exists()
+        return not (self.kept_in / f"{name}{TAKEN}").exists()
 
     def new_name(self) -> str:
         """Return a name for a kept file, once and for all: a child that the program forks counts on from here, too."""
@@ -275,7 +274,7 @@ class Changes:
             name = f"{self._names:06d}"
             self._names += 1
             with contextlib.suppress(FileExistsError):
-                io.FileIO(self.kept_in / f"{name}{_TAKEN}", "x").close()
+                io.FileIO(self.kept_in / f"{name}{TAKEN}", "x").close()
                 if not os.path.lexists(self.kept_in / name):
                     return name
 
@@ -341,12 +340,12 @@ class Changes:
         What an earlier process did at a still later moment is written down again, behind it.
         """
         for kept in self._dropped_before:  # no run goes back so far by itself
-            for each in (kept, kept.with_name(f"{kept.name}{_TAKEN}")):
+            for each in (kept, kept.with_name(f"{kept.name}{TAKEN}")):
                 each.unlink(missing_ok=True)
         self._dropped_before, self._dropped = self._dropped, []
         self._old.append([])
         for kept in self._old.pop(0) if len(self._old) > _CUTS else ():
-            for each in (kept, kept.with_name(f"{kept.name}{_TAKEN}")):
+            for each in (kept, kept.with_name(f"{kept.name}{TAKEN}")):
                 with contextlib.suppress(FileNotFoundError):
                     _unlink(each)
         lines: list[tuple[Any, ...]] = [("cut", _name(cursor))]

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.errors import HomeInUse, MirrorFailed
+from detrain.base.errors import HomeInUse
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import state_names
 
@@ -26,7 +26,7 @@ BEAT_S: Final = 10.0
 _PATIENCE: Final = 2.5
 """So many times as long nothing is heard of one that is gone."""
 _NAME: Final = "lease.json"
-_READS: Final = 10
+_UNKNOWN: Final = 0
 _LONGEST_S: Final = 120.0
 """For so long a process of this machine that still sends what a run has left is waited for."""
 
@@ -52,6 +52,7 @@ class Lease:
     def __init__(self, remote: Remote, run_pid: int) -> None:
         self._remote = remote
         self._mine = self._take(run_pid)
+        self._is_mine = True
 
     @property
     def term(self) -> int:
@@ -97,7 +98,7 @@ class Lease:
             now = self._read()
             if now is None:
                 return
-            if now != holder:
+            if now != holder and now.pid != _UNKNOWN:  # else it is just being written
                 raise self._in_use(now)
 
     def _in_use(self, holder: Holder) -> HomeInUse:
@@ -108,7 +109,10 @@ class Lease:
 
     def renew(self) -> bool:
         """Say that this holder is there; return False if another has taken its place."""
-        if (now := self._read()) is None or now.token != self._mine.token:
+        now = self._read()
+        if now is None and self._is_mine:  # the mirror has lost it
+            return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
+        if now is None or now.token != self._mine.token:
             return False
         self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
         self._remote.put(_NAME, msgspec.json.encode(self._mine))
@@ -116,22 +120,19 @@ class Lease:
 
     def give_back(self) -> None:
         """Let others have it."""
+        self._is_mine = False
         if (now := self._read()) is not None and now.token == self._mine.token:
             self._remote.remove(_NAME)
 
     def _read(self) -> Holder | None:
-        for _ in range(_READS):
-            content = self._remote.get(_NAME)
-            if content is None:
-                return None
-            try:
-                return msgspec.json.decode(content, type=Holder)
-            except msgspec.DecodeError as error:  # a folder shows a file while it is being written
-                why = error
-            time.sleep(0.05)
-        raise MirrorFailed(
-            f"{_NAME} in the mirror {self._remote.url!r} is no lease: {why}", "see that nobody writes there, and remove it"
-        )
+        content = self._remote.get(_NAME)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Holder)
+        except msgspec.DecodeError:  # a folder shows a file while it is written, and keeps half of it where its writer is killed
+            host = "a process that is not known"
+            return Holder(token=content.hex(), term=0, machine="", host=host, pid=_UNKNOWN, run_pid=_UNKNOWN)
 
 
 def _machine() -> str:

@@ -41,6 +41,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Of a job, how many ranks it has."""
     may_come_later: bool
     """Begin although the mirror does not answer."""
+    bandwidth: int | None = None
+    """In bytes a second; None: as fast as it goes."""
 
     @property
     def place(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from detrain.base.errors import MirrorFailed, UsageError
 
+_TRIES: Final = 8
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -24,8 +25,9 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
             raise
         except Exception as error:
             remote: Any = args[0]
+            remote.forget()  # or a connection that is broken would stay so
             said = " ".join(str(error).split()) or type(error).__name__
-            raise MirrorFailed(f"the mirror {remote.url!r} does not answer: {said[:300]}") from error
+            raise MirrorFailed(f"the mirror {remote.url!r} cannot be used: {said[:300]}") from error
 
     return call
 
@@ -49,22 +51,35 @@ class Remote:
     """
 
     def __init__(self, url: str, program: str) -> None:
-        self.url = url
-        try:
-            import fsspec
+        self.url, self._program = url, program
+        self._found: tuple[Any, str] | None = None
 
-            made, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
-        except ImportError as error:
-            todo = "install it: pip install 'detrain[mirror]', and for s3:// s3fs, for gs:// gcsfs, for az:// adlfs"
-            raise UsageError(f"--mirror {url!r} needs a package that is not here: {error}", todo) from error
-        except ValueError as error:
-            todo = "give one as s3://bucket/folder, gs://…, az://…, sftp://host/folder, or a path"
-            raise UsageError(f"--mirror {url!r} is no address: {error}", todo) from error
-        self._files: Any = made
-        self._root = f"{str(root).rstrip('/')}/{program}"
+    def _reached(self) -> tuple[Any, str]:
+        """Return the file system, with a connection where it has such a thing, and the folder in it."""
+        if self._found is None:
+            try:
+                import fsspec
+
+                files, root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
+            except ImportError as error:
+                todo = "install it: pip install 'detrain[mirror]', and for s3:// s3fs, gs:// gcsfs, az:// adlfs, sftp:// paramiko"
+                raise UsageError(f"--mirror {self.url!r} needs a package that is not here: {error}", todo) from error
+            except ValueError as error:
+                todo = "give one as s3://bucket/folder, gs://…, az://…, sftp://host/folder, or a path"
+                raise UsageError(f"--mirror {self.url!r} is no address: {error}", todo) from error
+            self._found = files, f"{str(root).rstrip('/')}/{self._program}"
+        return self._found
+
+    @property
+    def _files(self) -> Any:
+        return self._reached()[0]
+
+    def forget(self) -> None:
+        """Connect anew the next time."""
+        self._found = None
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+        return f"{self._reached()[1]}/{name}"
 
     @_or_fails
     def put(self, name: str, content: bytes) -> None:
@@ -82,21 +97,39 @@ class Remote:
             return False
         return True
 
-    def _create(self, path: str, content: bytes) -> None:
+    @property
+    def _is_store(self) -> bool:
+        """Whether it is a store of objects."""
         from fsspec.asyn import AsyncFileSystem
 
-        if isinstance(self._files, AsyncFileSystem):  # a store of objects: by a condition of its own
+        return isinstance(self._files, AsyncFileSystem)
+
+    def _create(self, path: str, content: bytes) -> None:
+        if self._is_store:  # by a condition of its own
             self._files.pipe_file(path, content, mode="create")
             return
-        with self._files.open(path, "xb") as file:  # others look first, and write then
-            file.write(content)
+        mode = "wxb" if "sftp" in self._files.protocol else "xb"  # paramiko's x does not say that it writes
+        try:
+            with self._files.open(path, mode) as file:
+                file.write(content)
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # SFTP's answer has no reason
+            if not self._files.exists(path):
+                raise
+            raise FileExistsError(path) from error
 
     def _with_folder(self, name: str, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except FileNotFoundError:  # a store of objects has no folders
-            self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
-            write()
+        for _ in range(_TRIES):
+            try:
+                write()
+                return
+            except FileNotFoundError:
+                if self._is_store:  # has no folders: it would make a bucket
+                    raise
+            with contextlib.suppress(OSError):  # another makes them, too
+                self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+        write()
 
     @_or_fails
     def get(self, name: str) -> bytes | None:
@@ -107,31 +140,22 @@ class Remote:
             return None
 
     @_or_fails
-    def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes; None where it is not there."""
-        try:
-            self._files.invalidate_cache()
-            return int(self._files.info(self._path(name))["size"])
-        except FileNotFoundError:
-            return None
-
-    @_or_fails
-    def names(self, folder: str) -> list[str]:
-        """Return the names of all files below a folder, relative to it, in order."""
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes in bytes of all files below a folder, by their names relative to it."""
         self._files.invalidate_cache()
         start = f"{self._path(folder)}/".lstrip("/")
         try:
-            found = self._files.find(self._path(folder))
+            found = self._files.find(self._path(folder), detail=True)
         except FileNotFoundError:
-            return []
-        return sorted(str(each).lstrip("/").removeprefix(start) for each in found)
+            return {}
+        return {str(path).lstrip("/").removeprefix(start): int(each["size"]) for path, each in found.items()}
 
     @_or_fails
     def folders(self) -> list[str]:
         """Return the names of the folders in this one, in order."""
         self._files.invalidate_cache()
         try:
-            found = self._files.ls(self._root, detail=True)
+            found = self._files.ls(self._reached()[1], detail=True)
         except FileNotFoundError:
             return []
         return sorted(each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == "directory")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -10,8 +13,8 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import MirrorFailed
-from detrain.store.atomic_file import sync_folder
-from detrain.store.catalogue import Catalogue, is_ours, parse_name
+from detrain.store.atomic_file import sync_folder, way_out
+from detrain.store.catalogue import KEPT, Catalogue, is_ours, parse_name
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import MirroredFile, NotWhole, State, get_part, get_state, state_names
 
@@ -27,7 +30,6 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """The newest in it."""
     waiting: str = ""
     """A newer one that is not there yet."""
-    waiting_bytes: int = 0
     error: str = ""
     """Why it is not, if the mirror does not answer."""
     pid: int = 0
@@ -58,26 +60,33 @@ def write_sent(home: Path, program: str, sent: Sent) -> None:
 _ASIDE: Final = "before-the-mirror"
 
 
-def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: str | None = None) -> State | None:
+def bring_back(
+    remote: Remote, home: Path, program: str, folder: Path, common: str | None = None, *, is_holder: bool = False
+) -> State | None:
     """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
-    is put aside. Files of the program are put into `folder`, where there are none of their names.
+    is put aside. So are files of the program in `folder` that are not those of the state.
 
     `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
+    `is_holder`: this process may write the mirror: damaged parts are removed there, so that they are sent again.
 
     Returns the state; None where the home is as new, or the mirror is empty. Raises MirrorFailed where no state of the
     mirror is whole, or it does not answer.
     """
     names = state_names(remote)
-    has_any = any(entry.program == program for entry in Catalogue(home).entries())
     damage: NotWhole | None = None
     for name in reversed(names):
         try:
             state = get_state(remote, name)
             if common is not None and common not in state.checkpoints:
                 continue
-            if has_any and is_as_new(home, state, remote.url):
+            if is_as_new(home, state, remote.url):
                 return None
-            _put_back(remote, state, home, folder)
+            try:
+                _put_back(remote, state, home, folder)
+            except NotWhole:
+                if is_holder:
+                    _remove_damaged(remote, state)
+                raise
         except NotWhole as error:
             if damage is None:
                 messages.warn(f"a state of the mirror is not whole, an older one is looked for: {error.what}")
@@ -93,14 +102,17 @@ def bring_back(remote: Remote, home: Path, program: str, folder: Path, common: s
 
 
 def is_as_new(home: Path, state: State, url: str) -> bool:
-    """Return whether a home is at a state of its mirror, or beyond it."""
+    """Return whether a home is at a state of its mirror, or beyond it. What no manifest names does not count: one may
+    have been coming back when its machine vanished.
+    """
+    catalogue = Catalogue(home)
+    mine = [entry for entry in catalogue.entries() if entry.program == state.program]
+    runs = {entry.run: catalogue.manifest(state.program, entry.run).digests() for entry in mine}
+    committed = [(entry.run, entry.cursor.key()) for entry in mine if entry.path.name in runs[entry.run]]
     known = read_sent(home, state.program)
-    if known is not None and known.url == url and known.number >= 0:
+    if committed and known is not None and known.url == url and known.number >= 0:
         return (known.term, known.number) >= (state.term, state.number)
-    mine: list[tuple[int, tuple[int, ...]]] = [
-        (entry.run, entry.cursor.key()) for entry in Catalogue(home).entries() if entry.program == state.program
-    ]
-    return max(mine, default=(0, ())) >= _place(state)
+    return max(committed, default=(0, ())) >= _place(state)
 
 
 def _place(state: State) -> tuple[int, tuple[int, ...]]:
@@ -112,27 +124,49 @@ def _place(state: State) -> tuple[int, tuple[int, ...]]:
 
 def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
     """Write all files beside, and give them their names when all are there, the manifest last."""
-    home.mkdir(parents=True, exist_ok=True)
     written: list[tuple[Path, Path]] = []
     try:
+        home.mkdir(parents=True, exist_ok=True)
         for base, files in ((folder, state.files), (home, state.home)):
             for each in files:
                 path = base / each.path
-                if base == home and not is_ours(path):
+                if base == home and not (is_ours(path) if path.parent == home else path.parent.suffix == KEPT):
                     raise NotWhole(f"{each.path!r} in {state.name} is no file of a checkpoint home")
-                if base == folder and path.exists():
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                beside = home if base == home else path.parent
+                beside.mkdir(parents=True, exist_ok=True)
+                temporary = beside / f".{path.name}.{os.getpid()}.tmp"
                 written.append((temporary, path))
                 _write(remote, each, temporary)
-        _put_aside(home, state.program)
+                if base == home and path.suffix == ".changes":
+                    _lead_to(temporary, state.folder, folder.absolute())
+        aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())
+        _put_aside(home, state.program, aside)
         for temporary, path in written:
+            if path.is_file() and not path.is_relative_to(home):
+                if filecmp.cmp(temporary, path, shallow=False):
+                    continue
+                where = aside / path.relative_to(folder)
+                where.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, where)
+                messages.say(f"{messages.shown(path)} is not what the mirror has: it is {messages.shown(where)} now")
+            path.parent.mkdir(exist_ok=True)
             temporary.replace(path)
+    except OSError as error:
+        what = f"{state.checkpoint} of the mirror cannot be put into {str(home)!r}: {error.strerror or error}"
+        raise MirrorFailed(what, way_out(error)) from error
     finally:
         for temporary, _path in written:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
     sync_folder(home)
+
+
+def _remove_damaged(remote: Remote, state: State) -> None:
+    for part in state.parts:
+        try:
+            get_part(remote, part)
+        except NotWhole:
+            remote.remove(part)
 
 
 def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
@@ -145,12 +179,31 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
             raise NotWhole(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
 
 
-def _put_aside(home: Path, program: str) -> None:
+def _lead_to(changes: Path, before: str, now: Path) -> None:
+    """Have a log of changes speak of the files in the folder that the program runs in now."""
+    lines = []
+    for line in changes.read_bytes().split(b"\n"):
+        try:
+            values = msgspec.json.decode(line, type=list)
+        except msgspec.DecodeError:  # torn, or none
+            lines.append(line)
+        else:
+            moved = [_moved(each, before, now) for each in values]
+            lines.append(line if moved == values else msgspec.json.encode(moved))
+    changes.write_bytes(b"\n".join(lines))
+
+
+def _moved(value: object, before: str, now: Path) -> object:
+    is_in = before != "" and isinstance(value, str) and value.startswith(f"{before}/")
+    return f"{now}{str(value)[len(before) :]}" if is_in else value
+
+
+def _put_aside(home: Path, program: str, aside: Path) -> None:
     """Put a program's files of a home that is behind its mirror into a folder there: nothing is lost."""
-    mine = [path for path in home.iterdir() if path.is_file() and path.name.startswith(f"{program}-r") and is_ours(path)]
+    found = [path for path in home.iterdir() if path.name.startswith(f"{program}-r")]
+    mine = [path for path in found if (is_ours(path) if path.is_file() else path.suffix == KEPT)]
     if not mine:
         return
-    aside = next(path for number in range(1, 1 << 20) if not (path := home / f"{_ASIDE}-{number}").exists())
     aside.mkdir()
     for path in mine:
         path.replace(aside / path.name)

@@ -1,4 +1,4 @@
-"""The process that sends a checkpoint home to its mirror, beside the one that trains and at the lowest priority.
+"""The process that sends a checkpoint home to its mirror, beside the one that trains and then at the lowest priority.
 
 It begins before the program: takes the lease, brings the newest state back where the home is empty or behind, and says
 that it is ready. Then it looks for commits, and sends the home as it is behind each; where the mirror is slow, behind
@@ -9,6 +9,7 @@ it sends what is left.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -16,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +29,9 @@ from detrain.store.mirror.link import DONE, READY, REFUSED, Order
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
 from detrain.store.mirror.states import (
+    PART_BYTES,
     Gatherer,
     NotWhole,
-    State,
     common_checkpoint,
     get_state,
     part_names,
@@ -44,24 +44,31 @@ _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
 _LONGEST_LEFT_S: Final = 600.0
 """For so long a mirror that does not answer is tried when the run is over."""
+_LEAST_PART_BYTES: Final = 64 << 10
+"""Of a part where a bandwidth is asked for: else one is what goes in a second."""
 _KEPT: Final = 2
 """States that stay."""
 
 
 def main(order: Order, link: socket.socket) -> None:
     """Send a home to its mirror until the run is over."""
-    with contextlib.suppress(OSError):
-        os.nice(19)
     if order.world > 1:
         messages.be_rank(order.rank)
     try:
-        sender = _Sender(order, link)
-        sender.begin()
-    except DetrainError as error:
-        link.sendall(REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo)))
+        sender = _Sender(order, link, Path.cwd())
+    except (ProcessLookupError, FileNotFoundError):  # the run has been killed, and its folder removed
         return
-    link.sendall(READY)
-    sender.run()
+    try:
+        sender.begin()
+        answer = READY
+    except DetrainError as error:
+        answer = REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo))
+    with contextlib.suppress(OSError):  # it has been killed meanwhile
+        link.sendall(answer)
+    if answer == READY:
+        with contextlib.suppress(OSError):
+            os.nice(19)  # from now on nobody waits for it
+        sender.run()
 
 
 def _tell(say: Callable[[str], None], text: str) -> None:
@@ -71,11 +78,15 @@ def _tell(say: Callable[[str], None], text: str) -> None:
 
 
 class _Sender:
-    def __init__(self, order: Order, link: socket.socket) -> None:
-        self._order, self._link = order, link
+    def __init__(self, order: Order, link: socket.socket, folder: Path) -> None:
+        """`folder`: in which the program runs."""
+        self._order, self._link, self._folder = order, link, folder
         self._home = Path(order.home)
         self._remote = Remote(order.url, order.place)
-        self._gatherer = Gatherer(self._home, order.program, order.patterns, Path.cwd())
+        part_bytes = min(PART_BYTES, max(order.bandwidth or PART_BYTES, _LEAST_PART_BYTES))
+        self._gatherer = Gatherer(self._home, order.program, order.patterns, folder, part_bytes)
+        self._free_at = 0.0
+        """When the bandwidth lets the next part go."""
         self._lease: Lease | None = None
         self._there: set[str] = set()
         """Parts that are in the mirror, as far as is known."""
@@ -93,7 +104,7 @@ class _Sender:
         except MirrorFailed as error:
             if not self._order.may_come_later:
                 raise MirrorFailed(
-                    error.what, error.todo or "see to it, or give --mirror-later to train without it until then"
+                    error.what, error.todo or "see to its address, keys and network; --mirror-later trains without it until then"
                 ) from error
             _tell(messages.warn, f"{error.what}; training goes on, and it is tried again")
             self._note(error=error.what)
@@ -121,14 +132,13 @@ class _Sender:
                 _tell(
                     messages.warn, f"the mirror {order.url!r} has no checkpoint of all {order.world} ranks yet: nothing comes back"
                 )
-        state = bring_back(self._remote, self._home, order.program, Path.cwd(), common)
+        state = bring_back(self._remote, self._home, order.program, self._folder, common, is_holder=True)
         if state is not None:
-            self._there |= state.parts
             made = f"of {state.made}, by {state.host}"
             _tell(messages.say, f"{state.checkpoint} is back from the mirror ({state.size / 1e6:.1f} MB, {made})")
         known = read_sent(self._home, self._order.program)
         if known is not None and known.url == self._order.url:
-            self._sent = msgspec.structs.replace(known, waiting="", waiting_bytes=0, error="", pid=os.getpid())
+            self._sent = msgspec.structs.replace(known, waiting="", error="", pid=os.getpid())
 
     def _require_ahead(self) -> None:
         """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
@@ -162,7 +172,7 @@ class _Sender:
             is_last = self._is_over(_LOOK_S)
             now = self._gatherer.committed()
             if (now is not None and now != last) or (is_last and now is not None):
-                is_whole, last = self._until_done(partial(self._send_state, now)), now
+                is_whole, last = self._until_done(self._send_state), now
             if is_last and self._gatherer.committed() == now:
                 break
         if self._lease is not None:
@@ -211,35 +221,37 @@ class _Sender:
             self._over_since = time.monotonic()
         return bool(ready)
 
-    def _send_state(self, newest: tuple[int, str] | None) -> None:
+    def _send_state(self) -> None:
         assert self._lease is not None
-        if newest is not None:
+        if (newest := self._gatherer.committed()) is not None:
             self._note(waiting=newest[1])
+        if self._sent.error:  # of what was sent in vain it may be full
+            self._clear()
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
-        state = self._gatherer.state(self._lease.term, number, self._send)
+        # What is there is asked anew: a store may lose it, and be cleared by somebody.
+        self._there = {part for part, size in part_names(self._remote).items() if size == size_of(part)}
+        state = self._gatherer.state(self._lease.term, number, self._there, self._send)
         if state is None:
             return
-        missing = state.parts - self._there
-        if missing:  # of files that have not changed, and whose parts somebody has removed
-            raise MirrorFailed(f"parts are not in the mirror {self._order.url!r} any more: {sorted(missing)[0]}")
         put_state(self._remote, state)
         self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
         self._note(pid=os.getpid())
-        self._clear(state)
+        self._clear()
 
     def _send(self, part: str, content: bytes) -> None:
         if part in self._there:
             return
-        if self._remote.size(part) != size_of(part):
-            self._note(waiting_bytes=len(content))
-            self._remote.put(part, content)
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
+        if self._order.bandwidth is not None:
+            self._free_at = time.monotonic() + len(content) / self._order.bandwidth
+        self._remote.put(part, content)
         self._there.add(part)
 
-    def _clear(self, newest: State) -> None:
+    def _clear(self) -> None:
         """Remove older states, and parts that no state needs."""
         names = state_names(self._remote)
         kept = names[-_KEPT:]
-        if len(kept) == len(names):
+        if len(kept) == len(names) and not self._sent.error:
             return
         if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
             self._is_lost = True
@@ -247,15 +259,13 @@ class _Sender:
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
             with_it = [name for name in names if common in self._checkpoints(name)]
             kept = sorted({*kept, *with_it[-1:]})
-        needed = set(newest.parts)
+        needed: set[str] = set()
         for name in kept:
-            if name != newest.name:
-                with contextlib.suppress(NotWhole):
-                    needed |= get_state(self._remote, name).parts
+            with contextlib.suppress(NotWhole):
+                needed |= get_state(self._remote, name).parts
         for name in set(names) - set(kept):
             self._remote.remove(name)
-        for part in set(part_names(self._remote)) - needed:
-            self._there.discard(part)
+        for part in part_names(self._remote).keys() - needed:
             self._remote.remove(part)
 
     def _checkpoints(self, name: str) -> set[str]:
@@ -271,4 +281,5 @@ class _Sender:
 
 
 if __name__ == "__main__":
+    logging.disable()  # what a store's library logs on the way to its error would stand in the program's output
     main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))

@@ -12,19 +12,21 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 import xxhash
 
 from detrain.base.errors import MirrorFailed
-from detrain.store.catalogue import INFO_NAME, Catalogue, parse_name
+from detrain.store.catalogue import INFO_NAME, KEPT, TAKEN, Catalogue, parse_name
 from detrain.store.mirror.remote import Remote
 
 FORMAT: Final = 1
 PART_BYTES: Final = 8 << 20
+_READS: Final = 100
+_HELD_BYTES: Final = 8 * PART_BYTES
 _STATES: Final = "states"
 _PARTS: Final = "parts"
 
@@ -55,6 +57,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     home: tuple[MirroredFile, ...]
     """In the order in which they are put back."""
     files: tuple[MirroredFile, ...] = ()
+    folder: str = ""
+    """In which the program ran: files of it have their whole paths in the log of changes."""
 
     @property
     def name(self) -> str:
@@ -81,94 +85,143 @@ class NotWhole(MirrorFailed):
     """A state, or a part of one, is not there, or is not what was written. The mirror itself has answered."""
 
 
-class _Changed(Exception):
-    """A file is gone that was there a moment ago."""
+class _Later:
+    """Parts that are held until they are sent, or are too many."""
+
+    def __init__(self, send: Callable[[str, bytes], None]) -> None:
+        self._send, self._held = send, dict[str, bytes]()
+
+    def __call__(self, part: str, content: bytes) -> None:
+        self._held[part] = content
+        if sum(map(len, self._held.values())) > _HELD_BYTES:
+            self.send()
+
+    def send(self) -> None:
+        while self._held:
+            self._send(*self._held.popitem())
 
 
 class Gatherer:
     """Reads a checkpoint home while a run writes it."""
 
-    def __init__(self, home: Path, program: str, patterns: Sequence[str] = (), folder: Path = Path()) -> None:
+    def __init__(
+        self, home: Path, program: str, patterns: Sequence[str] = (), folder: Path = Path(), part_bytes: int = PART_BYTES
+    ) -> None:
         """`patterns`: of files of the program, relative to the folder in which it runs."""
         self._catalogue, self._program = Catalogue(home), program
-        self._patterns, self._folder = patterns, folder
+        self._patterns, self._folder, self._part_bytes = patterns, folder, part_bytes
         self._known: dict[Path, tuple[tuple[int, int, int], MirroredFile]] = {}
 
     def committed(self) -> tuple[int, str] | None:
         """Return the program's newest run, and its newest checkpoint that stands committed; None: there is none."""
-        runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
-        names = list(self._catalogue.manifest(self._program, max(runs)).digests()) if runs else []
-        return (max(runs), names[-1]) if names else None
+        try:
+            runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
+        except FileNotFoundError:  # the home is being removed
+            return None
+        names = self._catalogue.manifest(self._program, max(runs)).digests() if runs else {}
+        there = [name for name in names if (self._catalogue.folder / name).is_file()]
+        return (max(runs), there[-1]) if there else None
 
-    def state(self, term: int, number: int, send: Callable[[str, bytes], None]) -> State | None:
-        """Return the home as it is now, with a commit as its newest; `send` is given each part with its name.
+    def state(self, term: int, number: int, there: Set[str], send: Callable[[str, bytes], None]) -> State | None:
+        """Return the home as it is now, with a commit as its newest; `send` is given each part with its name. Files
+        that never change are not read again if their parts are `there`.
 
         None where it has no checkpoint yet. What a checkpoint rests on is read behind it: so it is there.
         """
-        while True:
+        for _ in range(_READS):
             newest = self.committed()
             if newest is None:
                 return None
             try:
-                home = tuple(self._of_home(newest[0], send))
-                files = tuple(self._of_program(send))
-            except _Changed:  # a checkpoint that is kept no longer
+                home, files = self._read(*newest, there, send)
+            except OSError as error:  # a checkpoint that is kept no longer, or the home is being removed
+                why = f"{error.filename or newest[1]}: {error.strerror or error}"
                 time.sleep(0.01)
                 continue
-            now = time.strftime("%Y-%m-%d %H:%M:%S %z")
             return State(
                 term=term,
                 number=number,
                 program=self._program,
                 run=newest[0],
                 checkpoint=newest[1],
-                made=now,
+                made=time.strftime("%Y-%m-%d %H:%M:%S %z"),
                 host=socket.gethostname(),
-                home=home,
-                files=files,
+                home=tuple(home),
+                files=tuple(files),
+                folder=str(self._folder.absolute()),
             )
+        raise MirrorFailed(f"the home cannot be read for the mirror: {why}")
 
-    def _of_home(self, run: int, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
-        folder = self._catalogue.folder
-        manifest = self._catalogue.manifest(self._program, run).path
-        committed = self._file(manifest, manifest.name, send)
-        for name in self._catalogue.manifest(self._program, run).digests():
-            if (folder / name).is_file():
-                yield self._file(folder / name, name, send, is_final=True)
-        beside = [manifest.with_suffix(suffix) for suffix in (".changes", ".chronicle")]
-        for path in (self._catalogue.journal(self._program, run), *beside, folder / INFO_NAME):
-            if path.is_file():
-                yield self._file(path, path.name, send)
-        yield committed
+    def _read(
+        self, run: int, newest: str, there: Set[str], send: Callable[[str, bytes], None]
+    ) -> tuple[list[MirroredFile], list[MirroredFile]]:
+        """Return the files of the home, and those of the program.
+
+        These are read behind the commit, and before the log that says how they changed since; that before what it says
+        is kept of them. All this at once, as far as it can be held: a few cuts later that is kept no longer.
+        """
+        folder, manifest = self._catalogue.folder, self._catalogue.manifest(self._program, run)
+        journal, later = self._catalogue.journal(self._program, run), _Later(send)
+        with contextlib.ExitStack() as held:
+            committed = held.enter_context(manifest.path.open("rb"))
+            size = os.fstat(committed.fileno()).st_size
+            found: dict[Path, BinaryIO] = {}  # open, so that a mirror that is slow gets those that are kept no longer, too
+            for name in manifest.digests():
+                with contextlib.suppress(FileNotFoundError):
+                    found[folder / name] = held.enter_context((folder / name).open("rb"))
+            if folder / newest not in found:
+                raise FileNotFoundError(newest)
+            files = list(self._of_program(later))
+            home = list(self._those_there([manifest.path.with_suffix(".changes")], folder, later))
+            if self._patterns:
+                home += self._kept(manifest.path.with_suffix(KEPT), later)
+            later.send()
+            home += [self._checkpoint(path, file, there, send) for path, file in found.items()]
+            home += self._those_there([journal, manifest.path.with_suffix(".chronicle"), folder / INFO_NAME], folder, send)
+            home.append(self._in_parts(manifest.path.name, committed, size, send))
+            for path in (journal, manifest.path):
+                path.stat()  # where the home is being removed, what was read is not all of it
+        return home, files
+
+    def _kept(self, folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        """Yield what files were at the cuts. A name counts as taken with its file alone: else that may be gone."""
+        names = sorted(path for path in folder.iterdir() if path.suffix != TAKEN) if folder.is_dir() else []
+        for each in self._those_there(names, folder.parent, send):
+            yield each
+            yield MirroredFile(f"{each.path}{TAKEN}", 0, ())
 
     def _of_program(self, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
         found = {path for pattern in self._patterns for path in self._folder.glob(pattern)}
-        for path in sorted(found):
-            if path.is_file() and not path.is_relative_to(self._catalogue.folder):
-                yield self._file(path, path.relative_to(self._folder).as_posix(), send)
+        mine = (path for path in sorted(found) if not path.is_relative_to(self._catalogue.folder))
+        return self._those_there(mine, self._folder, send)
 
-    def _file(self, path: Path, name: str, send: Callable[[str, bytes], None], *, is_final: bool = False) -> MirroredFile:
-        """Return a file as it is now. `is_final`: one that never changes under its name."""
-        parts: list[str] = []
-        try:
-            with path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                stamp = status.st_ino, status.st_size, status.st_mtime_ns
-                if is_final and path in self._known and self._known[path][0] == stamp:
-                    return self._known[path][1]
-                left = status.st_size  # what comes behind it meanwhile is for the next time
-                while left and (content := file.read(min(PART_BYTES, left))):
-                    parts.append(part_of(content))
-                    send(parts[-1], content)
-                    left -= len(content)
-        except FileNotFoundError as error:
-            raise _Changed from error
-        except OSError as error:
-            raise MirrorFailed(f"{str(path)!r} cannot be read for the mirror: {error.strerror or error}") from error
-        made = MirroredFile(name, status.st_size - left, tuple(parts))
-        if is_final:
+    def _those_there(self, paths: Iterable[Path], folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
+        """Yield files as they are now, but for those that are gone."""
+        for path in paths:
+            if path.is_file():
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    yield self._in_parts(path.relative_to(folder).as_posix(), file, size, send)
+
+    def _checkpoint(self, path: Path, file: BinaryIO, there: Set[str], send: Callable[[str, bytes], None]) -> MirroredFile:
+        """Return a file that never changes under its name."""
+        status = os.fstat(file.fileno())
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        before, made = self._known.get(path, (None, None))
+        if made is None or before != stamp or not there >= set(made.parts):
+            made = self._in_parts(path.name, file, status.st_size, send)
             self._known[path] = stamp, made
         return made
+
+    def _in_parts(self, name: str, file: BinaryIO, size: int, send: Callable[[str, bytes], None]) -> MirroredFile:
+        """Return a file up to a size: what has come behind it is for the next time."""
+        parts: list[str] = []
+        left = size
+        while left and (content := file.read(min(self._part_bytes, left))):
+            parts.append(part_of(content))
+            send(parts[-1], content)
+            left -= len(content)
+        return MirroredFile(name, size - left, tuple(parts))
 
 
 def part_of(content: bytes) -> str:
@@ -190,12 +243,12 @@ def put_state(remote: Remote, state: State) -> None:
 
 def state_names(remote: Remote) -> list[str]:
     """Return the names of all states, from the oldest to the newest. Raises MirrorFailed."""
-    return [f"{_STATES}/{name}" for name in remote.names(_STATES)]
+    return [f"{_STATES}/{name}" for name in sorted(remote.sizes(_STATES))]
 
 
-def part_names(remote: Remote) -> list[str]:
-    """Return the names of all parts. Raises MirrorFailed."""
-    return [f"{_PARTS}/{name}" for name in remote.names(_PARTS)]
+def part_names(remote: Remote) -> dict[str, int]:
+    """Return the names of all parts, with the size in bytes that each has there. Raises MirrorFailed."""
+    return {f"{_PARTS}/{name}": size for name, size in remote.sizes(_PARTS).items()}
 
 
 def get_state(remote: Remote, name: str) -> State:

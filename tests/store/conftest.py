@@ -1,0 +1,14 @@
+"""What the tests of the store share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detrain.store.mirror.remote import Remote
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Remote:
+    return Remote(f"file://{tmp_path}/mirror", "train")

@@ -1,0 +1,131 @@
+"""Servers on this machine for the tests of mirrors: of S3, and of SFTP."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class S3Server:
+    """A server of S3 whose buckets live in its memory, with one that is named `runs`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.begin()
+
+    def begin(self) -> None:
+        from moto.server import ThreadedMotoServer
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port)
+        self._server.start()
+        _host, self.port = self._server.get_host_and_port()
+
+    @property
+    def url(self) -> str:
+        return "s3://runs/deep"
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def lose_all(self) -> None:
+        """Lose what is in it; the bucket is made again."""
+        from moto.backends import get_backend
+
+        get_backend("s3")["123456789012"]["aws"].reset()
+        self.client().create_bucket(Bucket="runs")
+
+    def client(self) -> Any:
+        return pytest.importorskip("boto3").client("s3")
+
+    def objects(self) -> dict[str, bytes]:
+        client = self.client()
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket="runs")
+        names = [each["Key"] for page in pages for each in page.get("Contents", [])]
+        return {name: client.get_object(Bucket="runs", Key=name)["Body"].read() for name in names}
+
+
+@pytest.fixture
+def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name in ("moto.server", "boto3", "s3fs"):
+        pytest.importorskip(name)
+    made = S3Server()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{made.port}",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    made.lose_all()
+    yield made
+    made.stop()
+
+
+class SshServer:
+    """A daemon of SSH for this user alone, with keys of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        (folder / ".ssh").mkdir()
+        for key in (folder / "host", folder / ".ssh" / "id_ed25519"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+        (folder / "settings").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+            f"AuthorizedKeysFile {folder}/.ssh/id_ed25519.pub\nStrictModes no\nUsePAM no\n"
+            "PasswordAuthentication no\nSubsystem sftp internal-sftp\n"
+        )
+        if os.getuid() == 0:  # it wants a folder to be locked up in
+            Path("/run/sshd").mkdir(exist_ok=True)
+        self.begin()
+
+    @property
+    def url(self) -> str:
+        return f"sftp://{getpass.getuser()}@127.0.0.1:{self.port}{self.folder}/mirror"
+
+    def begin(self) -> None:
+        program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+        self._process = subprocess.Popen(
+            [str(program), "-D", "-e", "-f", self.folder / "settings"], stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as link:
+                if link.recv(3) == b"SSH":
+                    return
+            time.sleep(0.05)
+        raise AssertionError("sshd does not answer")
+
+    def stop(self) -> None:
+        """End it, and all connections to it."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        self._process.kill()
+        for child in children:
+            subprocess.run(["kill", "-9", child], check=False)
+        self._process.wait()
+
+
+@pytest.fixture
+def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshServer]:
+    pytest.importorskip("paramiko")
+    if shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        pytest.skip("no sshd on this machine")
+    (tmp_path / "shell").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "shell"))
+    made = SshServer(tmp_path / "shell")
+    yield made
+    made.stop()
