@@ -47,23 +47,24 @@ def start_apart(module: str, *arguments: str, keeping: Sequence[int] = ()) -> No
     """Start a module of detrain's as a process that is no child of this one: nobody here waits for its end, or finds it
     among the children of the program that this process becomes. Files of the numbers in `keeping` stay open in it.
     """
-    with begin_apart(module, *arguments, keeping=keeping, group="start_new_session=True") as starter:
+    with begin_apart(module, *arguments, keeping=keeping, how="start_new_session=True") as starter:
         if starter.wait():
             raise subprocess.CalledProcessError(starter.returncode, starter.args)
 
 
-def begin_apart(
-    module: str, *arguments: str, keeping: Sequence[int] = (), group: str = "process_group=0"
-) -> subprocess.Popen[bytes]:
-    """Begin what `start_apart` does, and return the child that starts the process and ends. As it stands, in a group of
-    its own in this session: the kernel may share processor time out by sessions, so that a priority counts among the
-    processes of one alone.
+def begin_apart(module: str, *arguments: str, keeping: Sequence[int], how: str) -> subprocess.Popen[bytes]:
+    """Begin what `start_apart` does, and return the child that starts the process and ends; `how` are further arguments
+    of `subprocess.Popen`, as text. Neither looks for modules in the current folder: the program's may have any name.
     """
     starter = (
-        f"import subprocess, sys\nsubprocess.Popen(sys.argv[2:], pass_fds=map(int, filter(None, sys.argv[1].split(','))), {group})"
+        f"import subprocess, sys\nsubprocess.Popen(sys.argv[2:], pass_fds=map(int, filter(None, sys.argv[1].split(','))), {how})"
     )
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen([sys.executable, "-c", starter, ",".join(map(str, keeping)), *command], pass_fds=keeping)
+    own = (
+        f"import runpy, sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-P", "-c", own, *arguments]
+    return subprocess.Popen([sys.executable, "-P", "-c", starter, ",".join(map(str, keeping)), *command], pass_fds=keeping)
 
 
 def die_with(parent: int) -> None:

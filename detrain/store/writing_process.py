@@ -39,6 +39,9 @@ _MOST_THREADS: Final = 4
 _NICENESS: Final = 5
 """A quarter of a processor where the steps take all: with less, others on the machine would starve a save that the run
 waits for at its end."""
+_APART: Final = "process_group=0, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+"""In the session of the run: the kernel may share processor time out by sessions first, so that a priority counts among
+the processes of one alone. Whoever reads what the run prints does not wait for the process's end."""
 _FREE: Final = 0.5
 """Share of the memory that is free which the state may take a second time."""
 
@@ -77,7 +80,8 @@ class WritingProcess:
     def __init__(self) -> None:
         self._link: socket.socket | None = None
         self._number = -1
-        """Of the memory, as an open file."""
+        """Of the memory, as an open file, and what that is."""
+        self._is_at: os.stat_result | None = None
         self._memory: mmap.mmap | None = None
         self._is_coming = False
         """Whether memory has been asked for."""
@@ -127,6 +131,7 @@ class WritingProcess:
         if self._number >= 0:
             os.close(self._number)
         self._number = os.memfd_create("detrain")
+        self._is_at = os.fstat(self._number)
         with contextlib.suppress(OSError):
             os.ftruncate(self._number, size)
             self._is_coming = size <= _FREE * _free_bytes() and self._send(b"", self._number)
@@ -161,12 +166,17 @@ class WritingProcess:
         return answer.digest
 
     def _send(self, order: bytes, *files: int) -> bool:
-        """Send an order about the memory and a file. False: the process is not there any more, or cannot be started."""
+        """Send an order about the memory and a file. False: the process is not there any more, or cannot be started, or
+        the program has closed files that are not its own.
+        """
         try:
+            if self._is_at is None or not os.path.samestat(os.fstat(self._number), self._is_at):
+                return False
             if self._link is None:
                 self._link, its = socket.socketpair()
                 with its:
-                    self._starter = begin_apart(__name__, str(its.fileno()), keeping=[its.fileno()])
+                    number = its.fileno()
+                    self._starter = begin_apart(__name__, str(number), keeping=[number], how=_APART)
             socket.send_fds(self._link, [_LENGTH.pack(len(order))], files)
             self._link.sendall(order)
         except (OSError, RuntimeError):

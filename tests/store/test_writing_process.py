@@ -132,6 +132,26 @@ def test_it_ends_with_its_run(tmp_path: Path) -> None:
     assert eventually(lambda: number not in processes())
 
 
+def test_files_that_the_program_has_closed_are_not_taken_for_the_memory(tmp_path: Path, process: WritingProcess) -> None:
+    snapshot = copied(process, many_kinds())
+    digest = write(tmp_path / "a.h5", snapshot)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(other, 1 << 24)
+    os.dup2(other, process._number)
+    os.close(other)
+    assert write(tmp_path / "b.h5", snapshot) == digest == verify(tmp_path / "b.h5")
+
+
+def test_modules_in_the_current_folder_are_not_its_own(
+    tmp_path: Path, process: WritingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("subprocess", "select", "mmap", "runpy", "numpy", "detrain"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert write(tmp_path / "a.h5", copied(process, many_kinds())) == write(tmp_path / "b.h5", many_kinds())
+    assert processes()
+
+
 class OnDevice:
     """An array that has not been fetched."""
 
