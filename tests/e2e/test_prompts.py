@@ -98,6 +98,20 @@ def test_a_debugger_in_a_terminal_goes_back_step_by_step(run: Path) -> None:
 
 
 @pytest.mark.slow
+def test_it_is_ipythons_where_the_user_takes_that(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    prompt, ways = "ipdb> ", {"PYTHONBREAKPOINT": "ipdb.set_trace", "IPYTHONDIR": str(tmp_path), "IPY_TEST_SIMPLE_PROMPT": "1"}
+    terminal = Terminal("at", "--pdb", "1:3", "program.py", cwd=run, **ways)
+
+    assert FIRST_LINE.partition(" ")[0] in terminal.read_to(prompt)
+    assert had(run, "1:3", "x") in terminal.ask("p x.numpy().tobytes().hex()", prompt)
+    assert FIRST_LINE.partition(" ")[0] in terminal.ask("back 2", prompt)
+    assert terminal.ask("p epoch, step", prompt) == "(1, 1)"
+    os.write(terminal.file, b"q\n")
+    assert terminal.end() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ipython", [True, False])
 def test_a_shell_has_the_names_of_the_run(run: Path, tmp_path: Path, *, has_ipython: bool) -> None:
     if has_ipython:

@@ -54,6 +54,7 @@ def test_python_libraries_and_detrain_are_not_the_users(name):
 
 def test_what_autograph_generates_is_not_the_users(tmp_path):
     assert not is_user_file(str(tmp_path / "__autograph_generated_filex1.py"))
+    assert not any(map(is_user_file, ("/proc/meminfo", "/proc/self/stat", "/sys/class/thermal")))
 
 
 @pytest.fixture

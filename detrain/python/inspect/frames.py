@@ -102,7 +102,7 @@ def is_of_kernel(name: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def is_user_file(filename: str) -> bool:
     """Return whether a file is the user's: not of Python, not an installed library's or in a library's cache, not
-    detrain's.
+    detrain's, and not what the kernel says of processes and devices.
     """
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
         return False
@@ -116,6 +116,8 @@ def _is_at(path: str, place: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _is_user_folder(folder: str) -> bool:
     path = os.path.realpath(folder)
+    if any(_is_at(path, place) for place in _PSEUDO_FILES):
+        return False
     return not _library_around(os.path.join(path, "file")) and not is_of_cache(path, _entry[0])
 
 
@@ -130,6 +132,7 @@ def has_user_code(function: object) -> bool:
     return False
 
 
+_PSEUDO_FILES: Final = ("/proc", "/sys")
 _MOST_DECORATORS: Final = 16
 _adopted: set[CodeType] = set()
 

@@ -30,7 +30,7 @@ from detrain.python.outside.open_files import Files
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 """As it is before the program's questions are heard."""
-_OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
+_DEVICES: Final = "/dev/"
 
 
 class Contents:
@@ -167,7 +167,7 @@ class Contents:
         return at if at is not None and self._is_its(path) else None
 
     def _is_its(self, path: str) -> bool:
-        return not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM) and is_user_file(path)
+        return not self._files.is_own(path) and not path.startswith(_DEVICES) and is_user_file(path)
 
     def _opened(self, path: str, mode: str) -> None:
         if "w" in mode or ("x" in mode and not _is_there(path)):

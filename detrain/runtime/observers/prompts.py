@@ -10,6 +10,7 @@ import contextlib
 import dis
 import importlib.util
 import itertools
+import os
 import pdb
 import sys
 import threading
@@ -33,12 +34,22 @@ def open_prompt(kind: Prompt, port: int, frame: FrameType, end: Callable[[], Non
     """
     messages.flush_output()
     if kind == "pdb":
-        _Debugger(end, back).open_in(frame)
+        _debugger_of_user()(end, back).open_in(frame)
     elif kind == "debugpy":
         _wait_for_debugger(port, frame)
     else:
         _open_shell({**frame.f_globals, **frame.f_locals})
         end()
+
+
+def _debugger_of_user() -> type[_Debugger]:
+    """Return IPython's debugger where `breakpoint()` opens that, too, for someone at a terminal; else Python's own."""
+    name = os.environ.get("PYTHONBREAKPOINT", "").partition(".")[0]
+    if name not in ("ipdb", "IPython") or not sys.stdin.isatty() or importlib.util.find_spec("IPython") is None:
+        return _Debugger
+    from IPython.terminal.debugger import TerminalPdb
+
+    return type("_DebuggerOfIPython", (_Debugger, TerminalPdb), {})
 
 
 class _Debugger(pdb.Pdb):
