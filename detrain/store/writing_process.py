@@ -18,14 +18,15 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from detrain.base.child_processes import begin_apart
+from detrain.base.child_processes import start_apart
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.store.atomic_file import Sink
@@ -81,7 +82,6 @@ class WritingProcess:
         """Whether memory has been asked for."""
         self._refused = 0
         """The size in bytes of a state for which there is no memory, or not yet."""
-        self._starter: subprocess.Popen[bytes] | None = None
 
     def copied(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
@@ -111,15 +111,11 @@ class WritingProcess:
         others = dict(zip(arrays, copies[len(tensors) :], strict=True))
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
 
-    def children(self) -> set[int]:
-        """Return the number of the child that starts the process, as long as it does."""
-        return {self._starter.pid} if self._starter is not None and self._starter.poll() is None else set()
-
     def _ask(self, size: int) -> None:
         """Ask for memory. It comes from the kernel bit by bit, which takes longer than a copy: the process has it come,
         and the run does not wait.
         """
-        if self._is_coming or 0 < self._refused <= size or not hasattr(os, "memfd_create"):
+        if self._is_coming or 0 < self._refused <= size or not hasattr(os, "pidfd_open"):
             return
         self._memory, self._refused = None, size
         if self._number >= 0:
@@ -163,11 +159,13 @@ class WritingProcess:
         try:
             if self._link is None:
                 self._link, its = socket.socketpair()
-                with its:
-                    self._starter = begin_apart(__name__, str(its.fileno()), keeping=[its.fileno()])
-            socket.send_fds(self._link, [_LENGTH.pack(len(order))], files)
-            self._link.sendall(order)
-        except (OSError, RuntimeError):
+                with its, _this_process() as run:
+                    start_apart(__name__, str(its.fileno()), str(run), keeping=[its.fileno(), run], in_session=True)
+            # Where SIGPIPE ends the program, a process that is gone would end it. `send_fds` does not hand flags on.
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(files, np.intc).data)
+            self._link.sendmsg([_LENGTH.pack(len(order))], [rights], socket.MSG_NOSIGNAL)
+            self._link.sendall(order, socket.MSG_NOSIGNAL)
+        except (OSError, RuntimeError, subprocess.CalledProcessError):
             self.close()
         return self._link is not None
 
@@ -240,6 +238,27 @@ def _free_bytes() -> float:
     return 0.0
 
 
+@contextlib.contextmanager
+def _this_process() -> Iterator[int]:
+    """Yield the number of an open file that tells of this process's end. Raises OSError."""
+    number = os.pidfd_open(os.getpid())
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _end_with(run: int, link: socket.socket) -> None:
+    """End this process, whatever it does, when the run has closed its end of the link, or has ended: children of the
+    program may have that end, too.
+    """
+    ends = select.poll()
+    ends.register(run, select.POLLIN)
+    ends.register(link, 0)
+    ends.poll()
+    os._exit(0)
+
+
 def _exactly(link: socket.socket, length: int) -> bytearray:
     found = bytearray()
     while len(found) < length:
@@ -294,5 +313,6 @@ def _written(order: _Order, memory: int, file: int) -> str:
 
 if __name__ == "__main__":
     os.nice(_NICENESS)
-    with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=int(sys.argv[1])) as run:
-        _serve(run)
+    with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=int(sys.argv[1])) as to_run:
+        threading.Thread(target=_end_with, args=(int(sys.argv[2]), to_run), daemon=True).start()
+        _serve(to_run)
