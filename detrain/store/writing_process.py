@@ -29,6 +29,7 @@ import numpy as np
 from detrain.base.child_processes import start_apart
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.base.free_memory import free_bytes
 from detrain.store.atomic_file import Sink
 from detrain.store.hdf5_writer import write_into
 from detrain.store.snapshot import LateArrays, Meta, Snapshot
@@ -123,7 +124,7 @@ class WritingProcess:
         self._number = os.memfd_create("detrain")
         with contextlib.suppress(OSError):
             os.ftruncate(self._number, size)
-            self._is_coming = size <= _FREE * _free_bytes() and self._send(b"", self._number)
+            self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
 
     def _look(self) -> None:
         """Take the memory that was asked for, if it has come."""
@@ -230,12 +231,6 @@ def _listed(arrays: Mapping[str, Array], at: int) -> tuple[list[_Listed], int]:
         found.append(_Listed(name, str(dtype_name(array.dtype)), array.shape, at))
         at += _room(array)
     return found, at
-
-
-def _free_bytes() -> float:
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return 0.0
 
 
 @contextlib.contextmanager

@@ -152,7 +152,7 @@ def test_what_it_cannot_take_the_run_writes(process: WritingProcess, monkeypatch
     elif what == "no data":
         snapshot = dataclasses.replace(snapshot, arrays={"0": np.array([object()])})
     else:
-        monkeypatch.setattr("detrain.store.writing_process._free_bytes", lambda: 1 << 20)
+        monkeypatch.setattr("detrain.store.writing_process.free_bytes", lambda: 1 << 20)
     assert process.copied(snapshot) is None
     time.sleep(0.5)
     assert process.copied(snapshot) is None
