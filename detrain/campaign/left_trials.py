@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base.child_processes import has_ended
+from detrain.base.free_memory import free_bytes
 from detrain.campaign.time_limit import TimeLimit, Watch, patience_s
 from detrain.campaign.trial_log import HANG, TrialResult, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.reserve import GO_ON
 from detrain.runtime.observers.trials_in_process import ALONE
-from detrain.runtime.ranks.processes import free_bytes
 
 _MOST: Final = 32
 """Copies that trials are left to at a time."""

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from detrain.base.free_memory import free_bytes
+
 _LEAST_BYTES: Final = 32 << 20
 _CHUNK_BYTES: Final = 1 << 20
 """The system takes in hand so much of a request at once, and forgets the rest."""
-_AVAILABLE: Final = re.compile(r"^MemAvailable: +(\d+) kB", re.MULTILINE)
 
 
 def read_ahead(paths: Sequence[Path]) -> None:
     """Bring files in, where they are large, and there is room for them and for what is read from them."""
     with contextlib.suppress(OSError):
         size = sum(path.stat().st_size for path in paths)
-        available = _AVAILABLE.search(Path("/proc/meminfo").read_text())
-        if size < _LEAST_BYTES or available is None or int(available[1]) * 1024 < 3 * size:
+        if size < _LEAST_BYTES or free_bytes() < 3 * size:
             return
         with warnings.catch_warnings(action="ignore"):  # other threads' locks: none is asked for in the child
             child = os.fork()

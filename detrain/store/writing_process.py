@@ -18,16 +18,18 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from detrain.base.child_processes import begin_apart
+from detrain.base.child_processes import start_apart
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
+from detrain.base.free_memory import free_bytes
 from detrain.store.atomic_file import Sink
 from detrain.store.hdf5_writer import write_into
 from detrain.store.snapshot import LateArrays, Meta, Snapshot
@@ -39,9 +41,6 @@ _MOST_THREADS: Final = 4
 _NICENESS: Final = 5
 """A quarter of a processor where the steps take all: with less, others on the machine would starve a save that the run
 waits for at its end."""
-_APART: Final = "process_group=0, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
-"""In the session of the run: the kernel may share processor time out by sessions first, so that a priority counts among
-the processes of one alone. Whoever reads what the run prints does not wait for the process's end."""
 _FREE: Final = 0.5
 """Share of the memory that is free which the state may take a second time."""
 
@@ -87,7 +86,6 @@ class WritingProcess:
         """Whether memory has been asked for."""
         self._refused = 0
         """The size in bytes of a state for which there is no memory, or not yet."""
-        self._starter: subprocess.Popen[bytes] | None = None
 
     def copied(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
@@ -117,15 +115,11 @@ class WritingProcess:
         others = dict(zip(arrays, copies[len(tensors) :], strict=True))
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
 
-    def children(self) -> set[int]:
-        """Return the number of the child that starts the process, as long as it does."""
-        return {self._starter.pid} if self._starter is not None and self._starter.poll() is None else set()
-
     def _ask(self, size: int) -> None:
         """Ask for memory. It comes from the kernel bit by bit, which takes longer than a copy: the process has it come,
         and the run does not wait.
         """
-        if self._is_coming or 0 < self._refused <= size or not hasattr(os, "memfd_create"):
+        if self._is_coming or 0 < self._refused <= size or not hasattr(os, "pidfd_open"):
             return
         self._memory, self._refused = None, size
         if self._number >= 0:
@@ -134,7 +128,7 @@ class WritingProcess:
         self._is_at = os.fstat(self._number)
         with contextlib.suppress(OSError):
             os.ftruncate(self._number, size)
-            self._is_coming = size <= _FREE * _free_bytes() and self._send(b"", self._number)
+            self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
 
     def _look(self) -> None:
         """Take the memory that was asked for, if it has come."""
@@ -174,12 +168,13 @@ class WritingProcess:
                 return False
             if self._link is None:
                 self._link, its = socket.socketpair()
-                with its:
-                    number = its.fileno()
-                    self._starter = begin_apart(__name__, str(number), keeping=[number], how=_APART)
-            socket.send_fds(self._link, [_LENGTH.pack(len(order))], files)
-            self._link.sendall(order)
-        except (OSError, RuntimeError):
+                with its, _this_process() as run:
+                    start_apart(__name__, str(its.fileno()), str(run), keeping=[its.fileno(), run], in_session=True)
+            # Where SIGPIPE ends the program, a process that is gone would end it. `send_fds` does not hand flags on.
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(files, np.intc).data)
+            self._link.sendmsg([_LENGTH.pack(len(order))], [rights], socket.MSG_NOSIGNAL)
+            self._link.sendall(order, socket.MSG_NOSIGNAL)
+        except (OSError, RuntimeError, subprocess.CalledProcessError):
             self.close()
         return self._link is not None
 
@@ -246,10 +241,25 @@ def _listed(arrays: Mapping[str, Array], at: int) -> tuple[list[_Listed], int]:
     return found, at
 
 
-def _free_bytes() -> float:
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    return 0.0
+@contextlib.contextmanager
+def _this_process() -> Iterator[int]:
+    """Yield the number of an open file that tells of this process's end. Raises OSError."""
+    number = os.pidfd_open(os.getpid())
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _end_with(run: int, link: socket.socket) -> None:
+    """End this process, whatever it does, when the run has closed its end of the link, or has ended: children of the
+    program may have that end, too.
+    """
+    ends = select.poll()
+    ends.register(run, select.POLLIN)
+    ends.register(link, 0)
+    ends.poll()
+    os._exit(0)
 
 
 def _exactly(link: socket.socket, length: int) -> bytearray:
@@ -306,5 +316,6 @@ def _written(order: _Order, memory: int, file: int) -> str:
 
 if __name__ == "__main__":
     os.nice(_NICENESS)
-    with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=int(sys.argv[1])) as run:
-        _serve(run)
+    with contextlib.suppress(EOFError, ConnectionError), socket.socket(fileno=int(sys.argv[1])) as to_run:
+        threading.Thread(target=_end_with, args=(int(sys.argv[2]), to_run), daemon=True).start()
+        _serve(to_run)

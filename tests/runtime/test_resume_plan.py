@@ -22,7 +22,7 @@ def station(phase: int, epoch: int, batch: int, cut: str = "epoch", *, forward: 
 def plan_of(*metas: Any, loader: str = "auto") -> tuple[ResumePlan, Position]:
     position = Position()
     stations = [f"{number}.h5" for number in range(len(metas))]
-    config = SimpleNamespace(stations=stations, loader=loader, ranks=None, command=())
+    config = SimpleNamespace(stations=stations, loader=loader, ranks=None, command=(), checks_as_read=True)
     return ResumePlan(cast(Any, config), metas, position), position
 
 

@@ -7,6 +7,8 @@ import errno
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,8 +172,70 @@ def test_what_it_cannot_take_the_run_writes(process: WritingProcess, monkeypatch
     elif what == "no data":
         snapshot = dataclasses.replace(snapshot, arrays={"0": np.array([object()])})
     else:
-        monkeypatch.setattr("detrain.store.writing_process._free_bytes", lambda: 1 << 20)
+        monkeypatch.setattr("detrain.store.writing_process.free_bytes", lambda: 1 << 20)
     assert process.copied(snapshot) is None
     time.sleep(0.5)
     assert process.copied(snapshot) is None
     assert not processes()
+
+
+RUN = """
+import os, signal, time
+from pathlib import Path
+from detrain.store.hdf5_writer import write
+from detrain.store.writing_process import WritingProcess
+from tests.store.test_writing_process import copied, many_kinds, processes
+process = WritingProcess()
+"""
+RUNS = {
+    "one that waits for its children": (
+        "process.copied(many_kinds())\ntry:\n    os.wait()\nexcept ChildProcessError:\n    print('has none')",
+        "has none",
+    ),
+    "one that a broken pipe ends": (
+        """
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+snapshot = copied(process, many_kinds())
+(number,) = processes()
+os.kill(number, signal.SIGKILL)
+time.sleep(0.5)
+write(Path("a.h5"), snapshot)
+print("goes on")
+""",
+        "goes on",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_program_sees_nothing_of_it(tmp_path: Path, kind: str) -> None:
+    text, said = RUNS[kind]
+    assert _began(tmp_path, RUN + text).communicate(timeout=60)[0].strip() == said
+
+
+def test_it_ends_with_a_run_that_is_killed_though_a_child_lives_on(tmp_path: Path) -> None:
+    """The child has the run's end of the socket."""
+    text = """
+copied(process, many_kinds())
+if not (child := os.fork()):
+    signal.pause()
+print(*processes(), child, flush=True)
+signal.pause()
+"""
+    run = _began(tmp_path, RUN + text)
+    assert run.stdout is not None
+    number, child = map(int, run.stdout.readline().split())
+    try:
+        assert processes() == {number}
+        run.kill()
+        run.wait()
+        assert eventually(lambda: not processes())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        run.communicate()
+
+
+def _began(folder: Path, text: str) -> subprocess.Popen[str]:
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    (folder / "run.py").write_text(text)
+    return subprocess.Popen([sys.executable, "run.py"], cwd=folder, env=paths, stdout=subprocess.PIPE, text=True)

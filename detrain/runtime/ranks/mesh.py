@@ -181,7 +181,7 @@ class Mesh:
         sent = 0
         if not connection.unsent:
             try:
-                sent = connection.socket.send(data)
+                sent = connection.socket.send(data, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 pass
             except OSError:
@@ -194,7 +194,7 @@ class Mesh:
         why = None
         if what & select.EPOLLOUT and connection.unsent:
             try:
-                del connection.unsent[: connection.socket.send(connection.unsent[:_CHUNK_BYTES])]
+                del connection.unsent[: connection.socket.send(connection.unsent[:_CHUNK_BYTES], socket.MSG_NOSIGNAL)]
             except BlockingIOError:
                 pass
             except OSError as error:

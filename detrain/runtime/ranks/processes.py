@@ -58,16 +58,6 @@ def _stat(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def free_bytes() -> int:
-    """Return how much memory is free on this machine, or in this container."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 1 << 62)
-    with suppress(OSError, ValueError):  # no limit is a word
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        return min(free, limit - used)
-    return free
-
-
 class SigtermPipe:
     """SIGTERM becomes readable at `descriptor`. To be made in the main thread. A handler of the program stays, and so
     does its wish that SIGTERM be ignored: what it then means is the program's to say, and it is not told here.

@@ -21,9 +21,9 @@ from detrain.base import messages
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import Config
 from detrain.base.errors import DetrainError, StoreError
+from detrain.base.free_memory import free_bytes
 from detrain.runtime.ranks.gate import Late
 from detrain.runtime.ranks.machine import Timing
-from detrain.runtime.ranks.processes import free_bytes
 from detrain.runtime.ranks.rate import NEEDED, Rate
 from detrain.runtime.ranks.rendezvous import FolderStore, host_towards
 from detrain.runtime.ranks.room import RankMember, Setup

@@ -19,7 +19,6 @@ from detrain.base.errors import StoreError
 from detrain.base.losses import is_doubtful
 from detrain.base.options import Every
 from detrain.python.inspect.program_metrics import find_metric
-from detrain.python.process import children
 from detrain.store import Catalogue, Snapshot
 from detrain.store.background_writer import LARGE_BYTES, Writer
 from detrain.store.chronicle import Event, Saved, Started, now
@@ -74,7 +73,6 @@ class Saves:
         self._config, self._catalogue = config, catalogue
         self.writer = Writer()
         self._process = WritingProcess()
-        children.exempt(self._process.children)
         self._lock = Lock(catalogue.folder, config.program)
         catalogue.manifest(config.program, config.run).require_file()
         path = catalogue.journal(config.program, config.run)

@@ -99,7 +99,7 @@ def finish() -> None:
     with socket.socket(fileno=int(number)) as link:
         started, is_said = time.monotonic(), False
         try:
-            link.sendall(FINISH)
+            link.sendall(FINISH, socket.MSG_NOSIGNAL)
             while (left := float(wait_s) - (time.monotonic() - started)) > 0:
                 if select.select([link], [], [], min(left, _SAID_AFTER_S))[0]:
                     if link.recv(len(DONE)) == DONE:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from detrain.runtime.ranks.mesh import ConnectionEnded, Mesh, join
 from detrain.runtime.ranks.rendezvous import FolderStore, Peer
 from detrain.runtime.ranks.vote import Point
 from detrain.runtime.ranks.wire import Beat, Call, Ready, Small, View, pack, unpack
+from detrain.store.mirror import link
 
 
 def _meshes(tmp_path: Path, world: int) -> list[Mesh]:
@@ -76,6 +79,24 @@ def test_a_large_message_arrives_whole_and_a_peer_that_does_not_read_stops_nobod
     assert [(message.point.steps, message.state == state) for _, message in items] == [(number, True) for number in range(4)]
     one.close()
     other.close()
+
+
+def test_a_program_that_a_broken_pipe_ends_outlives_its_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGPIPE, lambda number, _frame: came.append(number))
+    try:
+        mine, other = _meshes(tmp_path, 2)
+        other.close()
+        for _ in range(10):
+            mine.send(1, Beat())
+            time.sleep(0.01)
+        socket_of_mirror, its = socket.socketpair()
+        its.close()
+        monkeypatch.setenv(link.VARIABLE, f"{os.getpid()}:{socket_of_mirror.detach()}:1")
+        link.finish()
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert came == []
 
 
 def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
