@@ -36,6 +36,8 @@ from detrain.python.outside.file_versions import How, Versions
 
 _is_there: Final = os.path.lexists
 """As it is before the program's questions are heard: what is asked here, the program does not ask."""
+OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
+"""Files that hold what is now, whenever they were made."""
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
 """Of a name, in bytes; file systems take 255."""
@@ -188,6 +190,7 @@ class Files:
         if self._before_loop is not None:
             self._read_before.add(path)
         is_new = self._resumed_from is not None and self._resumed_from < written < self._started
+        is_new &= not path.startswith(OF_THE_SYSTEM)
         is_later = is_new and path not in self._written and is_user_file(path) and not self.is_own(path)
         if (is_later or self.is_stale(path)) and path not in self._said:
             self._said.add(path)

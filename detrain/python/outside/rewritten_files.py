@@ -25,12 +25,11 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.databases import Databases
 from detrain.python.outside.file_versions import How
-from detrain.python.outside.open_files import Files
+from detrain.python.outside.open_files import OF_THE_SYSTEM, Files
 
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 """As it is before the program's questions are heard."""
-_OF_THE_SYSTEM: Final = ("/dev/", "/proc/", "/sys/")
 
 
 class Contents:
@@ -167,7 +166,7 @@ class Contents:
         return at if at is not None and self._is_its(path) else None
 
     def _is_its(self, path: str) -> bool:
-        return not self._files.is_own(path) and not path.startswith(_OF_THE_SYSTEM) and is_user_file(path)
+        return not self._files.is_own(path) and not path.startswith(OF_THE_SYSTEM) and is_user_file(path)
 
     def _opened(self, path: str, mode: str) -> None:
         if "w" in mode or ("x" in mode and not _is_there(path)):
