@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 def _free_in_groups(root: Path) -> Iterator[int]:
     """Yield what is free in each group that this process is in, of those that have a limit."""
     with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        for line in _text(root / "proc/self/cgroup").splitlines():
             _number, controller, path = line.split(":", 2)
             if controller not in _GROUPS:
                 continue
@@ -38,10 +39,15 @@ def _free_in_groups(root: Path) -> Iterator[int]:
             for each in (group, *group.parents):
                 if each.is_relative_to(top):
                     with suppress(OSError, ValueError):  # no limit is a word, or there is no such group in a container
-                        taken = int((each / used).read_text()) - _entry(each / "memory.stat", given_back)
-                        yield int((each / limit).read_text()) - taken
+                        taken = int(_text(each / used)) - _entry(each / "memory.stat", given_back)
+                        yield int(_text(each / limit)) - taken
 
 
 def _entry(path: Path, name: str) -> int:
     """Return the number behind a name. Raises OSError."""
-    return next((int(fields[1]) for line in path.read_text().splitlines() if (fields := line.split())[:1] == [name]), 0)
+    return next((int(fields[1]) for line in _text(path).splitlines() if (fields := line.split())[:1] == [name]), 0)
+
+
+def _text(path: Path) -> str:
+    with io.FileIO(path) as file:  # not `open`, by which the program's own files are followed
+        return file.readall().decode()

@@ -5,6 +5,7 @@ lost.
 from __future__ import annotations
 
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -310,6 +311,21 @@ def test_a_file_of_a_later_moment_that_others_wrote_is_refused(tmp_path: Path, d
     assert refused.status == 79, refused.err
     assert "best.json is read, which was written after the checkpoint" in refused.err
     assert allowed.status == 0, allowed.err
+
+
+def test_a_file_of_the_system_is_of_no_later_moment(tmp_path: Path, detrain: Run) -> None:
+    """Those of processes that have begun since the checkpoint are new: the shell's that resumes, for one."""
+    shown = 'open("log.txt", "w").close()\n'
+    program = shown + PRELUDE + BODY.format(write='open(os.environ["STATUS"]).read()', write_epoch="pass")
+    (tmp_path / "program.py").write_text(program)
+    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", STATUS="/proc/1/status")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        status = f"/proc/{process.pid}/status"
+        os.stat(status)
+        resumed = detrain("run", "program.py", cwd=tmp_path, STATUS=status)
+        process.kill()
+
+    assert (killed.status, resumed.status) == (-9, 0), resumed.err
 
 
 @pytest.mark.parametrize("made", ["tempfile.TemporaryFile('w+')", "gone()"])
