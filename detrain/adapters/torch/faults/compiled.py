@@ -35,7 +35,7 @@ class Compiled:
     """Hears of compiled calls and graphs, from the import of the compiler on."""
 
     def __init__(self, ops: WatchedOps, injectors: Injectors, history: History) -> None:
-        self._ops, self._injectors, self._injector, self._history = ops, injectors, injectors.first, history
+        self._ops, self._injectors, self._history = ops, injectors, history
         self._call: FrameType | None = None
         """The compiled call that runs, the outermost one."""
         self._owner: Any = None
@@ -203,14 +203,12 @@ class Compiled:
         """Run a graph in a step that is watched."""
         with self._unwatched(), torch.no_grad():
             call = self._call_of(graph, args)
-            walk, faulty = GraphWalk(call, self._ops, self._injector), None
+            walk, faulty = GraphWalk(call, self._ops, self._injectors), None
             try:
-                if self._injectors.are_several:
-                    raise FaultInvalid("several tensors are to be hit at once", "give --among tensor")
                 with streams_kept(args):
                     walk.go(args)
-                    if walk.points and self._injector.injection is not None:
-                        faulty = graph.with_points(walk.points, self._injector.injection)
+                    if walk.points:
+                        faulty = graph.with_points(walk.points)
             except Exception as error:  # any op, and any backend
                 self._obstacle = f"a graph cannot be gone through, or compiled with a site: {type(error).__name__}: {error}"
                 return graph.plain(args)
@@ -218,7 +216,7 @@ class Compiled:
             if faulty is None:
                 outputs = graph.plain(args)
             else:
-                outputs, is_equal = graph.run(args, faulty, walk.armed, self._injector)
+                outputs, is_equal = graph.run(args, faulty, walk.armed)
                 self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
             self._ops.end_graph(call.place, taken, outputs)
             return outputs
