@@ -206,3 +206,19 @@ def test_several_tensors_of_a_compiled_step_are_refused_before_anything_is_drawn
     assert "faults in 2 tensors of a step at once" in done.err, done.err
     assert done.status == 82
     assert "golden run" not in done.err
+
+
+@pytest.mark.slow
+def test_random_trials_with_faults_in_several_tensors_are_those_put_in_by_hand(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(PROGRAMS["torch, compiled"])
+    drawn = ("--models", "FLIP:1", "--stage", "forward", "--site", "*/[amrt]*", "--at-once", 3, "--among", "step", "--after", 4)
+
+    done = detrain("random", "-n", 3, "--seed", 5, *drawn, "--out", "found", "program.py", cwd=tmp_path)
+    again = detrain("replay", "found/trial-000001.json", "program.py", cwd=tmp_path)
+
+    assert (done.status, again.status, "IDENTICAL" in again.out) == (0, 0, True), done.err + again.err
+    for number in range(3):
+        found = read_record(tmp_path / "found" / f"trial-{number:06d}.json")
+        assert len({fault.site for fault in faults_of(found.experiment)}) == 3
+        assert [repr(float(step.series["loss"])) for step in found.steps] == by_hand(tmp_path, found.experiment)
