@@ -167,6 +167,7 @@ def test_golden_runs_of_another_detrain_are_others(tmp_path: Path, monkeypatch: 
         (("campaign", "plan", "--metric", "loss"), 64, "add --spread 8"),
         (("campaign", "plan", "--spread", "8", "--metric", "("), 64, "--metric '(' is no regular expression"),
         (("campaign", "plan", "--spread", "8", "--spread-with", "--seed"), 64, "has no place for a seed"),
+        (("random", "--among", "step"), 64, "--among step is of several faults"),
         (("random", "--models", ""), 82, "'' is not a fault model"),
     ],
 )

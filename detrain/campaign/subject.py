@@ -31,7 +31,8 @@ from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, measured_by, run_check
 from detrain.campaign.time_limit import TimeLimit, Watch, limit_of
 from detrain.campaign.trial_log import HANG, TrialResult, failed, is_as, read_log
-from detrain.faults.experiment import BITS, VARIABLE, Experiment
+from detrain.faults.experiment import BITS, VARIABLE, Experiment, refuse_several
+from detrain.faults.population.facts import Coming
 from detrain.faults.sites import Site
 from detrain.launcher.program import Program
 from detrain.launcher.structure import info_owner
@@ -158,6 +159,12 @@ class Subject:
     def is_watched(self) -> bool:
         """Whether ops are watched as they run, in the step that is hit alone: no fault costs anything in another."""
         return any(self.folder.glob(f"sites*{_WATCHED}"))
+
+    def require_apart(self, coming: Coming) -> None:
+        """Raise FaultInvalid where several faults at once are to be each in an op of its own, and cannot be."""
+        if coming.among == "step":
+            self.sites()
+            refuse_several(1 if self.is_watched else coming.at_once)
 
     def sites_file(self, at: Address | None) -> Path:
         """Return the file that has the sites of a step, or of the first one, if they have been listed."""

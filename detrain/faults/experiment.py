@@ -217,11 +217,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_several(count: int) -> None:
-    """Raise FaultInvalid for more than one op to be hit at once: nothing can where sites are part of compiled steps."""
+    """Raise FaultInvalid for more than one op to be hit at once: not where sites are a part of the step."""
     if count > 1:
         raise FaultInvalid(
-            f"faults in {count} tensors of a step at once: they are put in where ops are watched as they run (PyTorch, "
-            "eager), and into memory",
+            f"faults in {count} tensors of a step at once: they are put into steps of PyTorch, and into memory",
             "give --among tensor, or --mode RF",
         )
 

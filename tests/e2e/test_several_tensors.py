@@ -35,17 +35,21 @@ weights = [torch.nn.Parameter(torch.randn(6, 6)) for _ in range(3)]
 bias = torch.nn.Parameter(torch.zeros(6))
 optimizer = torch.optim.SGD([*weights, bias], 0.01)
 x, y = torch.randn(24, 4, 6), torch.randn(24, 4, 6)
+
+def scores(rows, step):
+    h = hit(step, "addmm", torch.addmm(bias, rows, weights[0]))
+    h = hit(step, "relu", torch.relu(h))
+    h = hit(step, "mm", torch.mm(h, weights[1]))
+    h = hit(step, "tanh", torch.tanh(h))
+    return hit(step, "mm#1", torch.mm(h, weights[2]))
+
 for epoch in range(2):
     for batch in range(12):
         step = 12 * epoch + batch
         for number, weight in enumerate(weights):
             hit(step, f"weights[{number}]", weight)
         rows, wanted = x[step], y[step]
-        h = hit(step, "addmm", torch.addmm(bias, rows, weights[0]))
-        h = hit(step, "relu", torch.relu(h))
-        h = hit(step, "mm", torch.mm(h, weights[1]))
-        h = hit(step, "tanh", torch.tanh(h))
-        h = hit(step, "mm#1", torch.mm(h, weights[2]))
+        h = scores(rows, step)
         loss = ((h - wanted) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -116,6 +120,9 @@ for epoch in range(2):
         print("loss", repr(float(loss)), flush=True)
 """,
 }
+PROGRAMS["torch, compiled"] = PROGRAMS["torch"].replace(
+    "for epoch in", "if not HITS:\n    scores = torch.compile(scores, backend='aot_eager', dynamic=True)\n\nfor epoch in"
+)
 MEMORY = "--mode RF --site memory/weights*"
 VALUES = "--mode IOV --stage forward --site */[amrt]*"
 
@@ -159,14 +166,21 @@ def rows_of(folder: Path, name: str, *how: object) -> tuple[str, list[tuple[int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "options"), [("torch", VALUES), ("torch", MEMORY), ("jax", MEMORY), ("tensorflow", "--mode RF --site memory/*w*")]
+    ("name", "options"),
+    [
+        ("torch", VALUES),
+        ("torch, compiled", VALUES),
+        ("torch", MEMORY),
+        ("jax", MEMORY),
+        ("tensorflow", "--mode RF --site memory/*w*"),
+    ],
 )
-def test_faults_in_several_tensors_are_those_put_in_by_hand(tmp_path: Path, framework: str, options: str) -> None:
-    pytest.importorskip(framework)
-    (tmp_path / "program.py").write_text(PROGRAMS[framework])
+def test_faults_in_several_tensors_are_those_put_in_by_hand(tmp_path: Path, name: str, options: str) -> None:
+    pytest.importorskip(name.partition(",")[0])
+    (tmp_path / "program.py").write_text(PROGRAMS[name])
     drawn = ("-n", 6, "--seed", 3, "--models", "FLIP:1", "--at-once", 3, "--among", "step", "--after", 4, *shlex.split(options))
-    for name in ("one", "two"):
-        plan = detrain("campaign", "plan", "--name", name, *drawn, "program.py", cwd=tmp_path)
+    for campaign in ("one", "two"):
+        plan = detrain("campaign", "plan", "--name", campaign, *drawn, "program.py", cwd=tmp_path)
         assert plan.status == 0, plan.err
 
     one, alone = rows_of(tmp_path, "one", "--workers", 1, "--engine", "process"), rows_of(tmp_path, "two", "--workers", 2)
@@ -192,3 +206,19 @@ def test_several_tensors_of_a_compiled_step_are_refused_before_anything_is_drawn
     assert "faults in 2 tensors of a step at once" in done.err, done.err
     assert done.status == 82
     assert "golden run" not in done.err
+
+
+@pytest.mark.slow
+def test_random_trials_with_faults_in_several_tensors_are_those_put_in_by_hand(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(PROGRAMS["torch, compiled"])
+    drawn = ("--models", "FLIP:1", "--stage", "forward", "--site", "*/[amrt]*", "--at-once", 3, "--among", "step", "--after", 4)
+
+    done = detrain("random", "-n", 3, "--seed", 5, *drawn, "--out", "found", "program.py", cwd=tmp_path)
+    again = detrain("replay", "found/trial-000001.json", "program.py", cwd=tmp_path)
+
+    assert (done.status, again.status, "IDENTICAL" in again.out) == (0, 0, True), done.err + again.err
+    for number in range(3):
+        found = read_record(tmp_path / "found" / f"trial-{number:06d}.json")
+        assert len({fault.site for fault in faults_of(found.experiment)}) == 3
+        assert [repr(float(step.series["loss"])) for step in found.steps] == by_hand(tmp_path, found.experiment)

@@ -59,7 +59,7 @@ def test_a_fault_in_each_op_of_a_compiled_step_is_that_of_the_step_computed_by_h
 @pytest.mark.parametrize("what", ["short", pytest.param("long", marks=pytest.mark.slow)])
 def test_compiled_steps_of_all_kinds(what: str) -> None:
     found = said("torch_graphs", what)
-    assert len(found) == {"short": 5, "long": 2}[what]
+    assert len(found) == {"short": 6, "long": 2}[what]
     assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
 
 

@@ -49,9 +49,9 @@ class Trial:
 
 @dataclass
 class ByHand:
-    """Runs ops, each under the name that its site should have, and puts one fault in."""
+    """Runs ops, each under the name that its site should have, and puts faults in."""
 
-    injection: Injection | None = None
+    injections: Sequence[Injection] = ()
 
     def __post_init__(self) -> None:
         self.turns: dict[str, int] = {}
@@ -68,21 +68,21 @@ class ByHand:
                 continue
             each = f"{site}:{number}" if number else site
             self.names.append(each)
-            if self.injection is not None and self.injection.site == each:
-                self.hit(output, number, func, args, kwargs)
+            for injection in self.injections:
+                if injection.site == each:
+                    self.hit(injection, output, number, func, args, kwargs)
         return result
 
-    def hit(self, output: Any, number: int, func: Any, args: Sequence[Any], kwargs: Any) -> None:
-        assert self.injection is not None
-        if self.injection.operand == "output":
-            write(output, self.changed(output))
+    def hit(self, injection: Injection, output: Any, number: int, func: Any, args: Sequence[Any], kwargs: Any) -> None:
+        if injection.operand == "output":
+            write(output, self.changed(injection, output))
             return
-        operand = args[self.injection.index or 0]
+        operand = args[injection.index or 0]
         faulty = torch.empty_strided(operand.shape, operand.stride())
-        write(faulty, self.changed(operand))
-        again = func(*(faulty if place == (self.injection.index or 0) else each for place, each in enumerate(args)), **kwargs)
+        write(faulty, self.changed(injection, operand))
+        again = func(*(faulty if place == (injection.index or 0) else each for place, each in enumerate(args)), **kwargs)
         values = (again[number] if isinstance(again, tuple) else again).numpy().copy()
-        seen = self.injection.array("limited")
+        seen = injection.array("limited")
         if seen.size:
             mixed = output.numpy().copy()
             for place in seen:
@@ -91,9 +91,7 @@ class ByHand:
             values = mixed
         write(output, values)
 
-    def changed(self, tensor: Any) -> Any:
-        injection = self.injection
-        assert injection is not None
+    def changed(self, injection: Injection, tensor: Any) -> Any:
         values = np.ascontiguousarray(tensor.detach().numpy()).copy()
         width = np.dtype(f"u{values.itemsize}")
         bits, most = values.reshape(-1).view(width), (1 << 8 * values.itemsize) - 1
@@ -340,8 +338,8 @@ def bits(state: Tensors) -> dict[str, bytes]:
     return {name: np.ascontiguousarray(value.detach().numpy()).tobytes() for name, value in state.items()}
 
 
-def run_by_hand(step: Step, injection: Injection | None) -> tuple[dict[str, bytes], ByHand]:
-    it, op = step.make(), ByHand(injection)
+def run_by_hand(step: Step, *injections: Injection) -> tuple[dict[str, bytes], ByHand]:
+    it, op = step.make(), ByHand(injections)
     try:
         with torch.no_grad():
             step.by_hand(it, op)
@@ -350,17 +348,17 @@ def run_by_hand(step: Step, injection: Injection | None) -> tuple[dict[str, byte
     return bits(step.state(it)), op
 
 
-def run_program(step: Step, injection: Injection | None = None) -> dict[str, bytes]:
+def run_program(step: Step, *injections: Injection) -> dict[str, bytes]:
     it = step.make()
-    if injection is not None:
-        instruments.select(injection)
+    if injections:
+        instruments.select(injections[0], [(other, 0) for other in injections[1:]])
         instruments.arm(0)
     try:
         step.program(it)
     except (ArithmeticError, RuntimeError) as error:
         return {"raised": type(error).__name__.encode()}
     finally:
-        if injection is not None:
+        if injections:
             instruments.disarm()
     return bits(step.state(it))
 
@@ -373,7 +371,7 @@ def tried(name: str, step: Step, models: Sequence[str], *, every: int) -> Iterat
     step.program(it)
     sites = [site for site in instruments.sites() if site.op not in ("load", "copy_", "_local_scalar_dense")]  # of torch_stores
     del it  # or the next one would have another name
-    by_hand, op = run_by_hand(step, None)
+    by_hand, op = run_by_hand(step)
     if by_hand != golden:
         yield f"by hand the step is another: {[key for key in golden if golden[key] != by_hand[key]]}"
         return

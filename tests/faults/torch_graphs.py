@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,8 @@ from tests.faults.torch_by_hand import (
     adapter,
     aten,
     instruments,
+    run_by_hand,
+    run_program,
     tried,
     word_state,
     word_step,
@@ -217,6 +220,27 @@ def names_are_those_of_eager_code() -> None:
                 assert sites[site.name].operands == site.operands, site.name
 
 
+def several_at_once() -> None:
+    """In tensors of their own, forward, backward and update, in the graphs and beside them: as computed by hand."""
+    step, counts = STEPS["compiled words, AdamW for"], Counter[str]()
+    it = step.make()
+    instruments.begin_step()
+    step.program(it)
+    sites = [site for site in instruments.sites() if site.op not in ("load", "copy_", "_local_scalar_dense")]
+    del it  # or the next one would have another name
+    for number in range(12):
+        rng = trial_rng(number, 9)
+        chosen = [sites[int(index)] for index in rng.permutation(len(sites)) if ":" not in sites[int(index)].name][:3]
+        models = [("RD", "INPUT", "WT_16")[int(rng.integers(3))] if site.is_contraction else "RD" for site in chosen]
+        injections = [draw_injection(site, PUBLISHED[model], 0, rng) for site, model in zip(chosen, models, strict=True)]
+        found, (expected, _op) = run_program(step, *injections), run_by_hand(step, *injections)
+        assert found == expected, ([each.site for each in injections], [key for key in found if found[key] != expected[key]])
+        assert instruments.firing().count == 1
+        assert instruments.is_unarmed_equal() in (None, True)
+        counts.update(site.stage for site in chosen)
+    assert min(counts[stage] for stage in ("forward", "backward", "optimizer")) > 4, counts
+
+
 def another_size() -> None:
     """A fault in a smaller last batch, for which all is compiled again; one for another size is not done."""
     training = Training("a module")
@@ -327,6 +351,7 @@ def going_back() -> None:
 
 TRIED: list[Callable[[], None]] = [
     names_are_those_of_eager_code,
+    several_at_once,
     another_size,
     another_graph,
     going_back,

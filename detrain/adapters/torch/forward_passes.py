@@ -19,13 +19,17 @@ _OF_PICTURES: Final = 4
 class ForwardPasses:
     """Hears of each call of a module that is in no other one's call, while no gradients are taken.
 
-    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles.
+    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles. A compiled
+    function that calls a module is heard of by `note`.
     """
 
     def __init__(self, on_pass: Callable[[int], None]) -> None:
         """`on_pass` is called behind each, with a number that tells one module from another."""
+        self._on_pass = on_pass
         self._inside = threading.local()
         self._outputs: list[Any] = []
+        self.count = 0
+        """How many there have been."""
         original: Any = Module.__call__
 
         @functools.wraps(original)
@@ -37,12 +41,20 @@ class ForwardPasses:
                 result = original(module, *args, **named)
             finally:
                 self._inside.is_inside = False
-            if not torch.is_grad_enabled():
-                self._outputs.append(result)
-                on_pass(id(module))
+            self.note(result, id(module))
             return result
 
+        # PyTorch's compiler decides by the file of a function whether it looks inside: here as in what this stands for.
+        call.__code__ = call.__code__.replace(co_filename=original.__code__.co_filename)
         Module.__call__ = call
+
+    def note(self, result: Any, number: int) -> None:
+        """A module has been called, or what calls one, and has given a result; `number` tells it from others."""
+        if torch.is_grad_enabled() or getattr(self._inside, "is_inside", False):
+            return
+        self._outputs.append(result)
+        self.count += 1
+        self._on_pass(number)
 
     def outputs(self) -> list[Array]:
         """Return what passes have given since the last call: scores, the class on the last axis."""

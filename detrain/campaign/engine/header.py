@@ -26,7 +26,6 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
 from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
-from detrain.faults.experiment import refuse_several
 from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
 from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection
@@ -338,11 +337,9 @@ def _plan_without_ranges(header: Header, subject: Subject) -> tuple[CampaignPlan
             path=listing.name.list_name,
         )
         return listed, subject.whole()
-    is_memory = header.sampled is not None and header.sampled.choice.modes == ("RF",)
-    if header.coming.among == "step" and not is_memory:
-        subject.sites()
-        refuse_several(1 if subject.is_watched else header.coming.at_once)
     if header.sampled is not None:
+        if header.sampled.choice.modes != ("RF",):
+            subject.require_apart(header.coming)
         profile, sampled = profile_for(subject), header.sampled
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, coming=header.coming)
         if sampled.allocation:

@@ -171,6 +171,8 @@ def drawn_plan(
     """
     models = [model_named(name) for name in drawn.models] or list(PUBLISHED.values())
     first, last = _epochs(drawn.epochs)
+    if drawn.stage != "memory":
+        subject.require_apart(coming)
 
     def sites_of(at: Address | None) -> list[Site]:
         return select(subject.sites(at), drawn.pattern, stage=drawn.stage)

@@ -11,7 +11,18 @@ import click
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.fault_options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit
+from detrain.cli.shared.fault_options import (
+    After,
+    Among,
+    AtOnce,
+    DrawnBy,
+    OfInference,
+    OfStage,
+    Shares,
+    Thresholds,
+    TrialLimit,
+    require_several,
+)
 from detrain.cli.shared.options import program_command
 from detrain.cli.shared.printing import print_json
 
@@ -57,8 +68,8 @@ def plan(
     duty: Annotated[
         float | None, Option("An intermittent fault: each step behind the first is hit with this chance.", "SHARE")
     ] = None,
-    at_once: Annotated[int, Option("So many faults hit at once.", "K", least=1)] = 1,
-    among: Annotated[Literal["tensor", "step"], Option("With --at-once: one tensor, or each its own, any of a step's.")] = "tensor",
+    at_once: AtOnce = 1,
+    among: Among = "tensor",
     second: Annotated[int | None, Option("All trials run --first steps, N of them on.", "N", flag="--two-phase", least=1)] = None,
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None,
     threads: Annotated[int, Option("Of each worker: bits depend on it.", least=1)] = 1,
@@ -226,8 +237,7 @@ def _coming(
     if steps is not None and after is not None and steps > after:
         raise UsageError(f"--steps {steps} hits more than the {after} steps of a trial", "give fewer --steps, or a later --after")
     at_once, among = together
-    if among == "step" and at_once == 1:
-        raise UsageError("--among step is of several faults", "add --at-once 3")
+    require_several(at_once, among)
     if at_once > 1 and mode == "IOA":
         raise UsageError("--at-once is of values, and a wrong address (mode IOA) is one write", "give --mode IOV, RF or ISCA")
     several = 0 if is_permanent or (duty is not None and steps is None) else steps or 1

@@ -14,9 +14,21 @@ from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_folder import TrialFolder
-from detrain.cli.shared.fault_options import After, DrawnBy, OfInference, OfStage, Shares, Thresholds, TrialLimit
+from detrain.cli.shared.fault_options import (
+    After,
+    Among,
+    AtOnce,
+    DrawnBy,
+    OfInference,
+    OfStage,
+    Shares,
+    Thresholds,
+    TrialLimit,
+    require_several,
+)
 from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
+from detrain.faults.population.facts import Coming
 from detrain.faults.record import FaultRecord
 from detrain.faults.statistics.wilson import wilson
 from detrain.reports.campaign_plot import plot_campaign
@@ -46,6 +58,8 @@ def command(
     stage: OfStage = None,
     epochs: Annotated[str | None, Option("Only steps of the epochs from A on, before B.", "A:B")] = None,
     after: After = None,
+    at_once: AtOnce = 1,
+    among: Among = "tensor",
     guard: Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does, and say which are seen.")] = False,
     thresholds: Thresholds = (),
     engine: Annotated[
@@ -69,11 +83,12 @@ def command(
       detrain random -n 50 --seed 1 --after 100 train.py
     """
     check_plot(plot)
+    require_several(at_once, among)
     subject = Subject(given.found(), given.arguments, Path(home), time_limit, has_guard=guard, is_inference=is_inference)
     after = 1 if is_inference and after is None else after
     models = tuple(names.split(",")) if names is not None else ()
     drawn = Drawn(models=models, shares=shares, pattern=pattern, stage=stage, epochs=epochs)
-    plan, golden = drawn_plan(subject, drawn, seed=seed, count=trials, after=after)
+    plan, golden = drawn_plan(subject, drawn, seed=seed, count=trials, after=after, coming=Coming(at_once=at_once, among=among))
     folder = out or subject.folder / f"random-{seed}"
     done = TrialFolder(folder, subject, plan, seed, read_thresholds(thresholds))
     records = {number: record for number in range(trials) if (record := done.known(number)) is not None}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import click
 
+from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.faults.sites import Stage
 
@@ -38,7 +39,15 @@ OfInference = Annotated[
     bool,
     Option("Steps are forward passes without gradients: PROGRAM, or a part of it, evaluates.", flag="--inference"),
 ]
+AtOnce = Annotated[int, Option("So many faults hit at once.", "K", least=1)]
+Among = Annotated[Literal["tensor", "step"], Option("With --at-once: one tensor, or each its own, any of a step's.")]
 TrialLimit = Annotated[
     float | None,
     Option("From its fault on; a longer trial hangs [10 x the golden run's time for these steps, >= 10].", "S", type=SECONDS),
 ]
+
+
+def require_several(at_once: int, among: str) -> None:
+    """Raise UsageError where each fault is to be in a tensor of its own, and there is one."""
+    if among == "step" and at_once == 1:
+        raise UsageError("--among step is of several faults", "add --at-once 3")

@@ -23,6 +23,7 @@ from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_
 from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
+from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.base.errors import FaultInvalid
 
 _OFF: Final = "TORCHDYNAMO_DISABLE"
@@ -34,12 +35,16 @@ _CALL: Final = "compile_wrapper"
 class Compiled:
     """Hears of compiled calls and graphs, from the import of the compiler on."""
 
-    def __init__(self, ops: WatchedOps, injectors: Injectors, history: History) -> None:
-        self._ops, self._injectors, self._injector, self._history = ops, injectors, injectors.first, history
+    def __init__(self, ops: WatchedOps, injectors: Injectors, history: History, passes: ForwardPasses | None) -> None:
+        """`passes`: of an experiment of inference."""
+        self._ops, self._injectors, self._history, self._passes = ops, injectors, history, passes
         self._call: FrameType | None = None
         """The compiled call that runs, the outermost one."""
         self._owner: Any = None
         """The module or optimizer whose method it is."""
+        self._passes_before = 0
+        self._has_module = False
+        """Whether it has run ops of a module."""
         self._graphs = 0
         self._root: weakref.ref[Any] | None = None
         """The module whose method is compiled."""
@@ -126,13 +131,18 @@ class Compiled:
 
     def _enter(self, frame: FrameType) -> None:
         self._call, self._owner = frame, getattr(frame.f_locals.get("fn"), "__self__", None)
+        self._has_module, self._passes_before = False, self._passes.count if self._passes is not None else 0
         if self._ops.is_on:
             self._ops.enter_compiled(self._owner)
 
     def _leave(self) -> None:
         if self._ops.is_on:
             self._ops.leave_compiled(self._owner)
-        self._call = self._owner = None
+        (frame, owner), self._call, self._owner = (self._call, self._owner), None, None
+        if self._passes is None or frame is None or self._passes.count > self._passes_before:
+            return
+        if "result" in frame.f_locals and (self._has_module or self._obstacle or isinstance(owner, torch.nn.Module)):
+            self._passes.note(frame.f_locals["result"], id(frame.f_locals.get("fn")))
 
     # Graphs.
 
@@ -170,8 +180,10 @@ class Compiled:
             with self._unwatched():
                 plain = _boxed(compiler(module, inputs))
             graph = Graph(pristine, again, plain, passes, is_backward, has_gradients)
+            has_module = any(node.meta.get("nn_module_stack") for node in pristine.graph.nodes)
 
             def run(args: list[Any]) -> Any:
+                self._has_module |= has_module
                 if passes.parameters is None:
                     passes.note(args)
                 is_seen = self._ops.is_on and not self._obstacle and self._ops.is_of_thread()
@@ -203,14 +215,12 @@ class Compiled:
         """Run a graph in a step that is watched."""
         with self._unwatched(), torch.no_grad():
             call = self._call_of(graph, args)
-            walk, faulty = GraphWalk(call, self._ops, self._injector), None
+            walk, faulty = GraphWalk(call, self._ops, self._injectors), None
             try:
-                if self._injectors.are_several:
-                    raise FaultInvalid("several tensors are to be hit at once", "give --among tensor")
                 with streams_kept(args):
                     walk.go(args)
-                    if walk.points and self._injector.injection is not None:
-                        faulty = graph.with_points(walk.points, self._injector.injection)
+                    if walk.points:
+                        faulty = graph.with_points(walk.points)
             except Exception as error:  # any op, and any backend
                 self._obstacle = f"a graph cannot be gone through, or compiled with a site: {type(error).__name__}: {error}"
                 return graph.plain(args)
@@ -218,7 +228,7 @@ class Compiled:
             if faulty is None:
                 outputs = graph.plain(args)
             else:
-                outputs, is_equal = graph.run(args, faulty, walk.armed, self._injector)
+                outputs, is_equal = graph.run(args, faulty, walk.armed)
                 self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
             self._ops.end_graph(call.place, taken, outputs)
             return outputs

@@ -17,11 +17,11 @@ import torch
 from torch.fx import Interpreter, Node
 
 from detrain.adapters.torch.faults.graphs import Graph, Point, is_writing
-from detrain.adapters.torch.faults.injector import Injector, bits_copied
+from detrain.adapters.torch.faults.injector import Injector, Injectors, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
 from detrain.adapters.torch.faults.step_place import OfNode, OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
-from detrain.faults.sites import Stage
+from detrain.faults.sites import Stage, op_and_output
 
 _STAGES: Final[dict[str, Stage]] = {
     **dict.fromkeys(("is_forward", "must_be_in_forward"), "forward"),
@@ -50,15 +50,15 @@ class GraphCall:
 
 
 class GraphWalk(Interpreter):  # type: ignore[misc]
-    """Goes through a graph once; finds the runs of the site that is to be hit."""
+    """Goes through a graph once; finds the runs of the sites that are to be hit."""
 
-    def __init__(self, call: GraphCall, ops: WatchedOps, injector: Injector) -> None:
+    def __init__(self, call: GraphCall, ops: WatchedOps, injectors: Injectors) -> None:
         super().__init__(call.graph.module)
-        self._call, self._ops, self._injector = call, ops, injector
+        self._call, self._ops, self._injectors = call, ops, injectors
         self._inputs = {node.name for node in call.graph.placeholders}
         self.points: list[Point] = []
-        self.armed: list[int] = []
-        """Which of them are to be hit."""
+        self.armed: dict[int, Injector] = {}
+        """Which of them are to be hit, by their numbers."""
 
     def go(self, args: Sequence[Any]) -> None:
         """Go through it with arguments of a call."""
@@ -122,13 +122,13 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
                 return new + layer[len(old) :]
         return layer
 
-    # In the injector's place.
+    # In the injectors' place.
 
     def must_hit(self, name: str, signature: str) -> bool:
-        """Return whether the op that is about to run is a run of the site."""
-        is_site = self._injector.is_site(name, signature)
-        self._is_now = self._injector.must_hit(name, signature)
-        return is_site
+        """Return whether the op that is about to run is a run of a site: each is another op."""
+        self._due = next((each for each in self._injectors.all() if each.is_site(name, signature)), self._injectors.first)
+        self._is_now = self._due.must_hit(name, signature)
+        return self._due.is_site(name, signature)
 
     def hit(self, args: Sequence[Any], run: Any, outputs_of: Any) -> Any:
         """Note where the fault is to be; run the op as it is."""
@@ -143,8 +143,11 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         return bits_copied(tensor)
 
     def _enter(self, args: Sequence[Any], outputs: Sequence[Any], taken_in: Any) -> None:
-        if not self._injector.may_take(args, outputs, is_now=self._is_now):
+        injector, injection = self._due, self._due.injection
+        if injection is None or not injector.may_take(args, outputs, is_now=self._is_now):
             return
         if self._is_now:
-            self.armed.append(len(self.points))
-        self.points.append(Point(self._node.name, taken_in.name if isinstance(taken_in, Node) else ""))
+            self.armed[len(self.points)] = injector
+        of_operand = (injection.index or 0) if injection.operand != "output" else None
+        source = taken_in.name if isinstance(taken_in, Node) else ""
+        self.points.append(Point(self._node.name, source, op_and_output(injection.site)[1], of_operand, bool(injection.limited)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,8 +21,6 @@ from torch.fx import GraphModule, Node
 
 from detrain.adapters.torch.faults.injector import Injector, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
-from detrain.faults.experiment import Injection
-from detrain.faults.sites import op_and_output
 
 OWN: Final = "detrain"
 """The namespace of our ops."""
@@ -32,11 +30,17 @@ _MIXED: Final = "mixed(Tensor golden, Tensor faulty, int run) -> Tensor"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An op of a graph that is a run of the site."""
+    """An op of a graph that is a run of a site."""
 
     node: str
-    taken_in: str = ""
-    """The node whose value is hit where that op, and it alone, takes it in; empty: as the injection says."""
+    taken_in: str
+    """The node whose value is hit where that op, and it alone, takes it in; empty: an operand or output is."""
+    output: int
+    """Which of its outputs sees the fault."""
+    operand: int | None
+    """The place of the argument that is hit; None: the output is."""
+    is_limited: bool
+    """Whether some elements of the output alone see a fault of an operand."""
 
 
 @dataclass(eq=False)
@@ -65,7 +69,7 @@ class Graph:
     passes: Passes
     is_backward: bool
     has_gradients: bool
-    _variants: dict[Hashable, Callable[[list[Any]], Any]] = field(default_factory=dict)
+    _variants: dict[tuple[Point, ...], Callable[[list[Any]], Any]] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> list[Node]:
@@ -78,29 +82,26 @@ class Graph:
         into = {node.args[0] for node in self.module.graph.nodes if is_writing(node)}
         return frozenset(place for place, node in enumerate(self.placeholders) if node in into)
 
-    def run(
-        self, args: list[Any], faulty: Callable[[list[Any]], Any], armed: Sequence[int], injector: Injector
-    ) -> tuple[Any, bool]:
-        """Run it with a fault at some of its points, those that are armed; return what it gives, and whether with none
-        armed it gives what the program's own gives, to the bit. `faulty`: see `with_points`.
+    def run(self, args: list[Any], faulty: Callable[[list[Any]], Any], armed: Mapping[int, Injector]) -> tuple[Any, bool]:
+        """Run it with faults at those of its points that are armed; return what it gives, and whether with none armed
+        it gives what the program's own gives, to the bit. `faulty`: see `with_points`.
         """
         unarmed, plain = ([bits_copied(each) for each in args] for _ in range(2))
-        with streams_kept(args), armed_in(injector, ()):
+        with streams_kept(args), armed_in({}):
             found = faulty(list(unarmed))
         with streams_kept(args):
             own = self.plain(list(plain))
         is_equal = all(map(_is_same, found, own)) and all(_is_same(unarmed[place], plain[place]) for place in self.written)
-        with armed_in(injector, armed):
+        with armed_in(armed):
             outputs = faulty(args)
         return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, own, strict=True)), is_equal
 
-    def with_points(self, points: Sequence[Point], injection: Injection) -> Callable[[list[Any]], Any]:
+    def with_points(self, points: Sequence[Point]) -> Callable[[list[Any]], Any]:
         """Return it with faults at points that can be armed: compiled, if it has not been."""
-        points = tuple(points)
-        what = points, injection.site, injection.operand, injection.index, bool(injection.limited)
+        what = tuple(points)
         if what not in self._variants:
             _define()
-            self._variants[what] = self.compile(_with_ops(copied(self.module), points, injection))
+            self._variants[what] = self.compile(_with_ops(copied(self.module), what))
         return self._variants[what]
 
 
@@ -117,7 +118,7 @@ def is_writing(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
 
 
-def _with_ops(module: GraphModule, points: Iterable[Point], injection: Injection) -> GraphModule:
+def _with_ops(module: GraphModule, points: Sequence[Point]) -> GraphModule:
     graph, ops = module.graph, getattr(torch.ops, OWN)
     nodes = {node.name: node for node in graph.nodes}
 
@@ -126,25 +127,25 @@ def _with_ops(module: GraphModule, points: Iterable[Point], injection: Injection
         new.meta = dict(like.meta)
         return new
 
-    for run, point in enumerate(points):
+    # First what ops take in: behind a point that is an output the value has another node.
+    for run, point in sorted(enumerate(points), key=lambda each: not each[1].taken_in):
         node = nodes[point.node]
         if point.taken_in:
             value = nodes[point.taken_in]
             with graph.inserting_before(node):
                 node.replace_input_with(value, added(ops.faulty.default, (value, run), value))
             continue
-        for target in _outputs(node, op_and_output(injection.site)[1]):
+        for target in _outputs(node, point.output):
             with graph.inserting_before(target.next):
-                if injection.operand == "output":
+                if point.operand is None:
                     new = added(ops.faulty.default, (target, run), target)
                 else:
-                    index = injection.index or 0
-                    operand = node.args[index]
+                    operand = node.args[point.operand]
                     faulty = added(ops.faulty.default, (operand, run), operand)
                     again = graph.node_copy(node, lambda each: each)
-                    again.args = tuple(faulty if place == index else each for place, each in enumerate(node.args))
+                    again.args = tuple(faulty if place == point.operand else each for place, each in enumerate(node.args))
                     new = again if target is node else added(operator.getitem, (again, target.args[1]), target)
-                    if injection.limited:
+                    if point.is_limited:
                         new = added(ops.mixed.default, (target, new, run), target)
             target.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
     graph.lint()
@@ -161,14 +162,14 @@ def _outputs(node: Node, number: int) -> list[Node]:
 
 # What our ops do.
 
-_running: list[tuple[Injector, Sequence[int]]] = []
-"""The injector whose fault is in the graph that runs, and the points that are hit."""
+_running: list[Mapping[int, Injector]] = []
+"""The points of the graph that runs which are hit, by their numbers, each with what puts its fault in."""
 
 
 @contextmanager
-def armed_in(injector: Injector, armed: Sequence[int]) -> Iterator[None]:
+def armed_in(armed: Mapping[int, Injector]) -> Iterator[None]:
     """Inside, points of a graph with these numbers are hit."""
-    _running.append((injector, armed))
+    _running.append(armed)
     try:
         yield
     finally:
@@ -193,13 +194,13 @@ _library: Any = None
 
 
 def _faulty(value: Any, run: int) -> Any:
-    injector, armed = _running[-1]
-    return injector.faulty(value) if run in armed else bits_copied(value)
+    injector = _running[-1].get(run)
+    return injector.faulty(value) if injector is not None else bits_copied(value)
 
 
 def _mixed(golden: Any, faulty: Any, run: int) -> Any:
-    injector, armed = _running[-1]
-    return injector.mixed(golden, faulty) if run in armed else bits_copied(golden)
+    injector = _running[-1].get(run)
+    return injector.mixed(golden, faulty) if injector is not None else bits_copied(golden)
 
 
 def _like(value: Any, *_others: Any) -> Any:

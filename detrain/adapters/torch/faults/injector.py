@@ -29,11 +29,6 @@ class Injectors:
         self._others: list[tuple[Injector, int]] = []
         self._due = self.first
 
-    @property
-    def are_several(self) -> bool:
-        """Whether there are more than one."""
-        return bool(self._others)
-
     def select(self, injection: Injection, also: Also = ()) -> None:
         """Put these in from now on; nothing has been done of them."""
         self.first.select(injection)
@@ -49,17 +44,17 @@ class Injectors:
 
     def disarm(self) -> None:
         """Have no run hit. Raises FaultInvalid where an op does not give the same bits twice."""
-        for each in self._all():
+        for each in self.all():
             each.disarm()
 
     def check(self) -> None:
         """Raise FaultInvalid where an op that was to be hit does not give the same bits twice."""
-        for each in self._all():
+        for each in self.all():
             each.check()
 
     def firing(self) -> Firing | None:
         """Return what has been done so far: as often as all of them were."""
-        found = [firing for each in self._all() if (firing := each.firing()) is not None]
+        found = [firing for each in self.all() if (firing := each.firing()) is not None]
         if self.first.firing() is None or len(found) <= len(self._others):
             return None
         return msgspec.structs.replace(
@@ -68,7 +63,7 @@ class Injectors:
 
     def must_hit(self, name: str, signature: str) -> bool:
         """Return whether the op that is about to run is to be hit; it counts as run."""
-        due = [each for each in self._all() if each.must_hit(name, signature)]
+        due = [each for each in self.all() if each.must_hit(name, signature)]
         self._due = due[0] if due else self.first
         return bool(due)
 
@@ -80,7 +75,8 @@ class Injectors:
         """Return a copy of what the op that is to be hit takes in (see `Injector.copy_with_fault`)."""
         return self._due.copy_with_fault(tensor)
 
-    def _all(self) -> list[Injector]:
+    def all(self) -> list[Injector]:
+        """Return them, each with its fault."""
         return [self.first, *(injector for injector, _ in self._others)]
 
 

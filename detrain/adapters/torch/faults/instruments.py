@@ -36,7 +36,7 @@ class TorchInstruments:
         self._ops = WatchedOps(StepCalls(self._names), self._injectors, is_inference=passes is not None)
         self._losses = Losses(experiment.ends_with)
         self._metrics = KerasMetrics("torch")
-        self._compiled = Compiled(self._ops, self._injectors, history)
+        self._compiled = Compiled(self._ops, self._injectors, history, passes)
         bounds = next((plan.ranges for plan in plans if plan.ranges), {})
         is_heard = bounds or plans[0].notes_ranges
         self._ranges = Ranges(bounds, self._ops.take) if is_heard else None
