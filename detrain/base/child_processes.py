@@ -19,6 +19,8 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 """`prctl(2)`; what it sets stays over `execve`."""
+_AS_MODULE: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
+"""Python's `-m` for a module in a folder, both named ahead of its arguments."""
 
 
 def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
@@ -49,10 +51,11 @@ def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_se
 
     `in_session`: in a group of its own of this session, as the kernel may share processor time out by sessions, so that
     a priority counts among the processes of one alone.
+    It imports nothing from the folder that the program was started in: a file there may have the name of a module.
     A child starts it and ends, which a shell has done in 1 to 4 ms: the program has no time to wait for that child.
     Raises OSError or subprocess.CalledProcessError.
     """
-    command = [*_starter(), sys.executable, "-m", module, *arguments]
+    command = [*_starter(), sys.executable, "-P", "-c", _AS_MODULE, str(Path(__file__).parents[2]), module, *arguments]
     group = 0 if in_session else None
     with subprocess.Popen(command, pass_fds=keeping, process_group=group, start_new_session=not in_session) as starter:
         if starter.wait():
