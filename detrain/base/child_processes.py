@@ -19,6 +19,8 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 """`prctl(2)`; what it sets stays over `execve`."""
+_AS_MODULE: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
+"""Python's `-m` for a module in a folder, both named ahead of its arguments."""
 
 
 def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
@@ -54,11 +56,7 @@ def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_se
     A child starts it and ends, which a shell has done in 1 to 4 ms: the program has no time to wait for that child.
     Raises OSError or subprocess.CalledProcessError.
     """
-    own = (
-        f"import runpy, sys; sys.path.append({str(Path(__file__).parents[2])!r}); "
-        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    )
-    command = [*_starter(), sys.executable, "-P", "-c", own, *arguments]
+    command = [*_starter(), sys.executable, "-P", "-c", _AS_MODULE, str(Path(__file__).parents[2]), module, *arguments]
     group, prints = (0, subprocess.DEVNULL) if in_session else (None, None)
     with subprocess.Popen(
         command, pass_fds=keeping, stdout=prints, stderr=prints, process_group=group, start_new_session=not in_session

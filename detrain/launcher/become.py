@@ -33,7 +33,7 @@ def become(config: Config, meta: Meta | None) -> NoReturn:
         raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
     folder = str(PACKAGE.parent)
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if folder not in sys.path[1:] and folder not in known:  # run from a source tree that is not installed
+    if folder not in sys.path and folder not in known:  # run from a source tree that is not installed
         environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
     messages.flush_output()
     # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.

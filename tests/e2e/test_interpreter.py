@@ -71,14 +71,18 @@ def test_an_isolated_interpreter_has_the_hash_seed_all_the_same(tmp_path: Path) 
     assert runs[0].status == runs[1].status == 0, runs[0].err
 
 
-def test_modules_of_the_current_folder_do_not_hide_those_of_detrain(tmp_path: Path) -> None:
+COMMAND = f"import sys; sys.path[0] = {str(ROOT)!r}; from detrain.cli import main; sys.exit(main())"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("start", [["-c", COMMAND], ["-m", "detrain"]], ids=["the command", "a run that starts itself again"])
+def test_modules_of_the_current_folder_do_not_hide_those_of_detrain(start: list[str], tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "program.py").write_text(PROGRAM)
     for name in ("msgspec", "numpy", "random", "types"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
-    start = f"import sys; sys.path[0] = {str(ROOT)!r}; from detrain.cli import main; sys.exit(main())"
 
-    run = plain("-c", start, "run", "src/program.py", cwd=tmp_path)
+    run = plain(*start, "run", "src/program.py", cwd=tmp_path, PYTHONPATH=str(ROOT))
 
     assert run.status == 0, run.err
     assert str(tmp_path / "src") in run.out

@@ -213,6 +213,16 @@ def test_a_program_sees_nothing_of_it(tmp_path: Path, kind: str) -> None:
     assert _began(tmp_path, RUN + text).communicate(timeout=60)[0].strip() == said
 
 
+def test_a_file_of_the_program_with_the_name_of_a_module_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("struct", "secrets", "numpy"):
+        Path(f"{name}.py").write_text("open('was_run', 'w').close()")
+    process = WritingProcess()
+    write(tmp_path / "a.h5", copied(process, many_kinds()))
+    process.close()
+    assert not Path("was_run").exists()
+
+
 def test_it_ends_with_a_run_that_is_killed_though_a_child_lives_on(tmp_path: Path) -> None:
     """The child has the run's end of the socket."""
     text = """
