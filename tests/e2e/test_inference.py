@@ -23,6 +23,7 @@ torch.manual_seed(0)
 x = torch.randn(60, 1, 6, 6)
 y = (x.sum((1, 2, 3)) > 0).long() + 3 * (x[:, 0, 0, 0] > 0).long()
 model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8))
+run = model
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 # HOOK
 for epoch in range(2):
@@ -36,11 +37,11 @@ for epoch in range(2):
 IN_A_LOOP = """right = 0
     with torch.no_grad():
         for start in range(40, 60, 5):
-            scores = model(x[start : start + 5])
+            scores = run(x[start : start + 5])
             right += int((scores.argmax(1) == y[start : start + 5]).sum())
     print(epoch, right)
 """
-IN_A_FUNCTION = """print(epoch, evaluate(model))
+IN_A_FUNCTION = """print(epoch, evaluate(run))
 """
 FUNCTION = """
 @torch.inference_mode()
@@ -54,11 +55,18 @@ def evaluate(model):
     return right
 """
 ALONE = TRAINS.partition("optimizer = ")[0] + "epoch = 0\n" + IN_A_LOOP.replace("\n    ", "\n")
+TRAINS_TOO = TRAINS.replace("EVALUATES", IN_A_LOOP)
+IN_INFERENCE_MODE = TRAINS.replace("EVALUATES", IN_A_FUNCTION).replace("# HOOK", FUNCTION)
+COMPILED = "torch.compile(model, backend='aot_eager')"
 PROGRAMS = {
-    "of a program that evaluates": (ALONE, "0:2", 2),
-    "in a program that trains": (TRAINS.replace("EVALUATES", IN_A_LOOP), "1:2", 6),
-    "in a function": (TRAINS.replace("EVALUATES", IN_A_FUNCTION).replace("# HOOK", FUNCTION), "1:3", 7),
+    "of a program that evaluates": (ALONE, "0:2", 2, "model"),
+    "in a program that trains": (TRAINS_TOO, "1:2", 6, "model"),
+    "in a function": (IN_INFERENCE_MODE, "1:3", 7, "model"),
+    "of a compiled model": (ALONE, "0:2", 2, COMPILED),
+    "of a compiled model in a function": (IN_INFERENCE_MODE, "1:3", 7, COMPILED),
+    "of a compiled function": (TRAINS_TOO, "1:2", 6, "torch.compile(lambda rows: model(rows), backend='aot_eager')"),
 }
+"""Each with the step, the number of the forward pass that this is, and what makes it; by hand it is the plain model."""
 HOOK = """
 passes, given = [0], {}
 def spoil(module, inputs, output):
@@ -78,13 +86,13 @@ model[3].register_forward_hook(note)
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.slow if at else []) for at, each in enumerate(PROGRAMS)])
 def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server: Server, tmp_path: Path) -> None:
-    text, at, number = PROGRAMS[name]
-    (tmp_path / "program.py").write_text(text)
+    text, at, number, made = PROGRAMS[name]
+    (tmp_path / "program.py").write_text(text.replace("run = model", f"run = {made}"))
     scores = []
     for is_faulty in (False, True):
         hook = HOOK.replace("WHICH", str(number)).replace("FAULTY", str(is_faulty)).replace("VALUE", "40.0")
         (tmp_path / "by_hand.py").write_text(
-            text.replace("model = nn.Seq", "model = nn.Seq").replace("epoch = 0\n", f"epoch = 0\n{hook}")
+            text.replace("epoch = 0\n", f"epoch = 0\n{hook}")
             if "epoch = 0\n" in text
             else text.replace("for epoch in", f"{hook}\nfor epoch in")
         )
@@ -92,7 +100,7 @@ def test_a_fault_does_to_each_input_what_it_does_by_hand(name: str, torch_server
         assert done.status == 0, done.err
         scores.append(np.load(tmp_path / f"{is_faulty}.npy").astype(np.float64))
 
-    fault = ("--model", "SET:40", "--site", "forward/model.0/conv*", "--element", "3,2,1,1", "--at", at)
+    fault = ("--model", "SET:40", "--site", "forward/*.0/conv*", "--element", "3,2,1,1", "--at", at)
     done = torch_server.detrain("inject", "--inference", *fault, "--out", "record.json", "program.py", cwd=tmp_path)
     again = torch_server.detrain("replay", "record.json", "program.py", cwd=tmp_path)
 
@@ -137,8 +145,11 @@ def test_trials_in_one_process_are_those_of_a_process_each(torch_server: Server,
             TRAINS.replace("EVALUATES", "with torch.no_grad():\n        print([float(model(x[:5]).sum()) for _ in range(3)])"),
             "takes a gradient",
         ),
+        (ALONE.replace("run = model", "run = torch.compile(model, backend='eager')"), "its backend (eager) is given no graph"),
+        (ALONE.replace("run = model", "run = torch.compile(lambda x: model(x), backend='eager')"), "its backend (eager) is"),
+        (ALONE.replace("run = model", "run = model\nmodel.compile()"), "nothing of Sequential is compiled"),
     ],
-    ids=["with gradients", "in a comprehension"],
+    ids=["with gradients", "in a comprehension", "no graph", "no graph of a function", "nothing compiled"],
 )
 def test_what_is_no_inference_is_refused(text: str, said: str, torch_server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)

@@ -71,3 +71,12 @@ def test_a_fault_in_what_inductor_compiles_is_that_of_the_programs_own_pass_and_
     tried = found["tried"]
     assert min(tried[stage] for stage in ("forward", "backward", "optimizer")) >= 4
     assert tried["unarmed equal"] == sum(tried[stage] for stage in ("forward", "backward", "optimizer"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a compiler of C++")
+@pytest.mark.parametrize("quarter", range(4))
+def test_faults_in_ordinary_compiled_programs_are_those_of_the_programs_own_pass_and_op(quarter: int) -> None:
+    found = said("torch_ways", str(quarter))
+    assert found["wrong"] == {way: [] for way in found["wrong"]}
+    assert found["tried"]["compared"] >= 3

@@ -32,7 +32,6 @@ class ForwardPasses:
         """How many there have been."""
         original: Any = Module.__call__
 
-        @functools.wraps(original)
         def call(module: Any, *args: Any, **named: Any) -> Any:
             if torch.compiler.is_compiling() or getattr(self._inside, "is_inside", False):
                 return original(module, *args, **named)
@@ -46,7 +45,7 @@ class ForwardPasses:
 
         # PyTorch's compiler decides by the file of a function whether it looks inside: here as in what this stands for.
         call.__code__ = call.__code__.replace(co_filename=original.__code__.co_filename)
-        Module.__call__ = call
+        Module.__call__ = functools.update_wrapper(call, original)
 
     def note(self, result: Any, number: int) -> None:
         """A module has been called, or what calls one, and has given a result; `number` tells it from others."""

@@ -43,8 +43,8 @@ class Compiled:
         self._owner: Any = None
         """The module or optimizer whose method it is."""
         self._passes_before = 0
-        self._has_module = False
-        """Whether it has run ops of a module."""
+        self._has_graph = self._has_module = False
+        """Whether it has run a graph, and one with ops of a module."""
         self._graphs = 0
         self._root: weakref.ref[Any] | None = None
         """The module whose method is compiled."""
@@ -131,7 +131,8 @@ class Compiled:
 
     def _enter(self, frame: FrameType) -> None:
         self._call, self._owner = frame, getattr(frame.f_locals.get("fn"), "__self__", None)
-        self._has_module, self._passes_before = False, self._passes.count if self._passes is not None else 0
+        self._has_graph, self._has_module = False, False
+        self._passes_before = self._passes.count if self._passes is not None else 0
         if self._ops.is_on:
             self._ops.enter_compiled(self._owner)
 
@@ -139,9 +140,14 @@ class Compiled:
         if self._ops.is_on:
             self._ops.leave_compiled(self._owner)
         (frame, owner), self._call, self._owner = (self._call, self._owner), None, None
-        if self._passes is None or frame is None or self._passes.count > self._passes_before:
+        if frame is None or "result" not in frame.f_locals:  # it has failed
             return
-        if "result" in frame.f_locals and (self._has_module or self._obstacle or isinstance(owner, torch.nn.Module)):
+        if self._passes is None or self._passes.count > self._passes_before:
+            return
+        is_module = isinstance(owner, torch.nn.Module)
+        if is_module and not self._has_graph and self._ops.is_on:
+            self._obstacle = self._obstacle or f"nothing of {type(owner).__qualname__} is compiled, so it runs unwatched"
+        if self._has_module or is_module or self._obstacle:
             self._passes.note(frame.f_locals["result"], id(frame.f_locals.get("fn")))
 
     # Graphs.
@@ -183,7 +189,7 @@ class Compiled:
             has_module = any(node.meta.get("nn_module_stack") for node in pristine.graph.nodes)
 
             def run(args: list[Any]) -> Any:
-                self._has_module |= has_module
+                self._has_graph, self._has_module = True, self._has_module or has_module
                 if passes.parameters is None:
                     passes.note(args)
                 is_seen = self._ops.is_on and not self._obstacle and self._ops.is_of_thread()
