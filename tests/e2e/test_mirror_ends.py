@@ -279,6 +279,7 @@ class Battery:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "ends"), [(0, 1), *((seed, ENDS) for seed in range(1, 5))])
 def test_a_run_goes_on_from_its_mirror_wherever_process_machine_and_store_end(
     tmp_path: Path, s3_server: S3Server, seed: int, ends: int

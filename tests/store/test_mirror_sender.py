@@ -207,6 +207,7 @@ def test_a_run_that_is_killed_while_its_mirror_is_taken_leaves_it_free(
     if is_gone_before:
         kill()
     monkeypatch.setattr(_Sender, "begin", begin_and_kill)
+    monkeypatch.setattr(os, "nice", lambda _by: 0)  # it is the process of the tests here
     main(order, its)
 
     assert remote.get("lease.json") is None
@@ -225,6 +226,7 @@ class Clock:
         self.now += seconds
 
 
+@pytest.mark.slow
 def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_place_of_those_that_wait(
     tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from detrain.store.mirror.remote import Remote, programs_at
 from tests.store.servers import S3Server, SshServer
 
 
-@pytest.fixture(params=["file", "s3", "ssh"])
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow), "ssh"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return f"file://{tmp_path}/mirror"
