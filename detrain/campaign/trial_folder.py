@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from detrain.base import messages
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.subject import Subject
@@ -45,8 +47,10 @@ class TrialFolder:
             raise FaultInvalid(f"{str(path)!r} was altered since it was written", "delete it to have it made again")
         check_same(record, self.subject, allow_environment=False)
         is_of_step = record.experiment.at == first.at
-        again = self.plan.again(number, first) if is_of_step and record.experiment != first else None
-        if record.experiment not in (first, again and again[1]):
+        found = msgspec.structs.replace(record.experiment, is_inference=False)  # a plan does not say that it is
+        again = self.plan.again(number, first) if is_of_step and found != first else None
+        is_as_run = record.experiment.is_inference == self.subject.is_inference
+        if not is_as_run or found not in (first, again and again[1]):
             raise FaultInvalid(f"{str(path)!r} is of another campaign: its fault is another", "give another folder with --out")
         if record.thresholds != self.thresholds:
             raise FaultInvalid(f"{str(path)!r} was classified by other thresholds", "give the same --threshold, or another --out")

@@ -25,7 +25,7 @@ from tests.faults.torch_by_hand import adapter, instruments
 from tests.faults.torch_inductor import SKIPPED, Hand, put
 
 HIT = 1
-MODELS = ("RD", "FLIP:1", "RBFLIP", "BIT:30", "SET:3")
+MODELS = ("RD", "FLIP:1", "RBFLIP", "BIT:14", "SET:3")
 
 
 class Pass(Hand):

@@ -19,8 +19,8 @@ _OF_PICTURES: Final = 4
 class ForwardPasses:
     """Hears of each call of a module that is in no other one's call, while no gradients are taken.
 
-    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles. A compiled
-    function that calls a module is heard of by `note`.
+    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles. What is
+    compiled and called in another way is heard of by `note`.
     """
 
     def __init__(self, on_pass: Callable[[int], None]) -> None:

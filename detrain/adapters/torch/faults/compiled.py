@@ -147,7 +147,9 @@ class Compiled:
         is_module = isinstance(owner, torch.nn.Module)
         if is_module and not self._has_graph and self._ops.is_on:
             self._obstacle = self._obstacle or f"nothing of {type(owner).__qualname__} is compiled, so it runs unwatched"
-        if self._has_module or is_module or self._obstacle:
+        if self._has_module and not is_module:
+            self._obstacle = self._obstacle or "a model is compiled as a part of a function, whose scores nobody knows"
+        if is_module or self._obstacle:
             self._passes.note(frame.f_locals["result"], id(frame.f_locals.get("fn")))
 
     # Graphs.
