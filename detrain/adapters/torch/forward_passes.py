@@ -33,7 +33,7 @@ class ForwardPasses:
         original: Any = Module.__call__
 
         def call(module: Any, *args: Any, **named: Any) -> Any:
-            if torch.compiler.is_compiling() or getattr(self._inside, "is_inside", False):
+            if torch.compiler.is_compiling() or self.is_inside:
                 return original(module, *args, **named)
             self._inside.is_inside = True
             try:
@@ -47,9 +47,15 @@ class ForwardPasses:
         call.__code__ = call.__code__.replace(co_filename=original.__code__.co_filename)
         Module.__call__ = functools.update_wrapper(call, original)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a module runs in this thread."""
+        return getattr(self._inside, "is_inside", False)
+
     def note(self, result: Any, number: int) -> None:
         """A module has been called, or what calls one, and has given a result; `number` tells it from others."""
-        if torch.is_grad_enabled() or getattr(self._inside, "is_inside", False):
+        is_traced = torch._guards.TracingContext.try_get() is not None  # the compiler calls what it has made, with no values
+        if torch.is_grad_enabled() or self.is_inside or is_traced:
             return
         self._outputs.append(result)
         self.count += 1

@@ -142,14 +142,19 @@ class Compiled:
         (frame, owner), self._call, self._owner = (self._call, self._owner), None, None
         if frame is None or "result" not in frame.f_locals:  # it has failed
             return
-        if self._passes is None or self._passes.count > self._passes_before:
+        if self._passes is None or torch.is_grad_enabled():
             return
+        is_heard = self._passes.count > self._passes_before
         is_module = isinstance(owner, torch.nn.Module)
-        if is_module and not self._has_graph and self._ops.is_on:
-            self._obstacle = self._obstacle or f"nothing of {type(owner).__qualname__} is compiled, so it runs unwatched"
-        if self._has_module and not is_module:
+        is_model = is_module or self._passes.is_inside
+        if is_model and not self._has_graph and self._ops.is_on:
+            self._obstacle = (
+                self._obstacle
+                or f"nothing of {type(owner).__qualname__ if is_module else 'a model'} is compiled, so it runs unwatched"
+            )
+        if self._has_module and not is_model:
             self._obstacle = self._obstacle or "a model is compiled as a part of a function, whose scores nobody knows"
-        if is_module or self._obstacle:
+        if not is_heard and (is_module or self._obstacle):
             self._passes.note(frame.f_locals["result"], id(frame.f_locals.get("fn")))
 
     # Graphs.
