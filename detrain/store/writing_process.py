@@ -38,8 +38,8 @@ _LENGTH: Final = struct.Struct("<Q")
 _ALIGNMENT: Final = 64
 _PART_BYTES: Final = 4 << 20
 _MOST_THREADS: Final = 4
-_NICENESS: Final = 5
-"""A quarter of a processor where the steps take all: with less, others on the machine would starve a save that the run
+_NICENESS: Final = 10
+"""A tenth of a processor where the steps take all: with less, others on the machine would starve a save that the run
 waits for at its end."""
 _FREE: Final = 0.5
 """Share of the memory that is free which the state may take a second time."""

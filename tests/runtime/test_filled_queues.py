@@ -217,7 +217,7 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(
         random.random()
         for _ in range(9):
             held.put(random.random())
-            time.sleep(0.01)
+            time.sleep(0.04)  # it is there for longer than a busy machine lets the test wait
 
     loading = LoadingThreads(lambda: {"python": PythonStream().pack()})
     if is_seen:

@@ -129,7 +129,7 @@ def test_it_ends_with_its_run(tmp_path: Path) -> None:
     process = WritingProcess()
     write(tmp_path / "a.h5", copied(process, many_kinds()))
     (number,) = processes()
-    assert os.getpriority(os.PRIO_PROCESS, number) == min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
+    assert os.getpriority(os.PRIO_PROCESS, number) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
     process.close()
     assert eventually(lambda: number not in processes())
 
