@@ -212,12 +212,13 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(
     monkeypatch.setattr(loading_threads, "_LONGEST_S", 0.05)
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # and put back
     held = queue.Queue[Any](size)
+    count = 9 if size else 90  # it is there for longer than a busy machine lets the test wait
 
     def fill() -> None:
         random.random()
-        for _ in range(9):
+        for _ in range(count):
             held.put(random.random())
-            time.sleep(0.04)  # it is there for longer than a busy machine lets the test wait
+            time.sleep(0.01)
 
     loading = LoadingThreads(lambda: {"python": PythonStream().pack()})
     if is_seen:
@@ -230,7 +231,7 @@ def test_a_thread_that_draws_while_bodies_may_loads_between_them_or_is_named(
     loading.stand_still()
     assert loading.take_turns == bool(size)
     assert [is_refused(each) for each in loading.drawn] == ([] if size and is_seen else [True])
-    for _ in range(9):
+    for _ in range(count):
         held.get(timeout=9)
     thread.join()
 
