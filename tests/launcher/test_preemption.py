@@ -111,7 +111,9 @@ def test_a_run_on_a_machine_that_is_taken_away_ends_with_a_checkpoint(cloud: str
     process = subprocess.Popen(
         [sys.executable, "-m", "detrain", *command], cwd=tmp_path, env=known, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(8)
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("ckpt/*.h5")) and time.monotonic() < until:
+        time.sleep(0.1)
     metadata.is_noticed = True
     error = process.communicate(timeout=60)[1]
 
