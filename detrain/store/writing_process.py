@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -41,6 +42,8 @@ _MOST_THREADS: Final = 4
 _NICENESS: Final = 10
 """A tenth of a processor where the steps take all: with less, others on the machine would starve a save that the run
 waits for at its end."""
+_ROOM: Final = 8
+"""An eighth more memory than a state takes: the next one may be larger."""
 _FREE: Final = 0.5
 """Share of the memory that is free which the state may take a second time."""
 
@@ -79,8 +82,9 @@ class WritingProcess:
     def __init__(self) -> None:
         self._link: socket.socket | None = None
         self._number = -1
-        """Of the memory, as an open file, and what that is."""
-        self._is_at: os.stat_result | None = None
+        """Of the memory, as an open file."""
+        self._opened: dict[int, os.stat_result] = {}
+        """The files of the link and of the memory, by their numbers."""
         self._memory: mmap.mmap | None = None
         self._is_coming = False
         """Whether memory has been asked for."""
@@ -95,12 +99,14 @@ class WritingProcess:
         if isinstance(arrays, LateArrays) and not arrays.are_here:
             return None
         held = [*snapshot.tensors.values(), *arrays.values()]
+        if not self._are_ours():
+            return None
         if any(dtype_name(array.dtype) is None for array in held):
             return None
         size = sum(map(_room, held))
         self._look()
         if self._memory is None or len(self._memory) < size:
-            self._ask(size)
+            self._ask(size + size // _ROOM)
             return None
         whole, at = np.frombuffer(self._memory, np.uint8), 0
         copies: list[Array] = []
@@ -123,9 +129,10 @@ class WritingProcess:
             return
         self._memory, self._refused = None, size
         if self._number >= 0:
+            del self._opened[self._number]
             os.close(self._number)
         self._number = os.memfd_create("detrain")
-        self._is_at = os.fstat(self._number)
+        self._opened[self._number] = os.fstat(self._number)
         with contextlib.suppress(OSError):
             os.ftruncate(self._number, size)
             self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
@@ -141,9 +148,23 @@ class WritingProcess:
 
     def close(self) -> None:
         """Let the process end. It may be asked again."""
-        if self._link is not None:
+        if self._link is not None and self._are_ours():
+            del self._opened[self._link.fileno()]
             self._link.close()
             self._link, self._is_coming = None, False
+
+    def _are_ours(self) -> bool:
+        """Return whether the numbers are still those of the files that were opened: a program may have closed files
+        that are not its own, and opened others. Then they are the program's, and neither used nor closed any more.
+        """
+        for number, opened in self._opened.items():
+            try:
+                if os.path.samestat(os.fstat(number), opened):
+                    continue
+            except OSError:
+                pass
+            return False
+        return True
 
     def _write(self, sink: Sink, snapshot: Snapshot) -> str:
         """Have a state of `copied` written, and return its digest. Raises OSError."""
@@ -163,11 +184,12 @@ class WritingProcess:
         """Send an order about the memory and a file. False: the process is not there any more, or cannot be started, or
         the program has closed files that are not its own.
         """
+        if not self._are_ours():
+            return False
         try:
-            if self._is_at is None or not os.path.samestat(os.fstat(self._number), self._is_at):
-                return False
             if self._link is None:
                 self._link, its = socket.socketpair()
+                self._opened[self._link.fileno()] = os.fstat(self._link.fileno())
                 with its, _this_process() as run:
                     start_apart(__name__, str(its.fileno()), str(run), keeping=[its.fileno(), run], in_session=True)
             # Where SIGPIPE ends the program, a process that is gone would end it. `send_fds` does not hand flags on.
@@ -176,7 +198,8 @@ class WritingProcess:
             self._link.sendall(order, socket.MSG_NOSIGNAL)
         except (OSError, RuntimeError, subprocess.CalledProcessError):
             self.close()
-        return self._link is not None
+            return False
+        return True
 
     def _answer(self) -> _Answer | None:
         """Return the answer to an order; None: the process is not there any more."""
@@ -197,7 +220,8 @@ def _copy(parts: list[tuple[Array, Array]]) -> None:
     """Copy by several threads: one alone does not take all that the memory gives. They are none of `threading`'s, so
     that the program does not see them, and are over when this returns.
     """
-    shares = [parts[number :: _copying_threads()] for number in range(_copying_threads())]
+    count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    shares = [parts[number::count] for number in range(count)]
     left: list[bool] = []
 
     def act(share: list[tuple[Array, Array]], is_over: _thread.LockType) -> None:
@@ -222,10 +246,6 @@ def _copy(parts: list[tuple[Array, Array]]) -> None:
         lock.acquire()
     if len(left) != len(shares):
         raise MemoryError("a part of the state could not be copied")
-
-
-def _copying_threads() -> int:
-    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _room(array: Array) -> int:
@@ -283,7 +303,7 @@ def _serve(link: socket.socket) -> None:
         try:
             answer = _Answer(_carried_out(order, *numbers))
         except OSError as error:
-            answer = _Answer("", error.errno or 5, error.strerror or str(error))
+            answer = _Answer("", error.errno or errno.EIO, error.strerror or str(error))
         finally:
             for number in numbers:
                 os.close(number)

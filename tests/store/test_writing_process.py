@@ -134,14 +134,28 @@ def test_it_ends_with_its_run(tmp_path: Path) -> None:
     assert eventually(lambda: number not in processes())
 
 
-def test_files_that_the_program_has_closed_are_not_taken_for_the_memory(tmp_path: Path, process: WritingProcess) -> None:
+@pytest.mark.parametrize("which", ["memory", "link"])
+def test_files_that_the_program_has_opened_in_their_place_are_its_own(tmp_path: Path, process: WritingProcess, which: str) -> None:
     snapshot = copied(process, many_kinds())
     digest = write(tmp_path / "a.h5", snapshot)
+    assert process._link is not None
+    number = process._number if which == "memory" else process._link.fileno()
+    kept = os.dup(number)
     other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
-    os.ftruncate(other, 1 << 24)
-    os.dup2(other, process._number)
+    os.write(other, b"the program's" + bytes(1 << 24))
+    os.dup2(other, number)
     os.close(other)
     assert write(tmp_path / "b.h5", snapshot) == digest == verify(tmp_path / "b.h5")
+    assert process.copied(many_kinds(size=10_000_000)) is None
+    process.close()
+    assert os.pread(number, 13, 0) == b"the program's"
+    os.dup2(kept, number)
+    os.close(kept)
+
+
+def test_a_state_that_grows_by_little_has_room(process: WritingProcess) -> None:
+    copied(process, many_kinds(size=600_000))
+    assert process.copied(many_kinds(size=630_000)) is not None
 
 
 def test_modules_in_the_current_folder_are_not_its_own(
