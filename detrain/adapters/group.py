@@ -37,7 +37,7 @@ class Adapters:
         self._all: list[Adapter] = []
         self._by_name: dict[str, Adapter] = {}
         self._leaves_of: dict[type, TensorLeaves] = {}
-        """Those of the adapter that knew a tensor of this type last."""
+        """Those of the adapter that knows tensors of this type."""
         self._watched: tuple[list[Sequence[Watched]], list[Watched]] = ([], [])
 
     def add(self, adapter: Adapter) -> None:
@@ -94,8 +94,8 @@ class Adapters:
     def to_array(self, value: object) -> Array | None:
         """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
         known = self._leaves_of.get(type(value))  # asked of each batch
-        if known is not None and (array := known.to_array(value)) is not None:
-            return array
+        if known is not None:
+            return known.to_array(value)
         for each in self._all:
             if (array := each.leaves.to_array(value)) is not None:
                 self._leaves_of[type(value)] = each.leaves
