@@ -1,15 +1,15 @@
 """What it takes to look back at a run: to stand at a step, and to print what was not printed.
 
-    python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--jobs 2] [--repeats 3]
+    python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 20] [--jobs 2] [--repeats 3]
 
-Trains examples/digits/torch_train.py once. Then, the fastest of some repeats:
+Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch. Then, the fastest of some repeats:
 
 - `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
   `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
 - `detrain hindsight` of all epochs with a print in the body, against plain Python that trains again with it.
 
-All run in one thread, so that two jobs have a core each: bits depend on the number of threads. The smaller the batches,
-the longer an epoch is beside the start of a process.
+All run in one thread, and load without workers, so that two jobs have a core each: bits depend on the number of
+threads. The more often an epoch has the data, the longer it is beside the start of a process.
 
 Prints a table in Markdown: seconds, and how many times as fast.
 """
@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "torch_train.py"
 IMAGES = 1440
 """Of an epoch of the example, as full batches of 32."""
+SPLIT = "order[:1437]"
 PLACE = "            schedule.step()\n"
 PRINT = "            print(step, model[0].weight.grad.norm().item())\n"
 END = "            import os; (epoch, step) == {at} and os._exit(0)\n"
@@ -58,11 +59,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    arguments = ["--epochs", str(given.epochs), "--patience", str(given.epochs), "--batch-size", str(given.batch_size)]
+    numbers = {"epochs": given.epochs, "patience": given.epochs, "batch-size": given.batch_size, "workers": 0}
+    arguments = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
     text = (ROOT / "examples" / "digits" / PROGRAM).read_text()
+    assert SPLIT in text
+    text = text.replace(SPLIT, f"{SPLIT} * {given.times}")
     detrain = [sys.executable, "-m", "detrain"]
     with tempfile.TemporaryDirectory() as made:
         work, ended = Path(made) / "work", Path(made) / "ended"
@@ -76,7 +81,7 @@ def main() -> None:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        at = (given.epochs - 2, IMAGES // given.batch_size // 2)
+        at = (given.epochs - 2, IMAGES * given.times // given.batch_size // 2)
         stood = seconds(work, [*detrain, "at", "--print", "loss", f"{at[0]}:{at[1]}", PROGRAM, *arguments], given.repeats)
         # The same way by a run of its own: it needs a run with the line that ends it.
         (ended / PROGRAM).write_text(text.replace(PLACE, PLACE + END.format(at=at)))

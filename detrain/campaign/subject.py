@@ -40,7 +40,7 @@ from detrain.python.process.environment import base_environment, for_runs_of_our
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.said import KEEPS_VARIABLES, VARIABLES_SUFFIX
 from detrain.store import Catalogue, Entry, read_meta
-from detrain.store.catalogue import INFO_NAME, stations
+from detrain.store.catalogue import INFO_NAME, link, up_to
 
 _NEVER: Final = "1000000000"
 _ALL: Final = "1000000000"
@@ -343,7 +343,7 @@ class Subject:
     def start_of(self, at: Address) -> Path | None:
         """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
         golden = [entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")]
-        before = _before(golden, (at[0], at[1], 0))
+        before = up_to(golden, (at[0], at[1], 0))
         return before[-1].path if before else None
 
     def run(
@@ -471,26 +471,6 @@ class Subject:
         if meta is None or tuple(meta.arguments) != self.arguments or self.program.changed_sources(meta.sources):
             return []
         return mine
-
-
-def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
-    """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
-    chosen = _before(entries, before)
-    if not chosen:
-        return
-    for entry in stations(chosen, chosen[-1]):
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.link(entry.path, home / entry.path.name)
-            except OSError:
-                shutil.copyfile(entry.path, home / entry.path.name)
-    journal = Catalogue(chosen[-1].path.parent).journal(chosen[-1].program, chosen[-1].run)
-    shutil.copyfile(journal, home / journal.name)
-
-
-def _before(entries: Sequence[Entry], cursor: Address) -> list[Entry]:
-    """Return the checkpoints of earlier phases, and those at or before a cursor."""
-    return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]
 
 
 def errors_of(home: Path) -> str:

@@ -21,7 +21,7 @@ from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
 from detrain.python.process.environment import variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
-from detrain.store.catalogue import INFO_NAME
+from detrain.store.catalogue import INFO_NAME, link
 from detrain.store.chronicle import Started
 from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
@@ -145,8 +145,6 @@ class PastRun:
         """Return the command that runs it again, from the last of these checkpoints (none: from the start), which are
         put into a home of their own. `folder` is the one of which the command gets a copy.
         """
-        from detrain.campaign.subject import link
-
         program, names = self.program, {entry.path.name for entry in since}
         for each in self.everyone:
             own = self.home_in(home, each)

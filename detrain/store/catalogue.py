@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base import messages
-from detrain.base.cursor import Cursor, Cut
+from detrain.base.cursor import Address, Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, StoreError
 from detrain.store.chronicle import Chronicle
 from detrain.store.journal import Ends
@@ -447,3 +449,23 @@ def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
             result.append(start)
         result.append(last)
     return result
+
+
+def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
+    """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
+    chosen = up_to(entries, before)
+    if not chosen:
+        return
+    for entry in stations(chosen, chosen[-1]):
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(entry.path, home / entry.path.name)
+            except OSError:
+                shutil.copyfile(entry.path, home / entry.path.name)
+    journal = Catalogue(chosen[-1].path.parent).journal(chosen[-1].program, chosen[-1].run)
+    shutil.copyfile(journal, home / journal.name)
+
+
+def up_to(entries: Sequence[Entry], cursor: Address) -> list[Entry]:
+    """Return the checkpoints of earlier phases, and those at or before a cursor."""
+    return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]

@@ -10,12 +10,12 @@ import msgspec
 from detrain.base import messages
 from detrain.base.cursor import Address, written
 from detrain.base.errors import FaultInvalid
-from detrain.campaign.subject import Subject, link
+from detrain.campaign.subject import Subject
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import Experiment
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
-from detrain.store.catalogue import parse_name
+from detrain.store.catalogue import link, parse_name
 from detrain.verify.run_comparison import ComparedRun, Comparison
 
 

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import numpy as np
 
-from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import MOMENT
 from detrain.base.cursor import Address
@@ -23,6 +22,9 @@ from detrain.base.dtypes import dtype_name
 from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
 from detrain.runtime.observers.prompts import Prompt, open_prompt
+
+if TYPE_CHECKING:
+    from detrain.adapters.group import Adapters
 
 """Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
 _PROBES: Final = "execute"
