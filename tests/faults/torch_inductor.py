@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 from torch._inductor import config
@@ -90,6 +89,10 @@ class Training:
 # By hand.
 
 
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the size of an element in bytes."""
+
+
 @torch.library.custom_op("by_hand::put", mutates_args=())
 def put(value: torch.Tensor) -> torch.Tensor:
     """Return a copy, with the fault in it if it is now."""
@@ -98,13 +101,13 @@ def put(value: torch.Tensor) -> torch.Tensor:
         Hand.runs += 1
         injection = Hand.injection
         assert tuple(value.shape) == injection.shape, (injection.site, value.shape)
-        whole = np.ascontiguousarray(value.detach().numpy()).copy()
-        bits = whole.reshape(-1).view(np.dtype(f"i{whole.itemsize}"))
+        whole = value.detach().contiguous().clone()
+        bits = whole.reshape(-1).view(INTEGERS[whole.itemsize]).numpy()  # NumPy has no bfloat16
         before = bits.copy()
         arrays = [injection.array(name) for name in ("positions", "sources", "keep", "flip")]
         for position, source, keep, flip in zip(*arrays, strict=True):
             bits[position] = (before[source] & keep) ^ flip
-        found.copy_(torch.from_numpy(whole.reshape(tuple(value.shape))))
+        found.copy_(whole)
     return found
 
 
