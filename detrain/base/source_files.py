@@ -7,6 +7,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,9 @@ from detrain.base.source_parsing import parse
 
 LIBRARIES: Final = ("site-packages", "dist-packages")
 """Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
+_NOTES: Final = "*.dist-info/RECORD"
+"""The files in which an installer notes what it has put beside them (packaging.python.org, "Recording installed
+projects")."""
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
@@ -56,6 +60,12 @@ def imported_modules(entry: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+@lru_cache(maxsize=1 << 12)
+def holds_libraries(folder: Path) -> bool:
+    """Return whether a folder is one of libraries: by its name, or as an installer has left its notes in it."""
+    return folder.name in LIBRARIES or next(folder.glob(_NOTES), None) is not None
+
+
 def imported_by_libraries(names: set[str]) -> set[str]:
     """Return the top-level names of what the installed libraries among these modules import, as their text shows it:
     a program may import a framework by them alone.
@@ -67,7 +77,7 @@ def imported_by_libraries(names: set[str]) -> set[str]:
         except (ImportError, ValueError):
             continue
         places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
-        for place in {Path(each) for each in places if set(LIBRARIES).intersection(Path(each).parts)}:
+        for place in {path for each in places if any(map(holds_libraries, (path := Path(each)).parents))}:
             for file in place.rglob("*.py") if place.is_dir() else [place] * (place.suffix == ".py"):
                 found |= {each.decode() for each in _IMPORT.findall(file.read_bytes())}
     return found

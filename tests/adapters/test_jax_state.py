@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 jax = pytest.importorskip("jax")
 
+from detrain.adapters.jax.rules import JaxRules  # noqa: E402
 from detrain.python.inspect.object_graph import WITH_VARIABLES  # noqa: E402
 from tests.adapters import jax_spread, jax_trainings, jax_values  # noqa: E402, F401
 from tests.adapters.cut_world import packed  # noqa: E402
@@ -60,6 +61,15 @@ def test_an_object_with_arrays_that_no_checkpoint_holds_is_needed(world: World) 
     names["state"] = jax_values.OfLibrary(jax.numpy.ones(3))
 
     assert [WITH_VARIABLES in loss for loss in world.encode(names, baseline).not_captured] == [True]
+
+
+@pytest.mark.parametrize("library", [np, jax.numpy])
+def test_containers_that_jax_does_not_take_do_not_hide_arrays(library: Any) -> None:
+    """JAX sorts a dictionary's keys, and refuses those that have no order; and a list in itself."""
+    held: list[Any] = [{int: 1, str: ({"a": 2, 3: [library.ones(2)]},)}]
+    held.append(held)
+
+    assert JaxRules().holds_variables(held) == (library is not np)
 
 
 @st.composite

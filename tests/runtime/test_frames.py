@@ -96,6 +96,18 @@ def test_what_is_compiled_beside_its_source_is_no_file_of_the_users(tmp_path):
     assert not is_user_file(str(tmp_path / "__pycache__" / "fast.cp311.nbi"))
 
 
+def test_a_folder_in_which_an_installer_has_left_its_notes_holds_libraries(program, tmp_path):
+    """As `pip install --target` makes one, on PYTHONPATH. One that the program lies in holds its files, too."""
+    for folder in (tmp_path / "target", program):
+        (folder / "six-1.17.dist-info").mkdir(parents=True)
+        (folder / "six-1.17.dist-info" / "RECORD").touch()
+
+    assert not is_user_file(str(tmp_path / "target" / "chex" / "types.py"))
+    assert is_user_file(str(tmp_path / "targets" / "types.py"))
+    assert is_user_file(str(program / "train.py"))
+    assert is_user_file(str(program / "models" / "net.py"))
+
+
 def test_libraries_of_another_environment_on_the_path_are_not_the_users(tmp_path):
     code = "import sys; from detrain.python.inspect.frames import is_user_file as user; print(*map(user, sys.argv[1:]))"
     libraries = tmp_path / "site-packages"

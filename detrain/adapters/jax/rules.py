@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from detrain.adapters.jax.trees import leaves_of
+
 
 class JaxRules:
     """See `detrain.adapters.api.ObjectRules`."""
@@ -23,7 +25,7 @@ class JaxRules:
     def holds_variables(self, value: Any) -> bool:
         """Return whether an object has arrays in it: as a tree of JAX's, or as attributes."""
         own = getattr(value, "__dict__", None) or {}
-        found = [*jax.tree.leaves(value), *(own.values() if isinstance(own, dict) else ())]
+        found = [*leaves_of(value), *(own.values() if isinstance(own, dict) else ())]
         return any(isinstance(each, jax.Array) and each is not value for each in found)
 
     def is_of_loop(self, _value: object) -> bool:

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from detrain.adapters.jax import jitted
 from detrain.adapters.jax.marks import APPLIED, GRADIENT, Marked, calls, hand_on, mark
+from detrain.adapters.jax.trees import leaves_of
 
 _EAGER: Final = 1
 """The number of what updates outside of compiled functions."""
@@ -67,7 +68,7 @@ class JaxUpdates:
 
     def _applied(self, weights: object) -> None:
         """In `jax.vmap` or `jax.shard_map` outside of compiled functions, weights are computed as Python runs."""
-        if not mark(APPLIED) and not any(isinstance(leaf, DynamicJaxprTracer) for leaf in jax.tree.leaves(weights)):
+        if not mark(APPLIED) and not any(isinstance(leaf, DynamicJaxprTracer) for leaf in leaves_of(weights)):
             self._tell(_EAGER)
 
     def _called(self, function: Marked, arguments: tuple[Any, ...]) -> None:
@@ -130,7 +131,7 @@ class JaxUpdates:
         return taken
 
     def _gradient(self, what: int, arguments: tuple[Any, ...]) -> None:
-        if not mark(GRADIENT) and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+        if not mark(GRADIENT) and not any(isinstance(leaf, Tracer) for leaf in leaves_of(arguments)):
             self._look(what, arguments)
 
     def _watching_loop(self, original: Any, place: int) -> Any:
@@ -200,4 +201,4 @@ def _first(value: Any) -> Any:
 
 
 def _arrays(value: object) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]
+    return [leaf for leaf in leaves_of(value) if isinstance(leaf, jax.Array)]

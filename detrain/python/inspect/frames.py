@@ -28,7 +28,7 @@ from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from detrain.base import PACKAGE
-from detrain.base.source_files import LIBRARIES
+from detrain.base.source_files import LIBRARIES, holds_libraries
 from detrain.python.inspect.library_caches import is_of_cache
 from detrain.python.inspect.live_names import live_names, may_read_any_global, names_read_by_functions
 
@@ -56,11 +56,13 @@ def _library_folders() -> tuple[str, ...]:
 def _library_around(path: str) -> str:
     """Return the folder of libraries that a file lies in, with a slash at its end, or an empty text.
 
-    Those of another environment, which a .pth file, PYTHONPATH or a link put on the path, are known by their names.
+    Those of another environment, which a .pth file, PYTHONPATH or a link put on the path, are known by their names or
+    by what an installer has noted in them; by the latter not where the program lies in them, too.
     """
     known = (folder for folder in _library_folders() if path.startswith(folder))
-    named = (f"{folder}/" for folder in Path(path).parents if folder.name in LIBRARIES)
-    return max((*known, *named), key=len, default="")
+    others = (folder for folder in Path(path).parents if folder.name in LIBRARIES or not _is_at(_entry[0], str(folder)))
+    told = (f"{folder}/" for folder in others if holds_libraries(folder))
+    return max((*known, *told), key=len, default="")
 
 
 _program: list[str] = []

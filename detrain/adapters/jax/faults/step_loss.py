@@ -17,6 +17,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from detrain.adapters.jax.faults.equations import MOVES
 from detrain.adapters.jax.faults.functions import Function
 from detrain.adapters.jax.faults.inner_jaxprs import inner_jaxprs, is_call
+from detrain.adapters.jax.trees import leaves_of
 
 
 class Losses:
@@ -47,7 +48,7 @@ class Losses:
     def note(self, arguments: Any, value: Any) -> None:
         """A gradient has been taken: of a value, if that is known, by arguments."""
         for variables, arrays in ((self._traced, value), (self._weights, arguments)):
-            for each in jax.tree.leaves(arrays):
+            for each in leaves_of(arrays):
                 if isinstance(each, Tracer):
                     variable = getattr(each, "val", None)
                     variables[id(variable)] = variable
