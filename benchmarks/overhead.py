@@ -1,7 +1,7 @@
 """What detrain costs: run time under `detrain run` / bare with the same determinism, and fast-forward / bare loader
 iteration.
 
-    python benchmarks/overhead.py [--framework tensorflow | torch] [--repeat N] [--json]
+    python benchmarks/overhead.py [--framework tensorflow | torch | compiled | jax] [--repeat N] [--json]
 
 Measurements of the same workloads, with a checkpoint an epoch, tracing left out:
 
@@ -134,6 +134,58 @@ EPOCHS = 3
 """,
 }
 
+COMPILED_WORKLOADS = {
+    name.replace("torch", "compiled"): f"{text}model = torch.compile(model)\n"
+    for name, text in TORCH_WORKLOADS.items()
+    if "convolution" in name or "transformer" in name
+}
+
+JAX_START = """
+import json, os, sys, time, numpy as np, jax, jax.numpy as jnp, optax
+from flax import nnx
+def batches():
+    order = np.random.permutation(len(x))
+    for at in range(0, len(x), SIZE):
+        yield x[order[at : at + SIZE]], y[order[at : at + SIZE]]
+"""
+
+JAX_WORKLOADS = {
+    "jax dense, 256 steps an epoch": """
+rngs = nnx.Rngs(0)
+model = nnx.Sequential(nnx.Linear(256, 2048, rngs=rngs), nnx.relu, nnx.Linear(2048, 2048, rngs=rngs), nnx.relu,
+    nnx.Dropout(0.2, rngs=rngs), nnx.Linear(2048, 10, rngs=rngs))
+SIZE = 128
+x, y = np.random.normal(size=(256 * SIZE, 256)).astype("float32"), np.random.randint(0, 10, 256 * SIZE)
+EPOCHS = 3
+""",
+    "jax convolution, 128 steps an epoch": """
+rngs = nnx.Rngs(0)
+model = nnx.Sequential(nnx.Conv(3, 32, (3, 3), rngs=rngs), nnx.relu, nnx.BatchNorm(32, rngs=rngs),
+    nnx.Conv(32, 32, (3, 3), strides=2, rngs=rngs), nnx.relu, lambda h: h.reshape(len(h), -1), nnx.Linear(8192, 10, rngs=rngs))
+SIZE = 32
+x, y = np.random.normal(size=(128 * SIZE, 32, 32, 3)).astype("float32"), np.random.randint(0, 10, 128 * SIZE)
+EPOCHS = 3
+""",
+    "jax attention, 64 steps an epoch": """
+rngs = nnx.Rngs(0)
+class Net(nnx.Module):
+    def __init__(self):
+        self.words, self.head = nnx.Embed(1000, 128, rngs=rngs), nnx.Linear(128, 10, rngs=rngs)
+        self.mixed = nnx.List([nnx.MultiHeadAttention(4, 128, decode=False, rngs=rngs) for _ in range(3)])
+        self.wide = nnx.List([nnx.Linear(128, 128, rngs=rngs) for _ in range(3)])
+    def __call__(self, ids):
+        h = self.words(ids)
+        for mixed, wide in zip(self.mixed, self.wide):
+            h = h + mixed(h)
+            h = h + nnx.gelu(wide(h))
+        return self.head(h.mean(1))
+model = Net()
+SIZE = 32
+x, y = np.random.randint(0, 1000, (64 * SIZE, 48)), np.random.randint(0, 10, 64 * SIZE)
+EPOCHS = 3
+""",
+}
+
 TIMED = """
 spent = {}
 def timed(owner, name, kind):
@@ -229,6 +281,27 @@ for epoch in epochs():
 print("MARKS", json.dumps(marks))
 """
 
+JAX_LOOP = """
+optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+
+@nnx.jit
+def step(model, optimizer, x, y):
+    def loss_of(model):
+        return optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
+    loss, gradients = nnx.value_and_grad(loss_of)(model)
+    optimizer.update(model, gradients)
+    return loss
+
+for epoch in epochs():
+    mark()
+    for a, b in batches():
+        loss = step(model, optimizer, a, b)
+    float(loss)
+print("MARKS", json.dumps(marks))
+"""
+
+FRAMEWORKS = {"tensorflow": WORKLOADS, "torch": TORCH_WORKLOADS, "compiled": COMPILED_WORKLOADS, "jax": JAX_WORKLOADS}
+
 FORWARD = """
 import json, os, sys, time
 import numpy as np, tensorflow as tf
@@ -254,8 +327,10 @@ for batch in data:
 
 def source(name: str) -> str:
     """Return the program of a workload."""
-    if name in TORCH_WORKLOADS:
-        return TORCH_WORKLOADS[name] + TIMED + EPOCHS + TORCH_LOOP
+    if name in JAX_WORKLOADS:
+        return JAX_START + JAX_WORKLOADS[name] + TIMED + EPOCHS + JAX_LOOP
+    if name not in WORKLOADS:
+        return (TORCH_WORKLOADS | COMPILED_WORKLOADS)[name] + TIMED + EPOCHS + TORCH_LOOP
     return WORKLOADS[name] + TIMED + (FIT if name.startswith("fit") else EPOCHS + LOOP)
 
 
@@ -351,14 +426,13 @@ def forward(folder: Path) -> dict[str, object]:
 def main() -> None:
     """Run all workloads and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--framework", choices=("tensorflow", "torch"), default="tensorflow")
+    parser.add_argument("--framework", choices=list(FRAMEWORKS), default="tensorflow")
     parser.add_argument("--repeat", type=int, default=7, help="pairs of processes (0 for none)")
     parser.add_argument("--epochs", type=int, default=42, help="epochs of the measurement in turn")
     parser.add_argument("--only", default="", help="workloads with this in their names")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    workloads = WORKLOADS if args.framework == "tensorflow" else TORCH_WORKLOADS
-    names = [name for name in workloads if args.only in name]
+    names = [name for name in FRAMEWORKS[args.framework] if args.only in name]
     with tempfile.TemporaryDirectory() as name:
         shares = [inside(workload, args.epochs, Path(name)) for workload in names]
         alternated = [in_turn(workload, args.epochs, Path(name)) for workload in names if not workload.startswith("fit")]

@@ -43,7 +43,7 @@ def test_what_is_saved_behind_a_checkpoint_is_what_an_uninterrupted_run_had(fram
     draw = random.Random(path.stem)
     work = tmp_path / "work"
     work.mkdir()
-    every = draw.choice(["1", "2b", "3b"])
+    every = draw.choice(["2b", "3b"])  # "1" is each ten minutes where there are no epochs
     done = detrain("run", "--every", every, "--keep", "100", *command(path), cwd=work)
     assert done.status == 0, done.err
     [journal] = (work / "ckpt").glob("*.journal")
