@@ -1,8 +1,10 @@
-"""For how long a PyTorch training stands still while it is saved, and what memory that takes.
+"""For how long a training stands still while it is saved, and what memory that takes.
 
-Compared in one run: detrain, `torch.save`, and `async_save` of torch.distributed.checkpoint.
+Compared in one run: detrain; `torch.save`, and `async_save` of torch.distributed.checkpoint; or orbax, which is waited
+for, and which is not; or TensorFlow's checkpoint, and its asynchronous one.
 
-    python benchmarks/stall.py [--sizes 100,400] [--saves 6] [--rounds 3] [--place DIR]
+    python benchmarks/stall.py [--framework torch | jax | tensorflow] [--sizes 100,400] [--saves 6] [--rounds 3]
+                               [--place DIR]
 
 For each size (MB of parameters and Adam's state, in 12 layers) each way of saving trains the same steps, in turn,
 `--rounds` times, with a save each 40. *Stall* is what the step with a save and the step behind it take longer than two
@@ -25,58 +27,139 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = 40
-PROGRAM = """
+TRAINING = """
 import json, resource, sys, time
-import torch
-from torch import nn
+import numpy as np
 
 megabytes, saves, how, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 EVERY = 40
 side = int((megabytes * 1_000_000 / 12 / 12) ** 0.5)  # parameters and two slots, in float32
-torch.manual_seed(0)
-model = nn.Sequential(*[nn.Linear(side, side, bias=False) for _ in range(12)])
-optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-data = torch.randn(64, side)
 pending = None
 begins = []
+{setting}
 for epoch in range(1):
     for batch in range(EVERY * (saves + 1)):
         begins.append(time.perf_counter())
-        optimizer.zero_grad()
-        model(data).square().mean().backward()
-        optimizer.step()
-        if batch % EVERY == EVERY - 1 and how == "torch.save":
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{place}/state.pt")
-        if batch % EVERY == EVERY - 1 and how == "async_save":
-            import torch.distributed.checkpoint as dcp
-            if pending is not None:
-                pending.result()
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            pending = dcp.async_save(state, checkpoint_id=f"{place}/dcp-{batch}", no_dist=True)
+        {step}
+        if batch % EVERY == EVERY - 1 and how not in ("none", "detrain"):
+            save(batch)
 begins.append(time.perf_counter())
-if pending is not None:
-    pending.result()
-state = [*model.parameters(), *[each for held in optimizer.state.values() for each in held.values()]]
-copies = [each.detach().clone() for each in state]
+finish()
+state = arrays()
+copies = [each.copy() for each in state]
 times = []
 for _ in range(5):
     begin = time.perf_counter()
     for copy, each in zip(copies, state):
-        copy.copy_(each.detach())
+        copy_into(copy, each)
     times.append(time.perf_counter() - begin)
 steps = [after - before for before, after in zip(begins, begins[1:])]
 size = sum(each.nbytes for each in state)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - size  # without the copies, which came last
-print(json.dumps({"steps": steps, "copy": sorted(times)[2], "bytes": size, "peak": peak}))
+print(json.dumps({{"steps": steps, "copy": sorted(times)[2], "bytes": size, "peak": peak}}))
 """
-WAYS = ("none", "detrain", "torch.save", "async_save")
+
+TORCH = """
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(*[nn.Linear(side, side, bias=False) for _ in range(12)])
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+data = torch.randn(64, side)
+def save(batch):
+    global pending
+    finish()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    if how == "torch.save":
+        torch.save(state, f"{place}/state.pt")
+    else:
+        pending = dcp.async_save(state, checkpoint_id=f"{place}/dcp-{batch}", no_dist=True)
+def finish():
+    if pending is not None:
+        pending.result()
+def arrays():
+    slots = [each for held in optimizer.state.values() for each in held.values()]
+    return [each.detach().numpy() for each in (*model.parameters(), *slots)]
+def copy_into(copy, each):  # by all processors
+    torch.from_numpy(copy).copy_(torch.from_numpy(each))
+"""
+TORCH_STEP = """optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()"""
+
+JAX = """
+import jax, optax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+keys = jax.random.split(jax.random.key(0), 13)
+weights = [jax.random.normal(key, (side, side)) * side ** -0.5 for key in keys[:12]]
+optimizer = optax.adam(1e-3)
+slots = optimizer.init(weights)
+data = jax.random.normal(keys[12], (64, side))
+checkpointer = ocp.StandardCheckpointer()
+def loss_of(weights, h):
+    for weight in weights:
+        h = h @ weight
+    return jnp.square(h).mean()
+@jax.jit
+def train(weights, slots):
+    updates, slots = optimizer.update(jax.grad(loss_of)(weights, data), slots)
+    return optax.apply_updates(weights, updates), slots
+def save(batch):
+    checkpointer.save(f"{place}/orbax-{batch}", {"weights": weights, "slots": slots})
+    if how == "orbax":
+        finish()
+def finish():
+    checkpointer.wait_until_finished()
+def arrays():
+    return [np.asarray(each) for each in jax.tree.leaves((weights, slots))]
+copy_into = np.copyto
+"""
+JAX_STEP = "weights, slots = jax.block_until_ready(train(weights, slots))"
+
+TENSORFLOW = """
+import keras
+import tensorflow as tf
+model = keras.Sequential([keras.Input((side,)), *[keras.layers.Dense(side, use_bias=False) for _ in range(12)]])
+optimizer = keras.optimizers.Adam(1e-3)
+data = tf.random.normal((64, side))
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+options = tf.train.CheckpointOptions(enable_async=how == "async checkpoint")
+@tf.function
+def train():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(data, training=True)))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+def save(batch):
+    checkpoint.write(f"{place}/state", options)
+def finish():
+    if how == "async checkpoint":
+        checkpoint.sync()
+def arrays():
+    return [each.numpy() for each in (*model.variables, *optimizer.variables)]
+copy_into = np.copyto
+"""
+TENSORFLOW_STEP = "float(train())"
+
+PROGRAMS = {
+    "torch": TRAINING.format(setting=TORCH, step=TORCH_STEP),
+    "jax": TRAINING.format(setting=JAX, step=JAX_STEP),
+    "tensorflow": TRAINING.format(setting=TENSORFLOW, step=TENSORFLOW_STEP),
+}
+WAYS = {
+    "torch": ("none", "detrain", "torch.save", "async_save"),
+    "jax": ("none", "detrain", "orbax", "orbax, asynchronous"),
+    "tensorflow": ("none", "detrain", "checkpoint", "async checkpoint"),
+}
 
 
-def run(way: str, megabytes: int, saves: int, place: Path) -> dict[str, object]:
+def run(framework: str, way: str, megabytes: int, saves: int, place: Path) -> dict[str, object]:
     """Train once; return what the program says of it."""
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         program = Path(scratch) / "program.py"
-        program.write_text(PROGRAM)
+        program.write_text(PROGRAMS[framework])
         arguments = [str(program), str(megabytes), str(saves), way, scratch]
         command = [sys.executable, *arguments]
         if way == "detrain":
@@ -101,6 +184,7 @@ def stalls(steps: list[float], count: int) -> list[float]:
 def main() -> None:
     """Measure, and print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--framework", choices=list(PROGRAMS), default="torch")
     parser.add_argument("--sizes", default="100,400", help="MB, comma-separated")
     parser.add_argument("--saves", type=int, default=6, help="in each run")
     parser.add_argument("--rounds", type=int, default=3)
@@ -109,13 +193,14 @@ def main() -> None:
     print("| state | way | stall, ms (middle half) | in copies | all, ms | memory, in states | step, ms |")
     print("|---|---|---|---|---|---|---|")
     for megabytes in map(int, options.sizes.split(",")):
-        found: dict[str, list[dict[str, object]]] = {way: [] for way in WAYS}
+        ways = WAYS[options.framework]
+        found: dict[str, list[dict[str, object]]] = {way: [] for way in ways}
         for _ in range(options.rounds):
-            for way in WAYS:
-                found[way].append(run(way, megabytes, options.saves, options.place))
+            for way in ways:
+                found[way].append(run(options.framework, way, megabytes, options.saves, options.place))
         copy = statistics.median(float(str(each["copy"])) for runs in found.values() for each in runs)
         bare = statistics.median(float(str(each["peak"])) for each in found["none"])
-        for way in WAYS[1:]:
+        for way in ways[1:]:
             costs = sorted(cost for each in found[way] for cost in stalls(each["steps"], 2))  # type: ignore[arg-type]
             of_all = [cost for each in found[way] for cost in stalls(each["steps"], EVERY // 2)]  # type: ignore[arg-type]
             low, middle, high = costs[len(costs) // 4], statistics.median(costs), costs[len(costs) * 3 // 4]
