@@ -50,6 +50,7 @@ from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
 from detrain.base.digest import Array
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
 from detrain.python.process.random_streams import Streams
@@ -244,13 +245,11 @@ class TensorFlow:
         """See each queue, whose elements lie in TensorFlow."""
         original = data_flow_ops.QueueBase.__init__
 
-        @functools.wraps(original)
+        @in_place_of(data_flow_ops.QueueBase, "__init__")
         def queue_made(queue: Any, *args: Any, **kwargs: Any) -> None:
             original(queue, *args, **kwargs)
             if context.executing_eagerly():
                 self._queues.add(queue)
-
-        data_flow_ops.QueueBase.__init__ = queue_made
 
 
 def _fix_settings(settings: Settings) -> None:

@@ -27,6 +27,7 @@ from detrain.adapters.tensorflow.tracebacks import hide_in
 from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
+from detrain.base.in_place import in_place_of
 
 
 @dataclass(frozen=True)
@@ -184,12 +185,10 @@ def watch_class(births: Births, cls: Any) -> None:
     """Name the objects of a class as they are made."""
     original: Callable[..., None] = cls.__init__
 
-    @functools.wraps(original)
+    @in_place_of(cls, "__init__")
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
         births.register(self, type(self).__name__, sys._getframe(1))
         original(self, *args, **kwargs)
-
-    cls.__init__ = watched
 
 
 def _make_monitors_repeatable() -> None:
@@ -202,9 +201,7 @@ def _make_monitors_repeatable() -> None:
 
     original = MonitorCallback._set_monitor_op
 
-    @functools.wraps(original)
+    @in_place_of(MonitorCallback, "_set_monitor_op")
     def look(callback: Any) -> None:
         callback.min_delta = abs(callback.min_delta)
         original(callback)
-
-    MonitorCallback._set_monitor_op = look

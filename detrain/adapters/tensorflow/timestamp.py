@@ -4,24 +4,22 @@ a log.
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_logging_ops
 
+from detrain.base.in_place import in_place_of
+
 
 def fix_clock() -> None:
     """Have the moment come from Python: at once, and inside a traced function each time that it runs."""
 
-    @functools.wraps(gen_logging_ops.timestamp)
+    @in_place_of(gen_logging_ops, "timestamp", tf, tf.compat.v1, tf.compat.v2)
     def timestamp(name: str | None = None) -> Any:
         if tf.executing_eagerly():
             return tf.constant(time.time(), tf.float64)
         now = tf.numpy_function(time.time, [], tf.float64, name=name)
         now.set_shape([])
         return now
-
-    for module in (gen_logging_ops, tf, tf.compat.v1, tf.compat.v2):
-        module.timestamp = timestamp

@@ -6,7 +6,6 @@ for it.
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import weakref
@@ -25,6 +24,7 @@ from detrain.adapters.tensorflow.values.lookup_tables import Tables, is_of_table
 from detrain.adapters.tensorflow.values.tensors import NO_NUMBERS, new_array, read_each, taken_over
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
+from detrain.base.in_place import in_place_of
 
 
 class TensorFlowVariables:
@@ -145,14 +145,12 @@ class TensorFlowVariables:
         metaclass = variables.VariableMetaclass
         original = metaclass.__call__
 
-        @functools.wraps(original)
+        @in_place_of(metaclass, "__call__")
         def constructed(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(cls, *args, **kwargs)
             if isinstance(made, resource_variable_ops.BaseResourceVariable):
                 self._on_variable(made)
             return made
-
-        metaclass.__call__ = constructed
 
     def _on_variable(self, variable: Any) -> None:
         if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import torch
 
+from detrain.base.in_place import in_place_of
+
 _SERIALIZE: Final = "serialize_file"
 """What the modules of safetensors write a file by."""
 _SAFETENSORS: Final = ("safetensors.torch", "safetensors.numpy")
@@ -22,12 +24,11 @@ class SavedFiles:
         self._note = note
         save = torch.save
 
-        @functools.wraps(save)
+        @in_place_of(torch, "save")
         def saved(obj: object, f: Any, *arguments: Any, **keywords: Any) -> None:
             self._tell(f)
             save(obj, f, *arguments, **keywords)
 
-        torch.save = saved
         self.on_import("")
 
     def on_import(self, _module: str) -> None:

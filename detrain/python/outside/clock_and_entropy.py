@@ -27,6 +27,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from detrain.base.cursor import Cursor
+from detrain.base.in_place import in_place_of
 from detrain.base.libraries import said
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.names import FRAMEWORKS
@@ -283,16 +284,14 @@ def fix_listings() -> None:
     """Have folders listed in the order of their names, not in that of the file system."""
     listdir, scandir = os.listdir, os.scandir
 
-    @functools.wraps(listdir)
+    @in_place_of(os, "listdir")
     def list_names(*arguments: Any, **keywords: Any) -> Any:
         return sorted(listdir(*arguments, **keywords))
 
-    @functools.wraps(scandir)
+    @in_place_of(os, "scandir")
     def scan(*arguments: Any, **keywords: Any) -> Any:
         with scandir(*arguments, **keywords) as entries:
             return sorted_entries(entries)
-
-    os.listdir, os.scandir = list_names, scan
 
 
 def sorted_entries(entries: Iterable[Any]) -> Iterator[Any]:

@@ -31,6 +31,7 @@ from detrain.adapters.tensorflow.data.live_sets import LiveSets
 from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, runs_python
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, Diverged, NotCapturable
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.loaders.generator_replay import Elements
 
@@ -278,7 +279,7 @@ class Datasets:
         original_iterator = iterator_ops.OwnedIterator.__init__
         original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
 
-        @functools.wraps(original_iterator)
+        @in_place_of(iterator_ops.OwnedIterator, "__init__")
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             is_of_fit = self._is_of_fit(sys._getframe(1))
             if dataset is not None and context.executing_eagerly():
@@ -299,7 +300,7 @@ class Datasets:
                     iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
                 )
 
-        @functools.wraps(original_many)
+        @in_place_of(multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__")
         def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             if dataset is not None and context.executing_eagerly():
                 begin(iterator, dataset)
@@ -308,9 +309,6 @@ class Datasets:
                 self._count_iterator(iterator, dataset)
                 for each in iterator._device_iterators:
                     each.detrain_source = dataset
-
-        iterator_ops.OwnedIterator.__init__ = iterator_made
-        multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
 
     def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
         """Count an iterator over the shuffled sets that it draws from."""

@@ -18,6 +18,7 @@ from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import gen_io_ops, io_ops
 from tensorflow.python.training import py_checkpoint_reader
 
+from detrain.base.in_place import in_place_of
 from detrain.python.outside.rewritten_files import Contents
 
 _native: Any = file_io._pywrap_file_io
@@ -46,7 +47,7 @@ def watch_contents(contents: Contents) -> None:
 def _watch_gfile(contents: Contents) -> None:
     real_input, real_init = _native.BufferedInputStream, file_io.FileIO.__init__
 
-    @functools.wraps(real_init)
+    @in_place_of(file_io.FileIO, "__init__")
     def init(self: Any, name: Any, mode: str, *arguments: Any, **keywords: Any) -> None:
         real_init(self, name, mode, *arguments, **keywords)
         if mode in ("w", "wb") and contents.counts_on(name):
@@ -60,19 +61,18 @@ def _watch_gfile(contents: Contents) -> None:
         contents.changes(name)
         return _Writable(path, mode, *arguments)
 
-    @functools.wraps(real_input)
+    @in_place_of(_native, "BufferedInputStream")
     def open_input(path: Any, *arguments: Any) -> Any:
         contents.reads(os.path.abspath(os.fsdecode(path)))
         return real_input(path, *arguments)
 
-    file_io.FileIO.__init__ = init
-    _native.WritableFile, _native.BufferedInputStream = open_writable, open_input
+    _native.WritableFile = open_writable
 
 
 def _watch_checkpoints(contents: Contents) -> None:
     real_save, real_reader = checkpoint.TrackableSaver.save, py_checkpoint_reader.NewCheckpointReader
 
-    @functools.wraps(real_save)
+    @in_place_of(checkpoint.TrackableSaver, "save")
     def save(self: Any, file_prefix: Any, *arguments: Any, **keywords: Any) -> Any:
         prefix = tf.get_static_value(file_prefix) if tf.is_tensor(file_prefix) else file_prefix
         if prefix is not None:
@@ -80,15 +80,10 @@ def _watch_checkpoints(contents: Contents) -> None:
                 contents.writes(path)
         return real_save(self, file_prefix, *arguments, **keywords)
 
-    @functools.wraps(real_reader)
+    @in_place_of(py_checkpoint_reader, "NewCheckpointReader", tf.train, tf.compat.v1.train)
     def read(filepattern: Any) -> Any:
         contents.reads(_index(filepattern))
         return real_reader(filepattern)
-
-    checkpoint.TrackableSaver.save = save
-    for module in (py_checkpoint_reader, tf.train, tf.compat.v1.train):
-        if hasattr(module, "NewCheckpointReader"):
-            module.NewCheckpointReader = read
 
 
 def _watch_ops(contents: Contents) -> None:

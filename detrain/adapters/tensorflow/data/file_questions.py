@@ -16,6 +16,7 @@ from tensorflow.python.data.ops import cache_op
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
+from detrain.base.in_place import in_place_of
 from detrain.python.outside.fs_answers import Answers
 
 
@@ -28,18 +29,16 @@ def watch_files(answers: Answers) -> None:
         setattr(native, name, _listing(answers, name, getattr(native, name)))
     remove = native.DeleteRecursively
 
-    @functools.wraps(remove)
+    @in_place_of(native, "DeleteRecursively")
     def delete_recursively(path: Any, *arguments: Any) -> None:
         answers.clear("DeleteRecursively", path, lambda: remove(path, *arguments))
 
-    native.DeleteRecursively = delete_recursively
     remove_file = native.DeleteFile
 
-    @functools.wraps(remove_file)
+    @in_place_of(native, "DeleteFile")
     def delete_file(path: Any, *arguments: Any) -> None:
         answers.clear_in_loop(tf.compat.as_str_any(path), lambda: remove_file(path, *arguments), tf.errors.NotFoundError)
 
-    native.DeleteFile = delete_file
     _watch_newest(answers)
     _watch_caches(answers)
 
@@ -81,21 +80,19 @@ def _watch_caches(answers: Answers) -> None:
     """
     real = cache_op.CacheDataset.__init__
 
-    @functools.wraps(real)
+    @in_place_of(cache_op.CacheDataset, "__init__")
     def make(self: Any, input_dataset: Any, filename: Any, *arguments: Any, **keywords: Any) -> None:
         prefix = tf.get_static_value(filename) if tf.is_tensor(filename) else filename
         if isinstance(prefix, str | bytes) and prefix:
             answers.fill(tf.compat.as_str(prefix))
         real(self, input_dataset, filename, *arguments, **keywords)
 
-    cache_op.CacheDataset.__init__ = make
-
 
 def _watch_newest(answers: Answers) -> None:
     """Have `get_checkpoint_state`, by which all of TensorFlow finds its newest checkpoint, say what it said."""
     real = checkpoint_management.get_checkpoint_state
 
-    @functools.wraps(real)
+    @in_place_of(checkpoint_management, "get_checkpoint_state", tf.train, tf.compat.v1.train, tf.compat.v2.train)
     def get_checkpoint_state(checkpoint_dir: Any, latest_filename: Any = None) -> Any:
         def read() -> str:
             state = real(checkpoint_dir, latest_filename)
@@ -103,7 +100,3 @@ def _watch_newest(answers: Answers) -> None:
 
         told = answers.told("get_checkpoint_state", f"{checkpoint_dir}/{latest_filename or 'checkpoint'}", read)
         return CheckpointState.FromString(base64.b64decode(told)) if told else None
-
-    for module in (checkpoint_management, tf.train, tf.compat.v1.train, tf.compat.v2.train):
-        if hasattr(module, "get_checkpoint_state"):
-            module.get_checkpoint_state = get_checkpoint_state

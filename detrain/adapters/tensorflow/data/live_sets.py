@@ -16,6 +16,7 @@ from tensorflow.python.eager import context
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
 from detrain.adapters.tensorflow.guard.held_state import runs_python
+from detrain.base.in_place import in_place_of
 
 
 class LiveSets:
@@ -39,7 +40,7 @@ class LiveSets:
         original_generator = dataset_ops.DatasetV2.from_generator
         original_rewrite = dataset_ops.apply_rewrite
 
-        @functools.wraps(original_rewrite)
+        @in_place_of(dataset_ops, "apply_rewrite")
         def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             result = original_rewrite(dataset, *args, **kwargs)
             result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
@@ -53,7 +54,7 @@ class LiveSets:
                 self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
             return dataset
 
-        @functools.wraps(original_dataset)
+        @in_place_of(dataset_ops.DatasetV2, "__init__")
         def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
             original_dataset(dataset, *args, **kwargs)
             seeds = shuffle_seeds.on_dataset(dataset) if context.executing_eagerly() else None
@@ -65,8 +66,6 @@ class LiveSets:
             if context.executing_eagerly() and shuffle_seeds.cache_of(dataset) is not None:
                 self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
 
-        dataset_ops.apply_rewrite = rewritten
-        dataset_ops.DatasetV2.__init__ = dataset_made
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
 
     def set_given(self, given: Mapping[str, int]) -> None:

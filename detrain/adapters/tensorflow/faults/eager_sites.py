@@ -8,7 +8,6 @@ put in, as in compiled functions.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
+from detrain.base.in_place import in_place_of
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
 
@@ -265,7 +265,7 @@ class EagerSites:
     def _watch(self) -> None:
         fast, slow = pywrap_tfe.TFE_Py_FastPathExecute, execute.execute
 
-        @functools.wraps(fast)
+        @in_place_of(pywrap_tfe, "TFE_Py_FastPathExecute")
         def executed(runtime: Any, op_type: str, name: Any, *args: Any) -> Any:
             definition = op_def_registry.get(op_type) if self._is_here() else None
             if definition is None:
@@ -281,7 +281,7 @@ class EagerSites:
                 lambda tensors: (*attributes, *_inferred(definition, tensors)),
             )
 
-        @functools.wraps(slow)
+        @in_place_of(execute, "execute")
         def executed_after_all(op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
             op_type = op_name.decode() if isinstance(op_name, bytes) else str(op_name)
             if not self._is_here() or op_def_registry.get(op_type) is None:
@@ -290,9 +290,6 @@ class EagerSites:
             return self._run(
                 op_type, inputs, attrs or (), lambda tensors: slow(op_name, num_outputs, list(tensors), attrs, ctx, name), None
             )
-
-        pywrap_tfe.TFE_Py_FastPathExecute = executed
-        execute.execute = executed_after_all
 
     def _run(
         self,

@@ -47,6 +47,7 @@ from detrain.adapters.tensorflow.faults.op_operands import (
 )
 from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
 from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage
+from detrain.base.in_place import in_place_of
 from detrain.faults.sites import OperandShape, Site, Stage, output_name
 
 OWN_SCOPE: Final = "detrain_fault"
@@ -145,7 +146,7 @@ class Sites:
         """Leave alone what is made to be made over (`vectorized_map`, jacobians): what is made of it is what runs."""
         original = parallel_for._pfor_impl
 
-        @functools.wraps(original)
+        @in_place_of(parallel_for, "_pfor_impl")
         def converted(loop_fn: Any, *args: Any, **kwargs: Any) -> Any:
             @functools.wraps(loop_fn)
             def body(*given: Any, **named: Any) -> Any:
@@ -157,12 +158,10 @@ class Sites:
 
             return original(body, *args, **kwargs)
 
-        parallel_for._pfor_impl = converted
-
     def _watch_ops(self) -> None:
         original = op_def_library._apply_op_helper
 
-        @functools.wraps(original)
+        @in_place_of(op_def_library, "_apply_op_helper")
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
             if self.where.own:
                 return original(op_type_name, *args, **kwargs)
@@ -182,8 +181,6 @@ class Sites:
                 return result
             return structure, is_stateful, op, self._on_op(function, op, list(outputs))
 
-        op_def_library._apply_op_helper = made
-
     def _watch_loops(self) -> None:
         """What the condition of a loop returns decides.
 
@@ -192,7 +189,7 @@ class Sites:
         """
         original = func_graph.func_graph_from_py_func
 
-        @functools.wraps(original)
+        @in_place_of(func_graph, "func_graph_from_py_func")
         def traced(name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(kwargs.get("func_graph"), control_flow_util_v2.WhileCondFuncGraph):
                 return original(name, python_func, *args, **kwargs)
@@ -208,8 +205,6 @@ class Sites:
                     self.where.own -= is_closed
 
             return original(name, condition, *args, **kwargs)
-
-        func_graph.func_graph_from_py_func = traced
 
     def _in_place_of(self, value: Any) -> Any:
         """Return what has been put in place of a tensor, or of those in a list."""
@@ -359,25 +354,22 @@ class Sites:
     def _watch_calls(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
 
-        @functools.wraps(original)
+        @in_place_of(concrete_function.ConcreteFunction, "_call_flat")
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             if context.executing_eagerly():
                 self._called[id(function._func_graph)] = function._func_graph
                 self.eager.note_call(function._func_graph, (*args, *kwargs.values()))
             return original(function, *args, **kwargs)
 
-        concrete_function.ConcreteFunction._call_flat = called
         original_gradient = imperative_grad.imperative_grad
 
-        @functools.wraps(original_gradient)
+        @in_place_of(imperative_grad, "imperative_grad")
         def taken(*args: Any, **kwargs: Any) -> Any:
             result = original_gradient(*args, **kwargs)
             # a function that eager code has called gives its gradients without an op of ours
             if context.executing_eagerly():
                 self.eager.note_gradients(result)
             return result
-
-        imperative_grad.imperative_grad = taken
 
     def sites(self) -> list[Site]:
         """Return the sites of the functions that have run since `begin_step`,

@@ -6,21 +6,20 @@ import functools
 from typing import Any
 
 from detrain.adapters.tensorflow.faults.step_stage import ThreadStage
+from detrain.base.in_place import in_place_of
 
 
 def watch_layers(here: ThreadStage, cls: Any) -> None:
     """Have the layer that runs noted."""
     original_call = cls.__call__
 
-    @functools.wraps(original_call)
+    @in_place_of(cls, "__call__")
     def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
         here.layers.append(str(layer.name))
         try:
             return original_call(layer, *args, **kwargs)
         finally:
             here.layers.pop()
-
-    cls.__call__ = called
 
 
 def watch_optimizer(here: ThreadStage, cls: Any, method: str) -> None:

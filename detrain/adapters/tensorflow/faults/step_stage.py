@@ -20,6 +20,7 @@ from tensorflow.python.eager import backprop, imperative_grad
 from tensorflow.python.ops import gradients_util
 
 from detrain.adapters.tensorflow.faults.live_outputs import called_graphs
+from detrain.base.in_place import in_place_of
 from detrain.faults.sites import Stage
 
 _GRADIENT: Final = object()
@@ -47,12 +48,12 @@ class ThreadStage(threading.local):
         marks = self
         push, pop = backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape
 
-        @functools.wraps(push)
+        @in_place_of(backprop.GradientTape, "_push_tape")
         def pushed(tape: Any) -> None:
             push(tape)
             marks.marks.append(tape)
 
-        @functools.wraps(pop)
+        @in_place_of(backprop.GradientTape, "_pop_tape")
         def popped(tape: Any) -> None:
             pop(tape)
             for place in reversed(range(len(marks.marks))):
@@ -60,7 +61,6 @@ class ThreadStage(threading.local):
                     del marks.marks[place]
                     break
 
-        backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape = pushed, popped
         for cls in (distribute_lib.ReplicaContextBase, mirrored_run._MirroredReplicaContext):
             cls._merge_call = self._merging(cls._merge_call)
         imperative_grad.imperative_grad = self._taking(imperative_grad.imperative_grad)

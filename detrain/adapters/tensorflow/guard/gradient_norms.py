@@ -5,7 +5,6 @@ This is the only thing that the guard puts into a program's graph, so it is ther
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from detrain.adapters.tensorflow.faults.graph_owners import replica_of
 from detrain.adapters.tensorflow.guard.sums import norms, wide
 from detrain.adapters.tensorflow.values.hidden import hidden_variable
 from detrain.base.digest import Array
+from detrain.base.in_place import in_place_of
 
 
 class Gradients:
@@ -35,14 +35,12 @@ class Gradients:
 
         original = keras.optimizers.Optimizer.apply
 
-        @functools.wraps(original)
+        @in_place_of(keras.optimizers.Optimizer, "apply")
         def apply(optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
             # Scaled gradients may overflow, and such a step is left out; the optimizer inside gets them unscaled.
             if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 self._note(optimizer, grads)
             return original(optimizer, grads, *args, **kwargs)
-
-        keras.optimizers.Optimizer.apply = apply
 
     def _note(self, optimizer: Any, grads: Sequence[Any]) -> None:
         owner = next((key for key, each in self._births.living(type(optimizer)) if each is optimizer), type(optimizer).__name__)

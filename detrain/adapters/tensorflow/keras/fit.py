@@ -41,6 +41,7 @@ from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, instr
 from detrain.base import PACKAGE
 from detrain.base.digest import Array
 from detrain.base.errors import NotCapturable
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import names_of
 
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
@@ -97,11 +98,10 @@ class FitInstrument:
         vars(trainer)[NAME] = self
         probed = traceback_utils.filter_traceback(function)
 
-        @functools.wraps(original)
+        @in_place_of(trainer.TensorFlowTrainer, "fit")
         def fit(*args: Any, **kwargs: Any) -> Any:
             return (original if probes.is_in_phase() else probed)(*args, **kwargs)
 
-        trainer.TensorFlowTrainer.fit = fit
         digest_distributed(probes.note_fetched)
         self._note_ends(trainer.TFEpochIterator)
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
@@ -352,12 +352,10 @@ def _hold_back(backup: Any, probes: Probes) -> None:
     from another state."""
     original = backup.on_train_begin
 
-    @functools.wraps(original)
+    @in_place_of(backup, "on_train_begin")
     def on_train_begin(self: Any, logs: Any = None) -> None:
         if not probes.is_resuming():
             original(self, logs)
-
-    backup.on_train_begin = on_train_begin
 
 
 def is_of_fit(frame: FrameType | None) -> bool:

@@ -6,7 +6,6 @@ process.
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from detrain.adapters.tensorflow.data.iterator_positions import allow, stages
 from detrain.base import messages
+from detrain.base.in_place import in_place_of
 
 
 def is_generator(steps: Any) -> bool:
@@ -64,12 +64,10 @@ def fetch_in_turn(adapter: Any) -> None:
     and so is what they draw."""
     original = adapter.get_tf_dataset
 
-    @functools.wraps(original)
+    @in_place_of(adapter, "get_tf_dataset")
     def get_tf_dataset(self: Any) -> Any:
         dataset = original(self)
         return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
-
-    adapter.get_tf_dataset = get_tf_dataset
 
 
 def start_no_workers(adapter: Any) -> None:
@@ -77,12 +75,10 @@ def start_no_workers(adapter: Any) -> None:
     has no order of its own."""
     original = adapter.__init__
 
-    @functools.wraps(original)
+    @in_place_of(adapter, "__init__")
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if self.enqueuer is not None:
             self.enqueuer = None
             data = self.py_dataset
             messages.say(f"{type(data).__name__}: batches are fetched in turn, to be the same again, not by {data.workers} workers")
-
-    adapter.__init__ = made

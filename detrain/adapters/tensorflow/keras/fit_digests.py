@@ -6,7 +6,6 @@ the fetching step itself.
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Final, Protocol
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
 from detrain.base.digest import digest_array
+from detrain.base.in_place import in_place_of
 
 _STEP: Final = "multi_step_on_iterator"
 """Keras's function that fetches one batch and trains on it."""
@@ -50,14 +50,12 @@ def digest_distributed(note: TakesDigest) -> None:
     their pipelines run ahead of the steps."""
     original = DistributedIteratorBase.get_next
 
-    @functools.wraps(original)
+    @in_place_of(DistributedIteratorBase, "get_next")
     def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
         batch = original(iterator, *args, **kwargs)
         if sys._getframe(1).f_code.co_name == _STEP:
             note_batch(batch, note, is_whole=False)
         return batch
-
-    DistributedIteratorBase.get_next = get_next
 
 
 def note_batch(element: Any, note: TakesDigest, *, is_whole: bool) -> None:

@@ -16,6 +16,7 @@ from tensorflow.python.framework import func_graph, importer, ops
 from tensorflow.python.saved_model import function_deserialization
 
 from detrain.adapters.tensorflow.random.graph_kinds import is_random, traced_function
+from detrain.base.in_place import in_place_of
 
 
 class KeptByKernels:
@@ -35,20 +36,18 @@ class KeptByKernels:
         """Name the random ops that come into traced functions and have not been lifted, by whatever way."""
         original = func_graph.FuncGraph._create_op_internal
 
-        @functools.wraps(original)
+        @in_place_of(func_graph.FuncGraph, "_create_op_internal")
         def created(graph: Any, op_type: str, *args: Any, **kwargs: Any) -> Any:
             function = traced_function() if is_random(op_type) else None
             if function is not None:
                 self._found.add(f"{op_type} in {function.name} (a random op whose state TensorFlow keeps)")
             return original(graph, op_type, *args, **kwargs)
 
-        func_graph.FuncGraph._create_op_internal = created
-
     def _watch_loaded(self) -> None:
         """See the calls of those functions of SavedModels that draw, from eager code or from functions being traced."""
         original = function_deserialization.load_function_def_library
 
-        @functools.wraps(original)
+        @in_place_of(function_deserialization, "load_function_def_library")
         def loaded(library: Any, *args: Any, **kwargs: Any) -> Any:
             drawing = _drawing(library)  # loading renames what is in it
             functions = original(library, *args, **kwargs)
@@ -56,28 +55,21 @@ class KeptByKernels:
                 functions[name]._call_flat = self._named_call(name, functions[name]._call_flat)
             return functions
 
-        function_deserialization.load_function_def_library = loaded
-
     def _watch_graphs(self) -> None:
         """See sessions on graphs that draw, and graphs that draw which are imported into functions."""
         original_run, original_import = sessions.BaseSession.run, importer.import_graph_def
 
-        @functools.wraps(original_run)
+        @in_place_of(sessions.BaseSession, "run")
         def run(session: Any, *args: Any, **kwargs: Any) -> Any:
             if _draws_in(session.graph, session.graph.version):
                 self._found.add("the random ops of a session of TensorFlow 1")
             return original_run(session, *args, **kwargs)
 
-        @functools.wraps(original_import)
+        @in_place_of(importer, "import_graph_def", tf, tf.graph_util, tf.compat.v1, tf.compat.v1.graph_util)
         def import_graph_def(graph_def: Any, *args: Any, **kwargs: Any) -> Any:
             if ops.inside_function() and any(is_random(node.op) for node in graph_def.node):
                 self._found.add("the random ops of a graph that is imported (import_graph_def)")
             return original_import(graph_def, *args, **kwargs)
-
-        sessions.BaseSession.run = run
-        for module in (importer, tf, tf.graph_util, tf.compat.v1, tf.compat.v1.graph_util):
-            if hasattr(module, "import_graph_def"):
-                module.import_graph_def = import_graph_def
 
     def _named_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)

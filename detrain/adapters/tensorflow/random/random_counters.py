@@ -29,6 +29,7 @@ from detrain.adapters.tensorflow.random.graph_kinds import traced_function
 from detrain.adapters.tensorflow.random.kept_by_kernels import KeptByKernels
 from detrain.adapters.tensorflow.random.op_functions import replace_op
 from detrain.adapters.tensorflow.random.stateless_twins import TWINS, Draw
+from detrain.base.in_place import in_place_of
 
 _NOT_LIFTED: Final = (
     (gen_random_ops, ("parameterized_truncated_normal", "random_poisson")),
@@ -100,7 +101,7 @@ class RandomCounters:
         """Have a SavedModel hold the counters, without which TensorFlow refuses to save functions that use them."""
         original = saving._AugmentedGraphView.set_signature
 
-        @functools.wraps(original)
+        @in_place_of(saving._AugmentedGraphView, "set_signature")
         def set_signature(view: Any, *args: Any, **kwargs: Any) -> None:
             original(view, *args, **kwargs)
             view._breadth_first_traversal()  # traces the functions that are to be saved and have never been called
@@ -108,14 +109,12 @@ class RandomCounters:
                 counters = data_structures.wrap_or_unwrap(list(self._counters.values()))
                 view._children_cache[view.root]["detrain_random_counters"] = counters
 
-        saving._AugmentedGraphView.set_signature = set_signature
-
     def _watch_first_values(self) -> None:
         """Let first values of variables that a function draws be drawn outside of it:
         under XLA TensorFlow has no other way."""
         original = lift_to_graph.lift_to_graph
 
-        @functools.wraps(original)
+        @in_place_of(lift_to_graph, "lift_to_graph")
         def lifted(tensors: Any, graph: Any, *args: Any, op_map: Any = None, **kwargs: Any) -> Any:
             try:
                 return original(tensors, graph, *args, op_map=op_map, **kwargs)
@@ -132,8 +131,6 @@ class RandomCounters:
                         op_map[op.outputs[0]] = graph.capture(handle)
                         op_map[op] = op_map[op.outputs[0]].op
             return op_map
-
-        lift_to_graph.lift_to_graph = lifted
 
     def _order(self, tensors: Any) -> list[Any] | None:
         """Return the operations that such values take, each behind what it takes itself;

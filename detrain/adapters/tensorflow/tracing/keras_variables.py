@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
 import tensorflow as tf
 
 from detrain.adapters.stable_names import Births
+from detrain.base.in_place import in_place_of
 
 
 class KerasVariables:
@@ -26,14 +26,12 @@ class KerasVariables:
         self._types = (Variable,)
         original = Variable._initialize
 
-        @functools.wraps(original)
+        @in_place_of(Variable, "_initialize")
         def initialized(variable: Any, value: Any) -> None:
             original(variable, value)
             key = self.key(variable)
             if key is not None:
                 self._variables[key] = variable
-
-        Variable._initialize = initialized
 
     def key(self, value: Any) -> str | None:
         """Return the key of a variable, TensorFlow's or Keras's."""

@@ -6,7 +6,6 @@ Methods that the loop has compiled can be made again in a resumed run, by the ar
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sys
 import weakref
@@ -29,6 +28,7 @@ from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
 from detrain.adapters.tensorflow.tracing.model_functions import function_label
 from detrain.adapters.tensorflow.tracing.trace_digest import form
 from detrain.base.byte_digests import digest_bytes
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import has_user_code, names_of
 
 _OF_DATASET: Final = "_tf_data_function"
@@ -83,7 +83,7 @@ class TracedFunctions:
         original_graph = func_graph.FuncGraph.__init__
         original_trace = func_graph.func_graph_from_py_func
 
-        @functools.wraps(original)
+        @in_place_of(polymorphic_function.Function, "__init__")
         def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
             frame = sys._getframe(1)
             label = function_label(python_function, frame)
@@ -102,12 +102,12 @@ class TracedFunctions:
             if self._is_in_loop() and (isinstance(python_function, MethodType) or has_user_code(python_function)):
                 self._options[function] = (args, kwargs)
 
-        @functools.wraps(original_graph)
+        @in_place_of(func_graph.FuncGraph, "__init__")
         def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
             original_graph(graph, *args, **kwargs)
             graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
 
-        @functools.wraps(original_trace)
+        @in_place_of(func_graph, "func_graph_from_py_func")
         def traced(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
@@ -124,10 +124,6 @@ class TracedFunctions:
                 if owner and name != _FIRST_VALUES:
                     building.note_form(form(graph, self._keys_of_handles()))
                 return graph
-
-        polymorphic_function.Function.__init__ = function_made
-        func_graph.FuncGraph.__init__ = graph_made
-        func_graph.func_graph_from_py_func = traced
 
     def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
         """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come,

@@ -21,6 +21,7 @@ from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.own_ranks import OwnRanks
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 
 _UNKNOWN_BACKENDS: Final = ("mpi", "ucc", "xccl", "hccl")
 _COLLECTIVES: Final = (
@@ -142,13 +143,11 @@ def _tell_of_joins(on_uneven: Callable[[], object]) -> None:
     """Have it told when the program enters what lets ranks do more batches than others."""
     enter = Join.__enter__
 
-    @functools.wraps(enter)
+    @in_place_of(Join, "__enter__")
     def entered(join: Any) -> Any:
         if join._enable:
             on_uneven()
         return enter(join)
-
-    Join.__enter__ = entered
 
 
 def _objects(*described: tuple[str, str, str]) -> list[tuple[Any, str]]:
