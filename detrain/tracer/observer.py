@@ -21,7 +21,7 @@ from detrain.base.structure import AnyLoop, FitCall, Loop, Nest, Structure
 from detrain.instrument.find_loops import epoch_loop_among, observed_nest
 from detrain.instrument.loop_positions import SourcePosition, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
-from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.tracer.dataset_sizes import sizes_in
 from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
 from detrain.tracer.fit_calls import seen_fit
@@ -150,9 +150,7 @@ class UpdateObserver:
             return
         frames: list[FrameType] = []
         marks: list[_Mark] = []
-        frame: FrameType | None = sys._getframe(_ABOVE)
-        depth = _ABOVE
-        while frame is not None:
+        for depth, frame in enumerate(outwards(sys._getframe(_ABOVE))):
             code = frame.f_code
             kind = self._kinds.get(id(code)) or self._kind(code)
             if kind is _USERS:
@@ -161,10 +159,9 @@ class UpdateObserver:
                 self._note_fit(frame)
                 return
             if kind is _USERS or kind is _ENTRY:
-                marks.append((depth - _ABOVE, code, frame.f_lasti))
+                marks.append((depth, code, frame.f_lasti))
             if kind is _ENTRY:
                 break
-            frame, depth = frame.f_back, depth + 1
         self._ended = time.monotonic()
         self._began = self._began or self._ended
         key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
@@ -287,9 +284,7 @@ class UpdateObserver:
         self._inference.entered(loop)
 
     def _note_fit(self, frame: FrameType) -> None:
-        user: FrameType | None = frame
-        while user is not None and not is_user_file(user.f_code.co_filename):
-            user = user.f_back
+        user = next((each for each in outwards(frame) if is_user_file(each.f_code.co_filename)), None)
         if user is not None and (user.f_code, user.f_lasti) not in self._fits:
             self._fits[user.f_code, user.f_lasti] = seen_fit(user, frame)
 

@@ -151,15 +151,16 @@ def frames_of_others() -> dict[int, FrameType]:
     return frames
 
 
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, the one that has called it, and so on; nothing for None."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def user_frames(innermost: FrameType) -> list[FrameType]:
     """Return the user's frames, innermost first; frames of libraries between them are left out."""
-    frames = []
-    frame: FrameType | None = innermost
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename) or frame.f_code in _adopted:
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
+    return [each for each in outwards(innermost) if is_user_file(each.f_code.co_filename) or each.f_code in _adopted]
 
 
 def catches(frame: FrameType) -> bool:
@@ -284,12 +285,5 @@ def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
     """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
     engine that trains has another one validate.
     """
-    is_other = False
-    each: FrameType | None = frame
-    while each is not None:
-        if each.f_code is code:
-            if id(each) == first:
-                return is_other
-            is_other = True
-        each = each.f_back
-    return False
+    calls = [id(each) for each in outwards(frame) if each.f_code is code]
+    return first in calls[1:]

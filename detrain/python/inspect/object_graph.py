@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from detrain.base.digest import Array
+from detrain.python.inspect.frames import outwards
 from detrain.python.inspect.graph import Item, Node
 
 INT64: Final = range(-(1 << 63), 1 << 63)
@@ -280,9 +281,7 @@ def deep_calls() -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
-    depth, frame = 0, sys._getframe()
-    while frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
+    depth = sum(1 for _ in outwards(sys._getframe()))
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, depth + MAX_DEPTH * _CALLS_A_LEVEL + 1000))
     try:

@@ -42,7 +42,7 @@ from detrain.base import PACKAGE
 from detrain.base.digest import Array
 from detrain.base.errors import NotCapturable
 from detrain.base.in_place import in_place_of
-from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.frames import names_of, outwards
 
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
@@ -365,13 +365,12 @@ def is_of_fit(frame: FrameType | None) -> bool:
     So whether they are the first around TensorFlow's code (many frames of it,
     where a strategy distributes a set) and ours.
     """
-    while frame is not None:
-        file = frame.f_code.co_filename
+    for each in outwards(frame):
+        file = each.f_code.co_filename
         if file.endswith((_EPOCH_ITERATOR, __file__)):
             return True
         if not file.startswith(_LIBRARIES):
-            return False
-        frame = frame.f_back
+            break
     return False
 
 

@@ -13,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from detrain.adapters.stable_names import Births
 from detrain.python.codec.state_rules import has_contents
+from detrain.python.inspect.frames import outwards
 
 MAKERS: Final = ("make_train_function", "make_test_function", "make_predict_function")
 """Keras's methods that make them."""
@@ -21,11 +22,8 @@ MAKERS: Final = ("make_train_function", "make_test_function", "make_predict_func
 def function_label(python_function: Any, frame: FrameType | None) -> str:
     """Return a function's name, behind the method of Keras that makes it where one does."""
     name = getattr(python_function, "__name__", "function")
-    while frame is not None:
-        if frame.f_code.co_name in MAKERS:
-            return f"{frame.f_code.co_name} {name}"
-        frame = frame.f_back
-    return str(name)
+    maker = next((each.f_code.co_name for each in outwards(frame) if each.f_code.co_name in MAKERS), "")
+    return f"{maker} {name}" if maker else str(name)
 
 
 def made_again(births: Births) -> dict[str, dict[str, str]]:

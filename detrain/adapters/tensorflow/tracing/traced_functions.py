@@ -29,7 +29,7 @@ from detrain.adapters.tensorflow.tracing.model_functions import function_label
 from detrain.adapters.tensorflow.tracing.trace_digest import form
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.in_place import in_place_of
-from detrain.python.inspect.frames import has_user_code, names_of
+from detrain.python.inspect.frames import has_user_code, names_of, outwards
 
 _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
@@ -149,22 +149,17 @@ class TracedFunctions:
 
     def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
         """Return the call that a function is being traced for, from its frame on the stack."""
-        while frame is not None:
-            names = frame.f_code.co_varnames
-            if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
-                values = names_of(frame)
+        for each in outwards(frame):
+            code = each.f_code
+            if code.co_varnames[:1] == ("self",) and code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
+                values = names_of(each)
                 if self._births.key(values.get("self")) == owner:
                     given = values.get("args", ()), values.get("kwds", values.get("kwargs", {}))
                     return self._calls.describe_call(*given, path_in_keras())
-            frame = frame.f_back
         return None
 
 
 def _is_of_gradient(frame: FrameType | None) -> bool:
     """Return whether TensorFlow is about to trace a gradient:
     of a function or loop in one that an eager tape has recorded."""
-    while frame is not None:
-        if frame.f_code is gradients_util._GradientsHelper.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code is gradients_util._GradientsHelper.__code__ for each in outwards(frame))
