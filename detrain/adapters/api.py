@@ -208,29 +208,36 @@ class NamedTensors(Protocol):
 
 
 class ObjectRules(Protocol):
-    """What the framework's own classes mean for the state of a program's objects."""
+    """What the framework's own classes mean for the state of a program's objects. A framework that has no such objects
+    says nothing of them.
+    """
 
-    on_functions: frozenset[str]
+    on_functions: frozenset[str] = frozenset()
     """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
 
     def is_holder(self, value: object) -> bool:
         """Return whether the attributes of an object of the framework's own class are state of
         the loop (a callback).
         """
+        return False
 
     def is_container(self, value: object) -> bool:
         """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+        return False
 
     def holds_variables(self, value: object) -> bool:
         """Return whether an object holds variables: one that the loop has made cannot be put back."""
+        return False
 
     def is_of_loop(self, value: object) -> bool:
         """Return whether the loop has made an object with variables, not as it built something lazily: none makes it
         again.
         """
+        return False
 
     def is_spent(self, value: object) -> bool:
         """Return whether an object has served its time, so that nothing can be read from it any more."""
+        return False
 
 
 class RandomStreams(Protocol):
@@ -259,6 +266,7 @@ class LoaderPositions(Protocol):
         """Return why such an object, if it lives on from an epoch to the next, cannot be put where it is; empty if it
         can be.
         """
+        return ""
 
     def loader_key(self, loader: object) -> str:
         """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
@@ -267,6 +275,7 @@ class LoaderPositions(Protocol):
         """Return the Python objects that pipelines alive call, by keys that are the same in
         every run of the program.
         """
+        return {}
 
 
 class LazyBuild(Protocol):
@@ -301,6 +310,7 @@ class Rollback(Protocol):
 
     def irreversible(self) -> list[str]:
         """Return, in words, what steps move on that no held state can put back."""
+        return []
 
     def begin_load(self) -> Callable[[], Again]:
         """The load of a batch loop begins, whose batch is kept elsewhere. Call what is returned when it is over."""
@@ -311,6 +321,7 @@ class Rollback(Protocol):
         put back: it is an iterator of the framework's that comes to where it was with the state, and loads them again.
         handed out: it runs no Python of the program, so that they can be kept. Empty: it is none of these.
         """
+        return ""
 
 
 class Norms(Protocol):

@@ -50,6 +50,7 @@ class Instruments(Protocol):
         """Return whether what was hit last would have given the program's own bits with its site in place and no fault;
         None: nobody has looked.
         """
+        return None
 
     def memory(self) -> list[Site]:
         """Return the variables that are there now, as sites in memory."""
@@ -70,6 +71,7 @@ class Instruments(Protocol):
         """Return what forward passes without gradients have given since the last call, the class on the last axis; of
         an experiment of inference.
         """
+        return []
 
     def state(self) -> object:
         """Return what the series remembers."""
@@ -84,6 +86,7 @@ class Instruments(Protocol):
         """Return between which values the outputs of each module have been, if an experiment notes that; none where
         modules are not heard of.
         """
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""

@@ -17,7 +17,7 @@ from detrain.cli.faults.random import rows_of
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named
 from detrain.faults.record import FaultRecord, write_record
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import wilson
 from detrain.launcher.program import Program
 from tests.faults.test_drawing import SITES
 from tests.faults.test_records import RECORDS, record

@@ -22,6 +22,7 @@ from jax._src.random.prng import PRNGKeyArray
 from jax.experimental.layout import Format, Layout
 from jax.sharding import SingleDeviceSharding
 
+from detrain.adapters.api import ObjectRules, TensorLeaves
 from detrain.adapters.jax import functions, jitted, settings, shardings, spread_arrays
 from detrain.adapters.jax.functions import FunctionNames
 from detrain.adapters.jax.updates import GRADIENT_KIND, JaxUpdates
@@ -49,7 +50,7 @@ _WIDE: Final = 8
 _TREES: Final = type(jax.tree.structure(0))
 
 
-class JaxLeaves:
+class JaxLeaves(TensorLeaves):
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = ArrayImpl
@@ -130,9 +131,6 @@ class JaxLeaves:
             return _TRACE, []
         return shardings.parts(value) or jitted.parts(value) or self._functions.parts(value)
 
-    def parts_of_new(self, _value: object) -> None:
-        """JAX has no iterators."""
-
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
         if kind == _KEY:
@@ -182,3 +180,16 @@ def _deleted(parts: list[Any]) -> Any:
     gone = spread_arrays.made(parts, empty)
     gone.delete()
     return gone
+
+
+class JaxRules(ObjectRules):
+    """JAX has no objects whose attributes are the loop's, nor containers around what the program put there; nothing
+    tells when one was made, and no array serves its time before it is deleted, which is seen. An object of another
+    library with arrays in it that cannot be captured is weights lost.
+    """
+
+    def holds_variables(self, value: Any) -> bool:
+        """Return whether an object has arrays in it: as a tree of JAX's, or as attributes."""
+        own = getattr(value, "__dict__", None) or {}
+        found = [*jax.tree.leaves(value), *(own.values() if isinstance(own, dict) else ())]
+        return any(isinstance(each, jax.Array) and each is not value for each in found)

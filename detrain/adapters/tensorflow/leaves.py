@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.framework.ops import EagerTensor
 
+from detrain.adapters.api import TensorLeaves
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import ITERATORS, Datasets
 from detrain.adapters.tensorflow.keras.loop_metrics import METRIC, metric_parts, remake_metric
@@ -25,7 +26,7 @@ from detrain.python.inspect.graph import Item
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
 
 
-class TensorFlowLeaves:
+class TensorFlowLeaves(TensorLeaves):
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = EagerTensor
@@ -57,9 +58,6 @@ class TensorFlowLeaves:
             return np.asarray(value._numpy(), object if dtype is _STRING else None)  # NumPy's texts lose trailing zeros
         except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
             return None
-
-    def form(self, _value: object) -> None:
-        """Eager tensors of one value are alike."""
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return an eager tensor."""

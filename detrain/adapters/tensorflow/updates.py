@@ -18,7 +18,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_training_ops, resource_variable_ops
 from tensorflow.python.training import optimizer as graph_optimizer
 
-from detrain.adapters.tensorflow.random.op_functions import functions_of
+from detrain.adapters.tensorflow.random.graph_kinds import functions_of
 from detrain.base.in_place import in_place_of
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")

@@ -19,9 +19,8 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.tracing.builder import Builder
-from detrain.adapters.tensorflow.values.hidden import HIDDEN
 from detrain.adapters.tensorflow.values.lookup_tables import Tables, is_of_table
-from detrain.adapters.tensorflow.values.tensors import NO_NUMBERS, new_array, read_each, taken_over
+from detrain.adapters.tensorflow.values.tensors import HIDDEN, NO_NUMBERS, new_array, read_each, taken_over
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
 from detrain.base.in_place import in_place_of

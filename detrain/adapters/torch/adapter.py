@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
-from detrain.adapters.api import Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
@@ -38,13 +38,12 @@ from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
 
-class Torch:
+class Torch(Adapter):
     """See `detrain.adapters.api.Adapter`. Make it right after PyTorch was imported, before the program uses it."""
 
     name = "torch"
-    variables = None
-    rules = None
-    weights = None
+    devices: TorchDevices
+    loaders: TorchLoaders
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
@@ -129,9 +128,6 @@ class Torch:
         self._fully_sharded.begin_phase()
         self._spread.begin_phase()
 
-    def end_phase(self) -> None:
-        """Nothing is noted of a loop that is over."""
-
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
         keep = (self._hooks, self._fully_sharded, self._spread, self._compiled, self.loaders)
@@ -141,6 +137,3 @@ class Torch:
         """Inside, modules under FSDP2 have their shards. The program's objects are about to be gone through."""
         self.devices.forget()
         return self._fully_sharded.at_rest()
-
-    def flush(self) -> None:
-        """PyTorch writes nothing by itself."""

@@ -13,6 +13,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
+from detrain.adapters.api import TensorLeaves
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
 from detrain.adapters.torch.devices.placement import TorchDevices
@@ -48,7 +49,7 @@ _COMPRESSED: Final = {
 }
 
 
-class TorchLeaves:
+class TorchLeaves(TensorLeaves):
     """See `detrain.adapters.api.TensorLeaves`."""
 
     constant_type = None
@@ -83,13 +84,6 @@ class TorchLeaves:
             return np.asarray(plain.numpy())
         except TypeError:
             return np.asarray(plain.contiguous().view(torch.uint8).numpy())
-
-    def constant(self, _value: object) -> Array | None:
-        """No tensor of PyTorch's is immutable."""
-        return None
-
-    def form(self, _value: object) -> None:
-        """No tensor of PyTorch's is immutable."""
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return a tensor: of a checkpoint that another framework's adapter has taken there may be one."""

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 
 from detrain.base.errors import UsageError
-from detrain.faults.statistics.intervals import CONFIDENCE
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import CONFIDENCE, library
 
 
 def trials_for(half_width: float, confidence: float = CONFIDENCE, share: float = 0.5, population: float = math.inf) -> int:

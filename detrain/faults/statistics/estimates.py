@@ -16,8 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import CONFIDENCE, library, share_interval
 
 ENOUGH: Final = 30
 """Of trials that do not count the same, so many equal ones they must be worth, or nothing is said."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.faults.population.trial_row import TrialRow
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import library
 from detrain.reports.campaign.columns import columns_of
 
 

@@ -18,13 +18,15 @@ from tensorflow.python.eager import context
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
-from detrain.adapters.tensorflow.data.drawn_again import digest_of_element, draw_again, require_same
 from detrain.adapters.tensorflow.data.iterator_calls import begin, runs_ahead, watch_elements, watch_python
 from detrain.adapters.tensorflow.data.iterator_positions import (
     NoPosition,
     can_be_drawn_again,
+    digest_of_element,
+    draw_again,
     read_position,
     refusal,
+    require_same,
     set_position,
 )
 from detrain.adapters.tensorflow.data.live_sets import LiveSets

@@ -18,8 +18,7 @@ from tensorflow.python.ops import gen_optional_ops, script_ops
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
-from detrain.adapters.tensorflow.data.drawn_again import is_drawn_again
-from detrain.adapters.tensorflow.data.iterator_positions import stages
+from detrain.adapters.tensorflow.data.iterator_positions import is_drawn_again, stages
 from detrain.adapters.tensorflow.guard.held_state import IteratorPulls
 from detrain.base.errors import DetrainError
 from detrain.base.in_place import in_place_of

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from detrain.adapters.tensorflow.faults.graph_ops import Op
 from detrain.adapters.tensorflow.faults.op_operands import numbers_of, operands_of
-from detrain.adapters.tensorflow.values.hidden import hidden_variable, linked
+from detrain.adapters.tensorflow.values.tensors import hidden_variable, linked
 from detrain.faults.experiment import BITS
 
 _MOST_AXES: Final = 8

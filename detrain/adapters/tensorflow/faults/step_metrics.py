@@ -22,8 +22,7 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, replica_of
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
-from detrain.adapters.tensorflow.values.hidden import hidden_variable
-from detrain.adapters.tensorflow.values.tensors import array_of
+from detrain.adapters.tensorflow.values.tensors import array_of, hidden_variable
 from detrain.base.in_place import in_place_of
 
 _NOTHING: Final = np.zeros(2)

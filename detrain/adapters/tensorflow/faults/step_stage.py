@@ -164,3 +164,33 @@ class BackwardTensors:
                 return [*inside, op.inputs[index]]
             return inside if op.type in _BRANCHES else [*inside, *op.inputs]
         return list(op.inputs)
+
+
+def watch_layers(here: ThreadStage, cls: Any) -> None:
+    """Have the layer of Keras that runs noted, for the names of sites."""
+    original_call = cls.__call__
+
+    @in_place_of(cls, "__call__")
+    def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        here.layers.append(str(layer.name))
+        try:
+            return original_call(layer, *args, **kwargs)
+        finally:
+            here.layers.pop()
+
+
+def watch_optimizer(here: ThreadStage, cls: Any, method: str) -> None:
+    """Have the optimizer noted whose update is being made."""
+    original = vars(cls).get(method)
+    if original is None:  # it is inherited
+        return
+
+    @functools.wraps(original)
+    def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        here.optimizers.append(str(getattr(optimizer, "name", None) or optimizer._name))
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            here.optimizers.pop()
+
+    setattr(cls, method, applied)

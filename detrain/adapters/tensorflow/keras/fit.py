@@ -29,15 +29,17 @@ from detrain.adapters.tensorflow.data.shuffle_seeds import set_with
 from detrain.adapters.tensorflow.guard.held_state import runs_python
 from detrain.adapters.tensorflow.keras.fit_data import (
     allow_permutation,
+    digest_distributed,
+    digest_of_arrays,
+    digesting,
     fetch_in_turn,
     is_generator,
+    note_batch,
     note_order,
     order_of,
     start_no_workers,
 )
-from detrain.adapters.tensorflow.keras.fit_digests import digest_distributed, digest_of_arrays, digesting, note_batch
-from detrain.adapters.tensorflow.keras.fit_probes import Probes
-from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, instrumented
+from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, Probes, instrumented
 from detrain.base import PACKAGE
 from detrain.base.digest import Array
 from detrain.base.errors import NotCapturable

@@ -13,6 +13,7 @@ anew, and prefetching makes a counter's value at a cut meaningless. Where an op 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import tensorflow as tf
@@ -25,10 +26,8 @@ from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.random.eager_draws import EagerDraws
-from detrain.adapters.tensorflow.random.graph_kinds import traced_function
+from detrain.adapters.tensorflow.random.graph_kinds import replace_op, traced_function
 from detrain.adapters.tensorflow.random.kept_by_kernels import KeptByKernels
-from detrain.adapters.tensorflow.random.op_functions import replace_op
-from detrain.adapters.tensorflow.random.stateless_twins import TWINS, Draw
 from detrain.base.in_place import in_place_of
 
 _NOT_LIFTED: Final = (
@@ -44,6 +43,58 @@ _NOT_LIFTED: Final = (
     ),
 )
 """Random ops that have no stateless twin."""
+
+Draw = Callable[..., Any]
+
+
+def _uniform(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_uniform(shape, seed, dtype=dtype)
+
+
+def _uniform_int(shape: Any, minval: Any, maxval: Any, seed: Any) -> Any:
+    minval = tf.convert_to_tensor(minval)
+    return tf.random.stateless_uniform(shape, seed, minval, maxval, dtype=minval.dtype)
+
+
+def _normal(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_normal(shape, seed, dtype=dtype)
+
+
+def _truncated_normal(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_truncated_normal(shape, seed, dtype=dtype)
+
+
+def _categorical(logits: Any, num_samples: Any, output_dtype: Any = tf.int64, *, seed: Any) -> Any:
+    return tf.random.stateless_categorical(logits, num_samples, seed, dtype=output_dtype)
+
+
+def _gamma(shape: Any, alpha: Any, seed: Any) -> Any:
+    alpha = tf.convert_to_tensor(alpha)
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(alpha)], 0)
+    return tf.random.stateless_gamma(full, seed, alpha, dtype=alpha.dtype)
+
+
+def _poisson(shape: Any, rate: Any, dtype: Any = tf.int64, *, seed: Any) -> Any:
+    rate = tf.convert_to_tensor(rate)
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
+    return tf.random.stateless_poisson(full, seed, rate, dtype=dtype)
+
+
+TWINS: Final[dict[str, Draw]] = {
+    "random_uniform": _uniform,
+    "random_uniform_int": _uniform_int,
+    "random_standard_normal": _normal,
+    "truncated_normal": _truncated_normal,
+    "random_shuffle": tf.random.experimental.stateless_shuffle,
+    "multinomial": _categorical,
+    "random_gamma": _gamma,
+    "random_poisson_v2": _poisson,
+}
+"""For each stateful random op its stateless twin, which draws by a seed that it is given: not what the stateful op
+would have drawn, but of the same distribution, shape and type."""
+
+
+"""By the names that the ops have in `gen_random_ops`."""
 
 
 class RandomCounters:

@@ -23,9 +23,8 @@ from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.keras_paths import path_in_keras
 from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
-from detrain.adapters.tensorflow.tracing.model_functions import function_label
+from detrain.adapters.tensorflow.tracing.model_functions import function_label, path_in_keras
 from detrain.adapters.tensorflow.tracing.trace_digest import form
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.in_place import in_place_of

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from torch.utils.data import dataloader
 
+from detrain.adapters.api import LoaderPositions
 from detrain.adapters.keras_epochs import loader_of, maker_of
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
@@ -25,7 +26,7 @@ _OLD_COPIES: Final = "the data set of persistent workers (a copy: the program ha
 KINDS: Final = (KIND, stateful_loader.KIND)
 
 
-class TorchLoaders:
+class TorchLoaders(LoaderPositions):
     """See `detrain.adapters.api.LoaderPositions`."""
 
     def __init__(
@@ -74,10 +75,6 @@ class TorchLoaders:
             if iterator is loader:
                 return f"{_KEY} {known.number}"
         return ""
-
-    def called(self) -> Mapping[str, object]:
-        """What loaders call, names lead to."""
-        return {}
 
     def places(self) -> list[tuple[weakref.ref[Any], IteratorPlace]]:
         """Return how far the iterators alive are."""
