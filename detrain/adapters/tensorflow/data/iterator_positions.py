@@ -19,6 +19,7 @@ from tensorflow.python.ops import gen_dataset_ops
 
 from detrain.base.digest import Array, digest_value
 from detrain.base.errors import Diverged
+from detrain.python.inspect.held import walk
 
 _MOST_BYTES: Final = 64 << 20
 """Positions above this size would make checkpoints slow: buffers of shuffling are stored by value."""
@@ -120,15 +121,13 @@ def can_be_drawn_again(dataset: Any) -> bool:
 
 
 def stages(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and all those that it draws from."""
-    seen: set[int] = set()
-    waiting = [dataset]
-    while waiting:
-        stage = waiting.pop()
-        if id(stage) not in seen:
-            seen.add(id(stage))
-            yield stage
-            waiting.extend(stage._inputs())
+    """Yield a dataset and all those that it draws from, each once."""
+    return walk([dataset], lambda stage: stage._inputs()[::-1], id)
+
+
+def runs_python(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline calls Python (`py_function`, `from_generator`)."""
+    return any(not _operations(stage).isdisjoint(_PYTHON) for stage in stages(dataset))
 
 
 def _operations(stage: Any) -> set[str]:

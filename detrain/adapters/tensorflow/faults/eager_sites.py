@@ -364,16 +364,13 @@ class EagerSites:
         assert self.injector is not None
         # What is no tensor yet is made one while tapes record: a variable, say, is read then.
         op.inputs = [_tensor(each) for each in op.inputs]
-        self._where.own += 1
-        try:
+        with self._where.apart():
             with record.stop_recording():
                 result = run(_nested(op.inputs, inputs))
                 op.outputs = _tensors(result)
                 outputs = self.injector.hit(op, lambda tensors: run(_nested(tensors, inputs)))
             if recorded is not None:
                 execute.record_gradient(op.type, op.inputs, recorded(_nested(op.inputs, inputs)), outputs)
-        finally:
-            self._where.own -= 1
         return outputs if _is_list(result) else outputs[0]
 
     def _note(self, op: EagerOp) -> None:

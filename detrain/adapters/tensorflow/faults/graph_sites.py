@@ -121,12 +121,8 @@ class Sites:
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
         """Make ops that are no sites, and that no tape records."""
-        self.where.own += 1
-        try:
-            with graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
-                yield
-        finally:
-            self.where.own -= 1
+        with self.where.apart(), graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
+            yield
 
     def _watch_captures(self) -> None:
         """Let what is of no graph (our variables) into the gradients of loops and branches:
@@ -148,11 +144,8 @@ class Sites:
         def converted(loop_fn: Any, *args: Any, **kwargs: Any) -> Any:
             @functools.wraps(loop_fn)
             def body(*given: Any, **named: Any) -> Any:
-                self.where.own += 1
-                try:
+                with self.where.apart():
                     return loop_fn(*given, **named)
-                finally:
-                    self.where.own -= 1
 
             return original(body, *args, **kwargs)
 
@@ -196,11 +189,8 @@ class Sites:
             def condition(*given: Any, **named: Any) -> Any:
                 is_compiled = control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
                 is_closed = is_compiled or python_func.__qualname__.startswith(_GRADIENT_LOOP)
-                self.where.own += is_closed
-                try:
+                with self.where.apart(is_so=is_closed):
                     return self._on_taken(PREDICATE_OF_LOOP, python_func(*given, **named))
-                finally:
-                    self.where.own -= is_closed
 
             return original(name, condition, *args, **kwargs)
 

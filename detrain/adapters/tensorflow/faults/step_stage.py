@@ -43,6 +43,15 @@ class ThreadStage(threading.local):
     marks: list[object] = field(default_factory=list)
     """Tapes that record and gradients that are taken, the innermost last."""
 
+    @contextlib.contextmanager
+    def apart(self, *, is_so: bool = True) -> Iterator[None]:
+        """The ops that are made inside are detrain's own, if `is_so`."""
+        self.own += is_so
+        try:
+            yield
+        finally:
+            self.own -= is_so
+
     def watch(self) -> None:
         """Have TensorFlow's tapes and gradients noted, in all threads."""
         marks = self

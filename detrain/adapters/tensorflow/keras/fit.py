@@ -24,9 +24,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
-from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, set_position
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, runs_python, set_position
 from detrain.adapters.tensorflow.data.shuffle_seeds import set_with
-from detrain.adapters.tensorflow.guard.held_state import runs_python
 from detrain.adapters.tensorflow.keras.fit_data import (
     allow_permutation,
     digest_distributed,
