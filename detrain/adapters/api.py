@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -75,6 +75,27 @@ class Watched:
     """Key of the variable (the second moment) whose norm n bounds this one's: by `factor * sqrt(n + unseen)`."""
     factor: float = 0.0
     unseen: float = 0.0
+
+
+ROUNDING: Final = 1.01
+"""Slack in bounds of theory for the rounding of many updates."""
+_UNSEEN: Final = 2e-19
+"""Squares of values below this are lost in float32."""
+
+
+def adam_constant(first: float, second: float) -> float:
+    """Return C of |m| <= C sqrt(v), by element, for the moments of Adam with these decays (docs/explanation/guard.md);
+    infinity if there is no such bound.
+    """
+    if not 0 <= first * first < second < 1:
+        return math.inf
+    return (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))
+
+
+def bounded(watched: Watched, partner: str, constant: float, size: int) -> Watched:
+    """Return a first moment of so many elements bounded by its second one, by such a constant."""
+    factor = ROUNDING * constant * size**0.25
+    return replace(watched, partner=partner, factor=factor, unseen=math.sqrt(size) * _UNSEEN)
 
 
 class TensorLeaves(Protocol):

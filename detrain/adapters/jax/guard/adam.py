@@ -11,6 +11,8 @@ import math
 from types import ModuleType
 from typing import Any, Final
 
+from detrain.adapters.api import adam_constant
+
 STATE: Final = "ScaleByAdamState"
 """The class of optax's states with the moments `mu` and `nu`."""
 _MAKER: Final = "scale_by_adam"
@@ -36,7 +38,7 @@ class AdamDecays:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             decays = [each for name in ("b1", "b2") if isinstance(each := given.arguments.get(name), int | float)]
-            self._factors.append(_constant(*decays) if len(decays) == 2 else math.inf)
+            self._factors.append(adam_constant(*decays) if len(decays) == 2 else math.inf)
             return original(*args, **kwargs)
 
         for owner in (optax, *(functools.reduce(getattr, name.split("."), optax) for name in _PLACES)):
@@ -46,10 +48,3 @@ class AdamDecays:
         """Return C of |mu| <= C sqrt(nu), by element, for all that were made; None if there is no such bound."""
         widest = max(self._factors, default=math.inf)
         return widest if math.isfinite(widest) else None
-
-
-def _constant(first: float, second: float) -> float:
-    """Return C for these decays (docs/explanation/guard.md); infinity if there is none."""
-    if not 0 <= first * first < second < 1:
-        return math.inf
-    return (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))

@@ -4,14 +4,13 @@ at the next look. A step puts others in their place, under the same names.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 import jax.numpy as jnp
 import numpy as np
 
-from detrain.adapters.api import Watched
+from detrain.adapters.api import Watched, bounded
 from detrain.adapters.jax.guard.adam import STATE, AdamDecays
 from detrain.adapters.jax.jitted import plain_jit
 from detrain.adapters.jax.marks import Own, calling
@@ -19,10 +18,6 @@ from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 
-_ROUNDING: Final = 1.01
-"""Slack for the rounding of many updates."""
-_UNSEEN: Final = 2e-19
-"""Squares of values below this are lost in float32."""
 _EXACT: Final = ("float32", "float64")
 """In what is less exact a mean may stand still: no bound follows from theory."""
 _SQUARES: Final = ("nu", "sq", "var", "sum", "second")
@@ -77,11 +72,10 @@ class JaxNorms:
         group, power = f"{of} {moment}", 2 if any(part in moment for part in _SQUARES) else 1
         factor = self._decays.factor() if of == STATE and moment == "mu" and array.dtype.name in _EXACT else None
         partner = self._names.found.get(f"{before}nu{after}")
+        watched = Watched(name, group, power)
         if factor is None or partner is None or partner[0].dtype.name not in _EXACT:
-            return Watched(name, group, power)
-        size = array.size
-        widest = _ROUNDING * factor * size**0.25
-        return Watched(name, group, power, math.inf, f"{before}nu{after}", widest, math.sqrt(size) * _UNSEEN)
+            return watched
+        return bounded(watched, f"{before}nu{after}", factor, array.size)
 
 
 def _split(name: str) -> tuple[str, str, str]:
