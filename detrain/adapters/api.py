@@ -17,8 +17,7 @@ from detrain.adapters.instruments import TakesInstruments
 from detrain.base.config import Ranks
 from detrain.base.digest import Array
 from detrain.base.options import Mode
-from detrain.python.inspect.graph import Graph, Item
-from detrain.python.inspect.object_graph import SharedTensor
+from detrain.python.inspect.object_graph import Graph, Item, SharedTensor
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents

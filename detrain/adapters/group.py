@@ -24,7 +24,7 @@ from detrain.adapters.api import (
 )
 from detrain.base.digest import Array
 from detrain.base.options import Mode
-from detrain.python.inspect.graph import Graph
+from detrain.python.inspect.object_graph import Graph
 from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile

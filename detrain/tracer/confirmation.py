@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import parse, source_of
 from detrain.base.config import Config
-from detrain.base.source_parsing import parse
 from detrain.base.structure import Structure, loop_nodes, write_info
 from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.python.inspect.names import FRAMEWORKS

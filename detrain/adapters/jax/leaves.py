@@ -28,9 +28,8 @@ from detrain.adapters.jax.functions import FunctionNames
 from detrain.adapters.jax.updates import GRADIENT_KIND, JaxUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
-from detrain.python.inspect.graph import Item
 from detrain.python.inspect.names import class_name
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.object_graph import ABSENT, Item
 
 NAME: Final = "jax"
 _KEY: Final = "jax.key"

@@ -21,7 +21,7 @@ from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
 from detrain.adapters.tensorflow.values import composite_tensors as composites
 from detrain.adapters.tensorflow.values.tensors import array_of, read_each
 from detrain.base.digest import Array
-from detrain.python.inspect.graph import Item
+from detrain.python.inspect.object_graph import Item
 
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
 

@@ -7,10 +7,16 @@ made.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any, Final
+
+import torch
 
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.torch import lost_graph
@@ -28,14 +34,18 @@ from detrain.adapters.torch.guard.rollback import TorchRollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import TorchLeaves
 from detrain.adapters.torch.named_objects import NamedObjects
-from detrain.adapters.torch.saved_files import SavedFiles
 from detrain.adapters.torch.streams import TorchStreams, watch_seeds
 from detrain.adapters.torch.tensors import TorchTensors
 from detrain.adapters.torch.updates import TorchUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
+
+_SERIALIZE: Final = "serialize_file"
+"""What the modules of safetensors write a file by."""
+_SAFETENSORS: Final = ("safetensors.torch", "safetensors.numpy")
 
 
 class Torch(Adapter):
@@ -137,3 +147,39 @@ class Torch(Adapter):
         """Inside, modules under FSDP2 have their shards. The program's objects are about to be gone through."""
         self.devices.forget()
         return self._fully_sharded.at_rest()
+
+
+class SavedFiles:
+    """Tells of each file that is written from here on."""
+
+    def __init__(self, note: Callable[[str], object]) -> None:
+        self._note = note
+        save = torch.save
+
+        @in_place_of(torch, "save")
+        def saved(obj: object, f: Any, *arguments: Any, **keywords: Any) -> None:
+            self._tell(f)
+            save(obj, f, *arguments, **keywords)
+
+        self.on_import("")
+
+    def on_import(self, _module: str) -> None:
+        """A module has been imported, others with it."""
+        for name in _SAFETENSORS:
+            module = sys.modules.get(name)
+            serialize = vars(module).get(_SERIALIZE) if module is not None else None
+            if serialize is not None and not hasattr(serialize, "__wrapped__"):
+                setattr(module, _SERIALIZE, self._telling(serialize))
+
+    def _telling(self, serialize: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(serialize)
+        def serialized(tensors: Any, filename: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._tell(filename)
+            return serialize(tensors, filename, *arguments, **keywords)
+
+        serialized.__wrapped__ = serialize
+        return serialized
+
+    def _tell(self, file: Any) -> None:
+        if isinstance(file, str | os.PathLike):
+            self._note(os.path.abspath(os.fspath(file)))

@@ -22,9 +22,8 @@ from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
-from detrain.python.inspect.graph import Item
 from detrain.python.inspect.names import class_name, find_class, is_own_class
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.object_graph import ABSENT, Item
 
 _VALUES: Final = {
     "torch.dtype": torch.dtype,

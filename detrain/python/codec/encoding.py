@@ -16,7 +16,6 @@ from detrain.base.digest import Array
 from detrain.base.losses import HARMLESS, OF_OUTPUT
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.state_rules import DataRules
-from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.library_globals import look_through, name_in_library
 from detrain.python.inspect.names import (
     class_name,
@@ -34,6 +33,8 @@ from detrain.python.inspect.object_graph import (
     MAX_DEPTH,
     WITH_VARIABLES,
     Hooks,
+    Item,
+    Node,
     SharedTensor,
     Span,
     deep_calls,

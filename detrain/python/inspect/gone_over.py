@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from detrain.base.compiled_sources import by_file, source_of
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import by_file, parse, source_of
 
 _IN_ORDER: Final = frozenset(
     {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict"}

@@ -1,4 +1,9 @@
-"""What encoder and decoder of Python state share: the kinds of nodes, their limits, and what they ask of frameworks."""
+"""The graph of Python objects, as it lies in a checkpoint (format 4): nodes of one form, whatever kind an object is of;
+the limits of encoder and decoder, and what they ask of frameworks.
+
+An *item* is a scalar (None, bool, int of 64 bits, float, str, bytes), a list of one number (that of a node), or a list
+of one text (the name of an array).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from detrain.base.digest import Array
 from detrain.python.inspect.frames import outwards
-from detrain.python.inspect.graph import Item, Node
 
 INT64: Final = range(-(1 << 63), 1 << 63)
 """Numbers that are their own items."""
@@ -29,6 +34,50 @@ _CALLS_A_LEVEL: Final = 10
 
 NANS: Final = {"math": math.nan, "numpy": np.nan}
 """Well-known objects that are not a number, under which programs look into their tables."""
+
+FORMAT: Final = 4
+Item = Any
+"""A scalar, `[number of a node]` or `[name of an array]`."""
+
+
+class Node(msgspec.Struct, array_like=True):
+    """One object. What it is, is in `kind` and `data`; what it leads to in `items` and `named`."""
+
+    kind: str
+    data: Any = None
+    """What of it leads nowhere: lists and scalars."""
+    items: list[Item] = []
+    named: list[list[Item]] = []
+    """Attributes, or what a dictionary holds: pairs of a name or key and a value, which are items both."""
+    there: Any = None
+    """How a resumed process finds it: the address that it had when the loop was entered; of an array, whether it is as
+    it was then. It says nothing of what the object is."""
+
+
+class Graph(msgspec.Struct):
+    """A graph with its named roots."""
+
+    format: int
+    nodes: list[Node]
+    roots: dict[str, Item]
+    lost: list[int] = []
+    """Numbers of the nodes that were named as lost."""
+    spare: list[int] = []
+    """Numbers of those that need not be there."""
+
+    def pack(self) -> bytes:
+        """Return the graph as MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+
+def is_reference(item: Item) -> bool:
+    """Return whether an item leads to a node."""
+    return type(item) is list and len(item) == 1 and type(item[0]) is int
+
+
+def is_array(item: Item) -> bool:
+    """Return whether an item is the name of an array."""
+    return type(item) is list and len(item) == 1 and type(item[0]) is str
 
 
 class Absent:

@@ -15,9 +15,8 @@ from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
-from detrain.base.compiled_sources import by_file, source_of
+from detrain.base.compiled_sources import by_file, parse, source_of
 from detrain.base.framework_names import KNOWN, MODULES
-from detrain.base.source_parsing import parse
 from detrain.python.inspect.names import is_own_class, module_of
 
 _DOTTED: Final = re.compile(r"\w+(\.\w+)*")

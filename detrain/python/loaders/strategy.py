@@ -23,13 +23,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from detrain.base import messages
-from detrain.base.compiled_sources import by_file, source_of
+from detrain.base.compiled_sources import by_file, parse, source_of
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
 from detrain.base.losses import OF_GRAPH
 from detrain.base.options import Mode
-from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of

@@ -14,10 +14,9 @@ import numpy as np
 from detrain.adapters.api import SharedTensors
 from detrain.adapters.group import Adapters
 from detrain.base.digest import Array
-from detrain.python.codec.api import Hooks, Item
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.names_ahead import names_ahead
-from detrain.python.inspect.object_graph import SharedTensor
+from detrain.python.inspect.object_graph import Hooks, Item, SharedTensor
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import LoopGenerators

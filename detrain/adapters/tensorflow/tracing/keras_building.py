@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras.state import names_given
 from detrain.adapters.tensorflow.random.graph_kinds import BUILDING_GRAPH
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
 from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import names_of
 
@@ -219,3 +219,45 @@ def _placeholder(value: Any) -> Any:
     if isinstance(value, tf.SparseTensorSpec):
         return tf.compat.v1.sparse_placeholder(value.dtype, value.shape)
     return tf.compat.v1.placeholder(value.dtype, value.shape) if isinstance(value, tf.TensorSpec) else value
+
+
+class KerasVariables:
+    """Knows each of Keras's variables once it has a value."""
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._types: tuple[type[Any], ...] = ()  # known once Keras is imported
+
+    def watch(self) -> None:
+        """Keras is there now."""
+        from keras.src.backend.tensorflow.core import Variable
+
+        self._types = (Variable,)
+        original = Variable._initialize
+
+        @in_place_of(Variable, "_initialize")
+        def initialized(variable: Any, value: Any) -> None:
+            original(variable, value)
+            key = self.key(variable)
+            if key is not None:
+                self._variables[key] = variable
+
+    def key(self, value: Any) -> str | None:
+        """Return the key of a variable, TensorFlow's or Keras's."""
+        inner = value._value if isinstance(value, self._types) else value
+        return self._births.key(inner) if issubclass(type(inner), tf.Variable) else None
+
+    def alive(self) -> list[tuple[str, Any]]:
+        """Return Keras's variables that are alive, after their keys."""
+        return list(self._variables.items())
+
+    def find(self, key: str) -> Any:
+        """Return Keras's variable around the variable with a key, or None."""
+        return self._variables.get(key)
+
+    def rename(self, before: str, key: str | None) -> None:
+        """Give one of Keras's variables, if it is one, another key, or none."""
+        variable = self._variables.pop(before, None)
+        if variable is not None and key is not None:
+            self._variables[key] = variable

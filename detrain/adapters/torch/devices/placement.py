@@ -11,7 +11,7 @@ import torch
 
 from detrain.adapters.torch.devices.copies import Copies
 from detrain.python.codec.table import kind_named
-from detrain.python.inspect.graph import Graph, Item
+from detrain.python.inspect.object_graph import Graph, Item
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
