@@ -67,3 +67,11 @@ def parse(source: bytes | str, filename: str = "<unknown>") -> ast.Module:
     """
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source, filename)
+
+
+def tree_of(file: str) -> ast.Module:
+    """Return the syntax tree of a file as it was executed; an empty one for a file that cannot be read or parsed."""
+    try:
+        return parse(source_of(file))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.compiled_sources import parse, source_of
+from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
 from detrain.base.structure import Structure, loop_nodes, write_info
 from detrain.python.inspect.frames import is_user_file, outwards
@@ -120,7 +120,4 @@ def _library_loop() -> str:
 
 
 def _loops_of(file: str) -> list[tuple[int, int]]:
-    try:
-        return [(line, node.end_lineno or line) for line, node in loop_nodes(parse(source_of(file))).items()]
-    except (OSError, SyntaxError, ValueError):
-        return []
+    return [(line, node.end_lineno or line) for line, node in loop_nodes(tree_of(file)).items()]

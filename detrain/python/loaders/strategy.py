@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from detrain.base import messages
-from detrain.base.compiled_sources import by_file, parse, source_of
+from detrain.base.compiled_sources import by_file, parse, source_of, tree_of
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
@@ -333,10 +333,7 @@ def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
 @lru_cache(maxsize=64)
 def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
     """Return the body of the innermost loop around a line of a source file."""
-    try:
-        nodes = loop_nodes(parse(source_of(file))).values()
-    except (OSError, SyntaxError, ValueError):
-        return []
+    nodes = loop_nodes(tree_of(file)).values()
     around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: node.lineno).body if around else []
 
@@ -379,10 +376,7 @@ def _loops_around(file: str, line: int) -> int:
 @by_file
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
-    try:
-        nodes = list(ast.walk(parse(source_of(file))))
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
+    nodes = list(ast.walk(tree_of(file)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     tops = {name.partition(".")[0] for name in names} - _KNOWN

@@ -10,6 +10,7 @@ import builtins
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import os
 import random
 import runpy
@@ -38,6 +39,7 @@ from detrain.instrument.yield_probes import BEGUN
 from detrain.instrument.yield_probes import PROBE as YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
+from detrain.python.inspect.live_names import codes_in
 from detrain.python.outside.clock_and_entropy import fix_listings
 from detrain.python.process import library_random, seeds
 from detrain.python.process.library_random import LibraryStreams
@@ -156,11 +158,9 @@ def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
 
 def _adopt_training(code: types.CodeType) -> None:
     """Count functions of a library that run the training as the program's."""
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            if runs_training(inner.co_filename, inner.co_qualname):
-                adopt(inner)
-            _adopt_training(inner)
+    for inner in itertools.islice(codes_in(code), 1, None):
+        if runs_training(inner.co_filename, inner.co_qualname):
+            adopt(inner)
 
 
 def _watch_sources(config: Config) -> None:
