@@ -10,8 +10,7 @@ import numpy as np
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import Positions, dtype_named, little_endian
 from detrain.faults.experiment import Injection
-from detrain.faults.isca2023_csv import ArtifactFault
-from detrain.faults.isca2023_layout import plan_of
+from detrain.faults.isca2023_csv import ArtifactFault, plan_of
 from detrain.faults.limits import ChannelsFirst, Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan

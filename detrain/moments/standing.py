@@ -17,8 +17,7 @@ from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.processes import run_up_to
 from detrain.runtime.observers.moment import Found, Moment
 from detrain.runtime.observers.prompts import Prompt
-from detrain.verify.runs import copy_folder
-from detrain.verify.work_folder import place_like
+from detrain.verify.work_folder import copy_folder, place_like
 
 
 @dataclass(frozen=True)

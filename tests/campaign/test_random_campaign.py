@@ -11,8 +11,8 @@ from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid
 from detrain.campaign.outcomes import USUAL, read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, DrawnPlan, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_folder import TrialFolder
 from detrain.campaign.trial_record import check_same, file_name
+from detrain.campaign.trials_done import TrialFolder
 from detrain.cli.faults.random import rows_of
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named

@@ -13,7 +13,7 @@ from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_folder import TrialFolder
+from detrain.campaign.trials_done import TrialFolder
 from detrain.cli.shared.fault_options import (
     After,
     Among,

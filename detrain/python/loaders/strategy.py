@@ -388,3 +388,13 @@ def _is_of_program(top: str) -> bool:
     folders = getattr(module, "__path__", ()) if getattr(module, "__file__", None) is None else ()
     # A folder of modules without an `__init__.py` has no file of its own.
     return is_user_module(module) or any(is_user_file(os.path.join(folder, "__init__.py")) for folder in folders)
+
+
+class WhileLoop:
+    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
+
+    iterable = iterator = iteration_id = None
+    is_fetched_in_body = False
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names

@@ -20,7 +20,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from detrain.adapters.instruments import OpInjector
-from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
+from detrain.adapters.tensorflow.faults.graph_ops import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
 from detrain.base.in_place import in_place_of

@@ -29,21 +29,25 @@ from tensorflow.python.ops import cond_v2, control_flow_util, control_flow_util_
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 from detrain.adapters.tensorflow.faults.eager_sites import EagerSites
-from detrain.adapters.tensorflow.faults.graph_ops import Op, Taken, is_turned, maker_of
-from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
-from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
-from detrain.adapters.tensorflow.faults.op_operands import (
+from detrain.adapters.tensorflow.faults.graph_ops import (
     NO_ARITHMETIC,
     NO_SITES,
     PREDICATE_OF_LOOP,
     READ,
+    Op,
+    RunNotes,
+    Taken,
     attributes_of,
     has_weight_first,
+    is_turned,
+    maker_of,
     numbers_of,
     operands_of,
+    shape_of,
     taken_by,
 )
-from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
+from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
+from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
 from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage, watch_layers, watch_optimizer
 from detrain.base.in_place import in_place_of
 from detrain.faults.sites import OperandShape, Site, Stage, output_name

@@ -17,9 +17,20 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.keras import config_objects
-from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, LoopFunctions, SetInLoop, functions_of, scalars, set_functions
-from detrain.adapters.tensorflow.keras.rnn_masks import kept_masks, masks, restore_masks
+from detrain.adapters.tensorflow.keras.loop_changes import (
+    SEEDS_2,
+    LoopFunctions,
+    SetInLoop,
+    classes_without_variables,
+    contents,
+    functions_of,
+    kept_masks,
+    masks,
+    restore_masks,
+    scalars,
+    set_contents,
+    set_functions,
+)
 from detrain.adapters.tensorflow.values.json_values import ValueDescriptions
 from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import ABSENT
@@ -47,7 +58,7 @@ class _ObjectState:
         scalars: Callable[[Any], dict[str, Any]],
     ) -> None:
         self._births, self._cell_type, self._scalars = births, cell_type, scalars
-        self._without_variables = config_objects.classes_of(keras)
+        self._without_variables = classes_without_variables(keras)
         self._types = (*types, *self._without_variables)
         self._descriptions = ValueDescriptions(births)
         self._set = SetInLoop(scalars, self._without_variables, self._descriptions)
@@ -60,7 +71,7 @@ class _ObjectState:
         return {
             "attributes": {key: self._scalars(value) for key, value in objects.items()},
             "functions": _found(functions_of, objects),
-            "settings": _found(lambda value: config_objects.contents(value, self._descriptions), settings),
+            "settings": _found(lambda value: contents(value, self._descriptions), settings),
             "masks": _found(masks, objects),
         }
 
@@ -69,7 +80,7 @@ class _ObjectState:
         set_functions(state.get("functions", {}), objects)
         for key, settings in state.get("settings", {}).items():
             if key in objects:
-                config_objects.set_contents(objects[key], settings, self._descriptions)
+                set_contents(objects[key], settings, self._descriptions)
         restore_masks(state.get("masks", {}), objects)
 
     def kept_masks(self) -> list[str]:

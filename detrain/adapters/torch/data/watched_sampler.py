@@ -16,7 +16,7 @@ import torch
 import xxhash
 
 from detrain.base.digest import digest_value
-from detrain.python.loaders.reached import reached
+from detrain.python.loaders.loads_read import reached
 
 _MOST: Final = sys.maxsize
 _MOST_BYTES: Final = 1 << 26
