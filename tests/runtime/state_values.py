@@ -26,7 +26,8 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.graph_files import unpack
-from detrain.python.inspect.object_graph import ABSENT, Encoded, Hooks
+from detrain.python.inspect.hooks import Hooks
+from detrain.python.inspect.object_graph import ABSENT, Encoded
 
 World = dict[str, Any]
 """Names of a program and what they hold."""

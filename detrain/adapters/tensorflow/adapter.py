@@ -22,12 +22,11 @@ from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import context
 from tensorflow.python.ops import data_flow_ops, gen_logging_ops
 
-from detrain.adapters.api import Adapter, LoaderPositions, Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
-from detrain.adapters.tensorflow.data.file_contents import watch_contents
-from detrain.adapters.tensorflow.data.file_questions import watch_files
+from detrain.adapters.tensorflow.data.file_contents import watch_contents, watch_files
 from detrain.adapters.tensorflow.data.iterator_positions import NoPosition
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.faults.memory import Memory
@@ -52,6 +51,7 @@ from detrain.base.digest import Array
 from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.hooks import LoaderPositions
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"

@@ -13,7 +13,6 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.api import TensorLeaves
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
 from detrain.adapters.torch.devices.copies import TorchDevices
@@ -22,6 +21,7 @@ from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
+from detrain.python.inspect.hooks import TensorLeaves
 from detrain.python.inspect.names import class_name, find_class, is_own_class
 from detrain.python.inspect.object_graph import ABSENT, Item
 
@@ -49,7 +49,7 @@ _COMPRESSED: Final = {
 
 
 class TorchLeaves(TensorLeaves):
-    """See `detrain.adapters.api.TensorLeaves`."""
+    """See `detrain.python.inspect.hooks.TensorLeaves`."""
 
     constant_type = None
 

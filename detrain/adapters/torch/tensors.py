@@ -37,7 +37,7 @@ _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor
 
 
 class TorchTensors:
-    """See `detrain.adapters.api.SharedTensors`."""
+    """See `detrain.python.inspect.hooks.SharedTensors`."""
 
     def __init__(self, devices: TorchDevices) -> None:
         self._devices = devices

@@ -23,10 +23,11 @@ from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
 from detrain.python.inspect.held import Step, walk
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.named import MOST_INSIDE, inside
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class
-from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Hooks, Item, classes_in, deep_calls
+from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Item, classes_in, deep_calls
 from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 from torch.utils.data import dataloader
 
-from detrain.adapters.api import LoaderPositions
 from detrain.adapters.keras_epochs import loader_of, maker_of
 from detrain.adapters.torch.data import stateful_loader
 from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
 from detrain.base.options import Mode
+from detrain.python.inspect.hooks import LoaderPositions
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process import children
 
@@ -27,7 +27,7 @@ KINDS: Final = (KIND, stateful_loader.KIND)
 
 
 class TorchLoaders(LoaderPositions):
-    """See `detrain.adapters.api.LoaderPositions`."""
+    """See `detrain.python.inspect.hooks.LoaderPositions`."""
 
     def __init__(
         self,
