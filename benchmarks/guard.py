@@ -31,7 +31,7 @@ import numpy as np
 COST = """
 import json, os, sys, time, keras, numpy as np, tensorflow as tf
 probes = sys.modules["detrain.runtime.session.probes"]  # a program that imports detrain would get no probes
-of_holding = sys.modules["detrain.adapters.tensorflow.guard.sums"]
+of_holding = sys.modules["detrain.adapters.tensorflow.guard.norms"]
 Compiled, sums_of_squares = of_holding.Compiled, of_holding.sums_of_squares
 Context = type(sys.modules["tensorflow.python.eager.context"].context())
 layers = keras.layers

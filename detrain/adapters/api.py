@@ -1,6 +1,7 @@
 """The seam to a framework: small Protocols, one for each thing that an adapter can do.
 
 `Adapter` has one attribute for each of them; the adapter contract suite (tests/adapters) says what they promise.
+Those of objects, which the codec asks, are in `detrain.python.inspect.hooks`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from detrain.adapters.instruments import TakesInstruments
 from detrain.base.config import Ranks
 from detrain.base.digest import Array
 from detrain.base.options import Mode
-from detrain.python.inspect.graph import Graph, Item
-from detrain.python.inspect.object_graph import SharedTensor
+from detrain.python.inspect.hooks import LoaderPositions, ObjectRules, SharedTensors, TensorLeaves
+from detrain.python.inspect.object_graph import Graph
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
@@ -77,90 +78,25 @@ class Watched:
     unseen: float = 0.0
 
 
-class TensorLeaves(Protocol):
-    """A framework's tensors as leaves of Python objects: how one is read, and how one is made. A framework has none of
-    what is not written out.
+ROUNDING: Final = 1.01
+"""Slack in bounds of theory for the rounding of many updates."""
+_UNSEEN: Final = 2e-19
+"""Squares of values below this are lost in float32."""
+
+
+def adam_constant(first: float, second: float) -> float:
+    """Return C of |m| <= C sqrt(v), by element, for the moments of Adam with these decays (docs/explanation/guard.md);
+    infinity if there is no such bound.
     """
-
-    constant_type: type | None = None
-    """The type of immutable tensors; None: the framework has none."""
-
-    def to_array(self, value: object) -> Array | None:
-        """Return a tensor's or variable's value, or None for anything else. It may share memory."""
-        return None
-
-    def constant(self, value: object) -> Array | None:
-        """Return the value of an immutable tensor, or None for anything else. It may share memory."""
-        return None
-
-    def form(self, value: object) -> list[Item] | None:
-        """Return, as data, what tells an immutable tensor from another one of the same value, begun by the adapter's
-        name; None: nothing does, or it is anything else.
-        """
-        return None
-
-    def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
-        """Return an immutable tensor of a value and a form; None if the form is another adapter's."""
-        return None
-
-    def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
-        return None
-
-    def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
-        return None
-
-    def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of a kind with these parts, `current` if it is that or can become it;
-
-        None for other kinds.
-        """
-        return None
+    if not 0 <= first * first < second < 1:
+        return math.inf
+    return (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))
 
 
-class SharedTensors(Protocol):
-    """Tensors that are changed in place, and may share their memory with others: leaves of Python objects, which are
-    put back in place, so that whoever holds one sees it.
-    """
-
-    def is_shared(self, value: object) -> bool:
-        """Return whether an object is such a tensor."""
-
-    def is_computed(self, value: object) -> bool:
-        """Return whether an object is such a tensor that weights went into: gradients would go back through it."""
-
-    def look(self, value: object) -> SharedTensor | None:
-        """Return what such a tensor is, or None for anything else."""
-
-    def read(self, memory: Any, *, holds: bool) -> Array:
-        """Return the bytes [byte] uint8 of a memory, in the host's, to be read at once; with `holds` they stay as they
-        are while the program goes on.
-        """
-
-    def fill(self, memory: Any, size_bytes: int, write: Callable[[Array], None]) -> bool:
-        """Have so many bytes written into a memory, by `write` (into an array [byte] uint8); or return that they do not
-        fit."""
-
-    def new_memory(self, size_bytes: int, write: Callable[[Array], None], form: list[Item]) -> object:
-        """Return a memory with so many bytes, by `write`, where a tensor of this form has its own."""
-
-    def span(self, memory: Any) -> tuple[int, int]:
-        """Return the address of a memory and its size in bytes; no size if it is not in the host's."""
-
-    def array_of(self, memory: Any) -> Array:
-        """Return an array [byte] uint8 that lies in a memory, and keeps it alive."""
-
-    def memory_in(self, array: Array) -> object:
-        """Return a memory that lies in an array [byte] uint8."""
-
-    def put(self, form: list[Item], memory: Any, current: object, base: object) -> object:
-        """Return the tensor of a form at a memory, a view of `base` if that is not None: `current` if it is that, or
-        can become it, else a new one. Raises ValueError where none can be made.
-        """
-
-    def set_parts(self, tensor: Any, parts: list[Any]) -> None:
-        """Give a tensor the parts that `look` told."""
+def bounded(watched: Watched, partner: str, constant: float, size: int) -> Watched:
+    """Return a first moment of so many elements bounded by its second one, by such a constant."""
+    factor = ROUNDING * constant * size**0.25
+    return replace(watched, partner=partner, factor=factor, unseen=math.sqrt(size) * _UNSEEN)
 
 
 class VariableRegistry(Protocol):
@@ -207,32 +143,6 @@ class NamedTensors(Protocol):
         """Return the values, by name, of what the last look has found and is still there."""
 
 
-class ObjectRules(Protocol):
-    """What the framework's own classes mean for the state of a program's objects."""
-
-    on_functions: frozenset[str]
-    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
-
-    def is_holder(self, value: object) -> bool:
-        """Return whether the attributes of an object of the framework's own class are state of
-        the loop (a callback).
-        """
-
-    def is_container(self, value: object) -> bool:
-        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
-
-    def holds_variables(self, value: object) -> bool:
-        """Return whether an object holds variables: one that the loop has made cannot be put back."""
-
-    def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it
-        again.
-        """
-
-    def is_spent(self, value: object) -> bool:
-        """Return whether an object has served its time, so that nothing can be read from it any more."""
-
-
 class RandomStreams(Protocol):
     """The framework's random streams."""
 
@@ -241,32 +151,6 @@ class RandomStreams(Protocol):
 
     def held_generator(self, value: object) -> Stream | None:
         """Return a generator of the framework's that the program holds as a stream, None for any other object."""
-
-
-class LoaderPositions(Protocol):
-    """How far the framework's loaders are. `Adapter.set_state` brings them back."""
-
-    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of loaders alive, as data by their keys, and why others have none.
-
-        With `forward` only of those that cannot be drawn from again, with `seek` of any size.
-        """
-
-    def is_loader(self, value: object) -> bool:
-        """Return whether an object is one whose position `Adapter.set_state` brings back."""
-
-    def no_position(self, value: object) -> str:
-        """Return why such an object, if it lives on from an epoch to the next, cannot be put where it is; empty if it
-        can be.
-        """
-
-    def loader_key(self, loader: object) -> str:
-        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
-
-    def called(self) -> Mapping[str, object]:
-        """Return the Python objects that pipelines alive call, by keys that are the same in
-        every run of the program.
-        """
 
 
 class LazyBuild(Protocol):
@@ -301,6 +185,7 @@ class Rollback(Protocol):
 
     def irreversible(self) -> list[str]:
         """Return, in words, what steps move on that no held state can put back."""
+        return []
 
     def begin_load(self) -> Callable[[], Again]:
         """The load of a batch loop begins, whose batch is kept elsewhere. Call what is returned when it is over."""
@@ -311,6 +196,7 @@ class Rollback(Protocol):
         put back: it is an iterator of the framework's that comes to where it was with the state, and loads them again.
         handed out: it runs no Python of the program, so that they can be kept. Empty: it is none of these.
         """
+        return ""
 
 
 class Norms(Protocol):

@@ -10,21 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from detrain.adapters.api import (
-    Adapter,
-    LoaderPositions,
-    Norms,
-    ObjectRules,
-    RandomStreams,
-    Rollback,
-    SharedTensors,
-    TensorLeaves,
-    VariableRegistry,
-    Watched,
-)
+from detrain.adapters.api import Adapter, Norms, RandomStreams, Rollback, VariableRegistry, Watched
 from detrain.base.digest import Array
 from detrain.base.options import Mode
-from detrain.python.inspect.graph import Graph
+from detrain.python.inspect.hooks import LoaderPositions, ObjectRules, SharedTensors, TensorLeaves
+from detrain.python.inspect.object_graph import Graph
 from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
 from detrain.store.weights_file import WeightsFile

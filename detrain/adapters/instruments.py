@@ -8,7 +8,7 @@ from typing import Protocol
 
 from detrain.base.digest import Array
 from detrain.faults.experiment import Bounds, Experiment, Firing, Injection
-from detrain.faults.sites import Site
+from detrain.faults.sites import Site, op_and_output
 
 Also = Sequence[tuple[Injection, int]]
 """Injections in the same step as another, each at an op of its own, with the execution that is hit."""
@@ -50,6 +50,7 @@ class Instruments(Protocol):
         """Return whether what was hit last would have given the program's own bits with its site in place and no fault;
         None: nobody has looked.
         """
+        return None
 
     def memory(self) -> list[Site]:
         """Return the variables that are there now, as sites in memory."""
@@ -70,6 +71,7 @@ class Instruments(Protocol):
         """Return what forward passes without gradients have given since the last call, the class on the last axis; of
         an experiment of inference.
         """
+        return []
 
     def state(self) -> object:
         """Return what the series remembers."""
@@ -84,6 +86,7 @@ class Instruments(Protocol):
         """Return between which values the outputs of each module have been, if an experiment notes that; none where
         modules are not heard of.
         """
+        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return (site, replica, digest of what it gave last) of each op, each after those that it depends on."""
@@ -111,3 +114,45 @@ class TakesInstruments(Protocol):
 
         Numbers of any kind may be handed on in place of what the step did not give.
         """
+
+
+class OpInjector:
+    """The injection that is taken up, at an op that is watched as it runs, and what has been done of it."""
+
+    def __init__(self) -> None:
+        self.injection: Injection | None = None
+        """What is taken up."""
+        self._op, self._output = "", 0
+        self._countdown = self._count = self._misfits = 0
+        self._golden = self._injected = b""
+
+    def select(self, injection: Injection) -> None:
+        """Put this injection in from now on; nothing has been done of it."""
+        self.injection = injection
+        self._op, self._output = op_and_output(injection.site)
+        self._countdown = self._count = self._misfits = 0
+        self._golden = self._injected = b""
+
+    def arm(self, occurrence: int) -> None:
+        """Have the next run of the site, or one so many runs later, hit."""
+        self._countdown = occurrence + 1
+
+    def disarm(self) -> None:
+        """Have no run hit."""
+        self._countdown = 0
+
+    def firing(self) -> Firing | None:
+        """Return what has been done so far; None: nothing."""
+        has_run = self._count or self._misfits
+        return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
+
+    def is_site(self, name: str, signature: str) -> bool:
+        """Return whether an op is the one that the fault is of."""
+        return self.injection is not None and name == self._op and self.injection.signature in ("", signature)
+
+    def must_hit(self, name: str, signature: str) -> bool:
+        """Return whether the op that is about to run is to be hit; it counts as run."""
+        if not self._countdown or not self.is_site(name, signature):
+            return False
+        self._countdown -= 1
+        return not self._countdown

@@ -7,12 +7,12 @@ single precision: a step's part of a mean is as exact as the sum.
 from __future__ import annotations
 
 import sys
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 
 from detrain.adapters.keras_objects import metrics_of
+from detrain.python.inspect.frames import outwards
 
 _TRAINER: Final = "keras/src/backend/{}/trainer.py"
 Sums = dict[str, tuple[float, float]]
@@ -52,10 +52,7 @@ class KerasMetrics:
 
     def _trained(self) -> Any:
         """Return the model whose `fit` is running; None if none is."""
-        frame: FrameType | None = sys._getframe()
-        while frame is not None:
-            is_fit = frame.f_code.co_name == "fit"
-            if is_fit and frame.f_code.co_filename.replace("\\", "/").endswith(_TRAINER.format(self._backend)):
-                return frame.f_locals.get("self")
-            frame = frame.f_back
-        return None
+        fits = (frame for frame in outwards(sys._getframe()) if frame.f_code.co_name == "fit")
+        trainer = _TRAINER.format(self._backend)
+        own = (frame for frame in fits if frame.f_code.co_filename.replace("\\", "/").endswith(trainer))
+        return next((frame.f_locals.get("self") for frame in own), None)

@@ -25,7 +25,7 @@ from detrain.python.process.random_streams import Streams
 
 
 class TraceForm(Protocol):
-    """The form of what was traced; TensorFlow's is in `detrain.adapters.tensorflow.tracing.trace_digest`."""
+    """The form of what was traced; TensorFlow's is in `detrain.adapters.tensorflow.tracing.traced_functions`."""
 
     @property
     def digest(self) -> str:

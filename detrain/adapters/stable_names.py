@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 
-from detrain.python.inspect.frames import is_user_file, names_of
+from detrain.python.inspect.frames import is_user_file, names_of, outwards
 
 TOP = ""
 _APART = "~"
@@ -54,11 +54,7 @@ class Births:
 
     def begin_loop(self, frame: FrameType | None) -> None:
         """The program enters a training loop in this frame."""
-        codes = set()
-        while frame is not None:
-            codes.add(frame.f_code)
-            frame = frame.f_back
-        self._of_loop = frozenset(codes)
+        self._of_loop = frozenset(each.f_code for each in outwards(frame))
 
     def end_loop(self) -> None:
         """The program has left it: what it makes until the next one, a resumed process makes once more."""
@@ -235,15 +231,13 @@ class Births:
         return self._owner(frame, kind, value)[0]
 
     def _owner(self, frame: FrameType | None, kind: type, value: object) -> tuple[str, FrameType | None]:
-        while frame is not None:
-            code = frame.f_code
+        for each in outwards(frame):
+            code = each.f_code
             if code.co_argcount and code.co_varnames[0] == "self":
-                owner = names_of(frame).get("self")
-                if owner is not value and isinstance(owner, kind):
-                    key = self.key(owner)
-                    if key is not None:
-                        return key, frame
-            frame = frame.f_back
+                owner = names_of(each).get("self")
+                key = self.key(owner) if owner is not value and isinstance(owner, kind) else None
+                if key is not None:
+                    return key, each
         return TOP, None
 
 
@@ -251,10 +245,11 @@ def _is_of_program(frame: FrameType | None, outermost: FrameType) -> bool:
     """Return whether the program's code is on the stack, up to a frame: no library makes this as it builds something
     lazily.
     """
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
+    for each in outwards(frame):
+        if is_user_file(each.f_code.co_filename):
             return True
-        frame = None if frame is outermost else frame.f_back
+        if each is outermost:
+            break
     return False
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import xxhash
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 
 RECORD: Final = "record "
 """Before the fields of records, in the name of a dtype, whose scalars have these for attributes."""

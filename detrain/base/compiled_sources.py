@@ -8,9 +8,11 @@ and size of a source they may be of an earlier one.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import linecache
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -56,3 +58,20 @@ def source_of(file: str) -> bytes:
     if data is None:
         data = _sources[file] = Path(file).read_bytes()
     return data
+
+
+def parse(source: bytes | str, filename: str = "<unknown>") -> ast.Module:
+    """Return the syntax tree of a source.
+
+    Raises SyntaxError and ValueError as `ast.parse` does, but no warning (`"\\d"`): Python gives it once, as it runs.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        return ast.parse(source, filename)
+
+
+def tree_of(file: str) -> ast.Module:
+    """Return the syntax tree of a file as it was executed; an empty one for a file that cannot be read or parsed."""
+    try:
+        return parse(source_of(file))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])

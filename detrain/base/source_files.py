@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 
 LIBRARIES: Final = ("site-packages", "dist-packages")
 """Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from detrain.base.compiled_sources import parse
 from detrain.base.errors import StructureInvalid
-from detrain.base.source_parsing import parse
 
 FORMAT_VERSION: Final = 1
 

@@ -11,7 +11,7 @@ import msgspec
 from detrain.base.errors import StoreError, UsageError
 from detrain.cli.shared.options import PROGRAM_SETTINGS
 from detrain.store.job_home import jobs_in, ranks_of
-from detrain.verify.run_comparison import ComparedRun, compare_runs, described
+from detrain.verify.verified_run import ComparedRun, compare_runs, described
 
 
 @click.command(context_settings=PROGRAM_SETTINGS)

@@ -13,8 +13,8 @@ from detrain.base.options import Option
 from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console
 from detrain.verify.job_verification import verify_job
-from detrain.verify.run_comparison import described
 from detrain.verify.verification import Verification, verify_program
+from detrain.verify.verified_run import described
 
 
 @program_command

@@ -1,27 +1,33 @@
-"""The tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files.
+"""The tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files (`.weights.h5`, as
+Keras 3.15 reads them, by what the checkpoint says of its models).
 
 Neither TensorFlow nor Keras is loaded for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, is_extension
-from detrain.base.errors import StoreError, UsageError
-from detrain.export import keras as models
+from detrain.base.errors import CannotExport, StoreError, UsageError
 from detrain.export.object_tensors import tensors_of
-from detrain.store import Meta, read
+from detrain.store import Meta, Snapshot, read
 from detrain.store.atomic_file import Sink, exporting
 from detrain.store.catalogue import is_ours
+from detrain.store.weights_file import WeightsFile
+
+if TYPE_CHECKING:
+    import h5py
 
 FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
 """The ending of the files of each format."""
@@ -57,8 +63,8 @@ def export(file: Path, form: str, output: Path | None = None, match: str = "") -
     if is_ours(target):
         raise UsageError(f"{target.name!r} is the name of a file that detrain works with", "give another file with --output")
     if form == "keras":
-        for path, weights in models.choose(file, snapshot, match, output):
-            _write(path, partial(models.write, weights=weights, tensors=snapshot.tensors))
+        for path, weights in _weights_of_models(file, snapshot, match, output):
+            _write(path, partial(_write_keras, weights=weights, tensors=snapshot.tensors))
             arrays = [snapshot.tensors[key] for group in weights.groups for key in group.keys]
             yield Exported(path, len(arrays), sum(array.nbytes for array in arrays), weights.name)
         return
@@ -104,3 +110,95 @@ def _write_safetensors(sink: Sink, tensors: dict[str, Array], meta: Meta) -> Non
     sink.write(len(text).to_bytes(8, "little") + text)
     for array in tensors.values():
         sink.write(raw_bytes(array))
+
+
+def _weights_of_models(file: Path, snapshot: Snapshot, match: str, output: Path | None) -> list[tuple[Path, WeightsFile]]:
+    """Return the models to write that have the name `match`, or else have it in their names, and where.
+
+    Raises CannotExport unless all can be written.
+    """
+    target = output or file.with_suffix(FORMATS["keras"])
+    if not target.name.endswith(FORMATS["keras"]):
+        raise UsageError(f"Keras reads no weights from {target.name!r}", f"give a file with the ending {FORMATS['keras']}")
+    known = snapshot.meta.weights
+    if known is None:
+        raise CannotExport(
+            f"{str(file)!r} does not say which variable is which of a Keras model: an earlier version of detrain took it",
+            "resume the run with this version and export its next checkpoint, or export all tensors with --to npz",
+        )
+    built = {key: weights for key, weights in known.items() if weights.groups or weights.refused}
+    chosen = {key: weights for key, weights in built.items() if match in (key, weights.name)}
+    chosen = chosen or {key: weights for key, weights in built.items() if match in key or match in weights.name}
+    if not chosen:
+        among = f" with {match!r} in its name among {_listed(built)}" if built and match else ""
+        unbuilt = f" ({_listed(known)}: not built yet)" if known and not built else ""
+        raise CannotExport(
+            f"{str(file)!r} holds no Keras model{among}{unbuilt}",
+            "export a later checkpoint" if unbuilt else "export the tensors with --to npz",
+        )
+    for key, weights in chosen.items():
+        _check(f"model {weights.name!r} ({key})", weights, snapshot.tensors)
+    names = _names(known)
+    stem = target.name.removesuffix(FORMATS["keras"])
+    is_one = len(chosen if output else built) == 1
+    paths = {key: target if is_one else target.with_name(f"{stem}-{names[key]}{FORMATS['keras']}") for key in chosen}
+    if len(set(paths.values())) < len(paths):
+        raise CannotExport(f"two of the models {_listed(chosen)} would get one file", "export them one by one with --match")
+    return [(paths[key], weights) for key, weights in chosen.items()]
+
+
+def _write_keras(sink: Sink, weights: WeightsFile, tensors: Mapping[str, Array]) -> None:
+    """Write a file as Keras's `H5IOStore` does: for each object a group `PATH/vars` with its variables `0`, `1`, ..."""
+    import h5py
+
+    with h5py.File(sink, "w") as hdf5:
+        for group in weights.groups:
+            place = _group(hdf5, f"{group.path}/vars" if group.path else "vars")
+            if group.name is not None:
+                place.attrs["name"] = group.name
+            for number, key in enumerate(group.keys):
+                array = np.asarray(tensors[key], order="C")
+                dataset = place.create_dataset(str(number), data=array)
+                if is_extension(array.dtype):
+                    dataset.attrs["dtype"] = dtype_name(array.dtype)
+
+
+def _group(hdf5: h5py.File, path: str) -> Any:
+    """Return a group, made with those above it.
+
+    Unlike h5py's own these do not hold the time at which they were made.
+    """
+    import h5py
+
+    plist = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    plist.set_obj_track_times(False)
+    place: Any = hdf5
+    for name in path.split("/"):
+        if name not in place:
+            h5py.h5g.create(place.id, name.encode(), gcpl=plist)
+        place = place[name]
+    return place
+
+
+def _check(what: str, weights: WeightsFile, tensors: Mapping[str, Array]) -> None:
+    todo = "export its tensors with --to npz, or other models with --match"
+    if weights.refused:
+        raise CannotExport(f"{what} cannot be written: {weights.refused}", todo)
+    for group in weights.groups:
+        for key in group.keys:
+            if key not in tensors:
+                raise CannotExport(f"{what} cannot be written: the checkpoint has no value of {key!r}", todo)
+            dtype = tensors[key].dtype
+            if dtype_name(dtype) != "bfloat16" and (is_extension(dtype) or dtype.kind not in "biufc"):
+                raise CannotExport(f"{what} cannot be written: Keras's files cannot hold {key!r} of dtype {dtype}", todo)
+
+
+def _names(known: Mapping[str, WeightsFile]) -> dict[str, str]:
+    """Return a name for a part of a file's name for each model: its own, or its key where another has the same."""
+    plain = {key: re.sub(r"[^\w.-]", "-", weights.name) for key, weights in known.items()}
+    counts = Counter(plain.values())
+    return {key: name if counts[name] == 1 else re.sub(r"[^\w.-]", "-", key) for key, name in plain.items()}
+
+
+def _listed(known: Mapping[str, WeightsFile]) -> str:
+    return ", ".join(weights.name for weights in known.values())

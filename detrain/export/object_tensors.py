@@ -13,7 +13,7 @@ from detrain.base.dtypes import named_dtype
 from detrain.base.plain_types import CONTAINERS
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.table import kind_named
-from detrain.python.inspect.graph import Item, Node, is_array, is_reference
+from detrain.python.inspect.object_graph import Item, Node, is_array, is_reference
 from detrain.store import Snapshot
 
 _OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_value", "_mapping"})

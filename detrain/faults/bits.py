@@ -107,3 +107,8 @@ def dtype_named(name: str) -> DType:
     if name not in DTYPES:
         raise FaultInvalid(f"a tensor of dtype {name!r} cannot be hit", f"choose a site of one of these: {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def little_endian(patterns: NDArray[Any]) -> bytes:
+    """Return patterns, or positions, as bytes, little-endian whatever the machine's order."""
+    return patterns.astype(patterns.dtype.newbyteorder("<")).tobytes()

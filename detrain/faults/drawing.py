@@ -6,13 +6,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.bits import Positions, dtype_named
+from detrain.faults.bits import Positions, dtype_named, little_endian
 from detrain.faults.experiment import Injection
-from detrain.faults.isca2023_csv import ArtifactFault
-from detrain.faults.isca2023_layout import plan_of
+from detrain.faults.isca2023_csv import ArtifactFault, plan_of
 from detrain.faults.limits import ChannelsFirst, Convolution, ConvPass, LinearOp, MatMul, limited_outputs
 from detrain.faults.models import FaultModel
 from detrain.faults.plan import Kind, Operand, Plan
@@ -62,8 +60,8 @@ def at_element(fault: Injection, element: str) -> Injection:
         )
     along = [np.arange(size) if word == "*" else np.array([int(word)]) for word, size in zip(words, shape, strict=True)]
     positions = np.ravel_multi_index(np.ix_(*along), fault.shape).reshape(-1).astype(np.int64)
-    same = {name: _bytes(np.repeat(fault.array(name), len(positions))) for name in ("keep", "flip")}
-    return msgspec.structs.replace(fault, positions=_bytes(positions), sources=_bytes(positions), **same)
+    same = {name: little_endian(np.repeat(fault.array(name), len(positions))) for name in ("keep", "flip")}
+    return msgspec.structs.replace(fault, positions=little_endian(positions), sources=little_endian(positions), **same)
 
 
 def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, count: int) -> Injection:
@@ -85,9 +83,9 @@ def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generat
         taken.update(hit)
     arrays = {name: np.concatenate([part.array(name) for part in parts]) for name in ("positions", "sources", "keep", "flip")}
     order = np.argsort(arrays["positions"])
-    changed = {name: _bytes(array[order]) for name, array in arrays.items()}
+    changed = {name: little_endian(array[order]) for name, array in arrays.items()}
     if model.is_limited:
-        changed["limited"] = _bytes(np.unique(np.concatenate([part.array("limited") for part in parts])))
+        changed["limited"] = little_endian(np.unique(np.concatenate([part.array("limited") for part in parts])))
     return msgspec.structs.replace(parts[0], **changed)
 
 
@@ -143,11 +141,11 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
         worker=worker,
         dtype=target.dtype,
         shape=target.shape,
-        positions=_bytes(plan.positions),
-        sources=_bytes(plan.operands if plan.kind is Kind.COPY else plan.positions),
-        keep=_bytes(keep),
-        flip=_bytes(flip),
-        limited=b"" if limited is None else _bytes(limited),
+        positions=little_endian(plan.positions),
+        sources=little_endian(plan.operands if plan.kind is Kind.COPY else plan.positions),
+        keep=little_endian(keep),
+        flip=little_endian(flip),
+        limited=b"" if limited is None else little_endian(limited),
         outputs=0 if limited is None else site.operands["output"].elements,
     )
 
@@ -257,7 +255,3 @@ def _operand(site: Site, operand: Operand) -> Any:
 
 def _numbers(value: object) -> tuple[int, ...]:
     return tuple(int(number) for number in value) if isinstance(value, list) else ()
-
-
-def _bytes(array: NDArray[Any]) -> bytes:
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()

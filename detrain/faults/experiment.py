@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import os
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -113,6 +113,14 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         """Return one of the arrays."""
         kind = np.int64 if name in ("positions", "sources", "limited") else BITS[self.dtype]
         return np.frombuffer(getattr(self, name), np.dtype(kind).newbyteorder("<")).astype(kind)
+
+    def put_into(self, bits: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Change the bit patterns [element] of the operand; return those that were at its positions, and that are."""
+        positions = self.array("positions")
+        keep, flip = (self.array(name).view(bits.dtype) for name in ("keep", "flip"))
+        golden = bits[positions]
+        bits[positions] = (bits[self.array("sources")] & keep) ^ flip
+        return golden, bits[positions]
 
 
 class Firing(msgspec.Struct, frozen=True):

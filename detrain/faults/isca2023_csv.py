@@ -1,8 +1,13 @@
-"""Reads the fault files (CSV) of the ISCA 2023 artifact.
+"""Reads the fault files (CSV) of the ISCA 2023 artifact, finds the elements that they mean in the tensors of our ops,
+and writes the artifact's text output (`replay_*.txt`), line for line, so that tools made for it can read ours.
 
 A file names a layer of one of six networks, a computation of that layer, an epoch, a step and a replica, the positions
 of elements in a tensor, and the value that each gets. Positions and values are taken as they are; `fmodel` says no more
 than which operand.
+
+The artifact computes `grad_in` as a convolution of its own making: of dY, with zeros between its elements where the
+stride is above 1 and padded until every output is reached, by the kernel turned by 180 degrees and with its channels
+exchanged. Positions in these two operands are in that layout. One that falls on an added zero has no element in dY.
 """
 
 from __future__ import annotations
@@ -14,12 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TextIO, TypeVar
+
+import numpy as np
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.limits import ConvPass, Shape
+from detrain.faults.bits import DType, Patterns
+from detrain.faults.limits import Convolution, ConvPass, Shape
 from detrain.faults.models import PUBLISHED
-from detrain.faults.plan import Operand
+from detrain.faults.plan import Kind, Operand, Plan
 
 WORKLOADS: Final = {
     "resnet18": "resnet18",
@@ -207,3 +215,122 @@ def _position(cell: str) -> Shape:
 def joined(position: Shape) -> str:
     """Return a position as files write it."""
     return "/".join(map(str, position))
+
+
+def plan_of(fault: ArtifactFault, op: Convolution, dtype: DType, *, takes_nearest: bool = False) -> Plan:
+    """Return a fault as a plan for its operand of `op`, which is the op of its layer and stage.
+
+    Raises FaultInvalid for a position outside of the tensor, and for one that falls on padding, unless `takes_nearest`:
+    then the nearest element of dY is hit in its place.
+    """
+    elements = [_element(fault, op, position, takes_nearest=takes_nearest) for position in fault.positions]
+    flat = np.array([np.ravel_multi_index(element, op.shape_of(fault.operand)) for element in elements], np.int64)
+    order = np.argsort(flat, kind="stable")
+    return Plan(flat[order], Kind.SET, dtype.patterns(fault.values)[order])
+
+
+def _element(fault: ArtifactFault, op: Convolution, position: Shape, *, takes_nearest: bool) -> Shape:
+    shape = layout(op, fault.operand)
+    if len(position) != len(shape) or any(index >= size for index, size in zip(position, shape, strict=True)):
+        raise FaultInvalid(
+            f"position {joined(position)} is outside of the {fault.operand.value} of {fault.target}, which is {joined(shape)}",
+            "was the file made for another batch size or width?",
+        )
+    element, nearest = mapped_back(op, fault.operand, position)
+    if element is None and not takes_nearest:
+        raise FaultInvalid(
+            f"position {joined(position)} of {fault.target} falls on a zero that the artifact pads dY with, {joined(shape)} in all",
+            f"the nearest element of dY is {joined(nearest)}",
+        )
+    return nearest
+
+
+def layout(op: Convolution, operand: Operand) -> Shape:
+    """Return the shape in which the artifact has an operand: that of the tensor, but for two of `grad_in`."""
+    if op.stage is ConvPass.GRAD_IN and operand is Operand.INPUT:
+        around = [(window - 1) * dilation for window, dilation in zip(op.kernel[:-2], op.dilations, strict=True)]
+        return (op.y[0], *(size + added for size, added in zip(op.x[1:-1], around, strict=True)), op.y[-1])
+    if op.stage is ConvPass.GRAD_IN and operand is Operand.WEIGHT:
+        return (*op.kernel[:-2], op.kernel[-1], op.kernel[-2])
+    return op.shape_of(operand)
+
+
+def mapped_back(op: Convolution, operand: Operand, position: Shape) -> tuple[Shape | None, Shape]:
+    """Return the element at a position of the artifact's layout, None where that is padding;
+    and the nearest element.
+    """
+    if op.stage is not ConvPass.GRAD_IN or operand is Operand.OUTPUT:
+        return position, position
+    if operand is Operand.WEIGHT:
+        *taps, out, into = position
+        element = (*(size - 1 - tap for size, tap in zip(op.kernel, taps, strict=False)), into, out)
+        return element, element
+    image, *places, channel = position
+    nearest, is_padding = [], False
+    for axis, place in enumerate(places):
+        in_front = (op.kernel[axis] - 1) * op.dilations[axis] - op.before[axis]
+        index, behind = divmod(place - in_front, op.strides[axis])
+        is_padding |= behind > 0 or not 0 <= index < op.y[axis + 1]
+        nearest.append(min(max(index + (2 * behind > op.strides[axis]), 0), op.y[axis + 1] - 1))
+    element = (image, *nearest, channel)
+    return (None if is_padding else element), element
+
+
+class TextLog:
+    """The output of one run to a stream, each line flushed. Epochs and steps are written as they are given."""
+
+    def __init__(self, stream: TextIO, *, epochs: int, steps: int) -> None:
+        self._stream = stream
+        self._epochs = epochs
+        self._steps = steps
+
+    def starts(self, *, epoch: int, step: int, weights: str) -> None:
+        """Write where the fault will be, and what the run starts from."""
+        self._write(f"Inject to epoch: {epoch}", f"Inject to step: {step}", f"Load weights from {weights}")
+
+    def hits(
+        self,
+        *,
+        worker: int,
+        layer: str,
+        shape: Shape,
+        positions: Sequence[Shape],
+        golden: Patterns,
+        injected: Patterns,
+        dtype: DType,
+    ) -> None:
+        """Write the fault, before the line of the step that it hits: a line an element."""
+        self._write(f"Inject worker: {worker}", f"Inject layer: {layer}", f"Shape for target layer is {shape}")
+        for position, old, new in zip(positions, _shown(golden, dtype), _shown(injected, dtype), strict=True):
+            self._write(f"Position is {position}, Golden data is {old}, inject data is {new}")
+
+    def step(self, *, epoch: int, step: int, loss: float, accuracy: float) -> bool:
+        """Write a step; return whether the run goes on, which it does not after a loss that is not finite."""
+        self._write(f"Epoch: {epoch}/{self._epochs}, step: {step}/{self._steps}, loss: {loss:.5f}, accuracy: {accuracy:.5f}")
+        return self._goes_on(loss)
+
+    def ends_epoch(self, *, epoch: int, train_loss: float, train_accuracy: float, valid_loss: float, valid_accuracy: float) -> bool:
+        """Write the end of an epoch; return whether the run goes on."""
+        self._write(
+            f"End of epoch: {epoch}/{self._epochs}, train loss: {train_loss:.5f}, train accuracy: {train_accuracy:.5f},"
+            f" valid loss: {valid_loss:.5f}, valid accuracy: {valid_accuracy:.5f}"
+        )
+        return self._goes_on(train_loss, valid_loss)
+
+    def _goes_on(self, *losses: float) -> bool:
+        if all(math.isfinite(loss) for loss in losses):
+            return True
+        self._write("Encounter NaN! Terminate training!")
+        return False
+
+    def _write(self, *lines: str) -> None:
+        self._stream.writelines(f"{line}\n" for line in lines)
+        self._stream.flush()
+
+
+def _shown(patterns: Patterns, dtype: DType) -> list[str]:
+    """The numbers of patterns, in as many digits as tell them from all others of their dtype."""
+    if not dtype.exponent:
+        return [str(int(number)) for number in patterns.view(dtype.name)]
+    numbers = dtype.numbers(patterns)
+    return [str(number) for number in numbers.astype(np.float32 if dtype.name == "bfloat16" else dtype.name)]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 from detrain.base.structure import bound_names
 from detrain.instrument.text_edits import Edit, apply, decode_source, line_starts
 

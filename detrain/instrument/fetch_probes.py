@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 from detrain.base.structure import AnyLoop, Nest, loop_nodes
 from detrain.instrument.find_loads import LOADING_WORDS
 from detrain.instrument.syntax import GRADIENTS, called_name, counting_names, loop_counts

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from detrain.base.compiled_sources import parse
 from detrain.base.errors import CannotRewrite
 from detrain.base.framework_names import LIBRARY_TRAININGS, LibraryTraining
 from detrain.base.source_files import sources
-from detrain.base.source_parsing import parse
 from detrain.base.structure import AnyLoop, Loop, Nest, Structure, bound_names, loop_digest
 from detrain.instrument.find_loads import find_load, surely_loads
 from detrain.instrument.find_updates import UpdateCalls, find_updates

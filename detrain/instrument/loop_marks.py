@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 from detrain.instrument.text_edits import Edit, decode_source, line_starts
 
 MARK: Final = "_detrain_enter"

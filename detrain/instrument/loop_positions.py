@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 
-from detrain.base.compiled_sources import by_file, source_of
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import by_file, parse, source_of
 from detrain.base.structure import AnyLoop
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

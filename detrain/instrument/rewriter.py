@@ -16,9 +16,9 @@ from typing import Final
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionProvider
 
+from detrain.base.compiled_sources import parse
 from detrain.base.errors import CannotRewrite
 from detrain.base.framework_names import runs_training
-from detrain.base.source_parsing import parse
 from detrain.base.structure import Nest, bound_names
 from detrain.instrument.loop_nodes import AnyLoop, all_loops, counter_name, outer_span, takes_in, touches_in
 from detrain.instrument.text_edits import Edit, apply, decode_source

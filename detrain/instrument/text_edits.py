@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from types import CodeType
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 
 Edit = tuple[int, int, str]
 """(first byte, last byte, text), positions in the source as UTF-8."""

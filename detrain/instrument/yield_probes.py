@@ -14,7 +14,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 from detrain.instrument.text_edits import Edit, around, decode_source, line_starts
 
 PROBE: Final = "_detrain_yield"

@@ -13,8 +13,8 @@ import msgspec
 
 from detrain.base.added_statements import AddedStatements
 from detrain.base.byte_digests import digest_source
+from detrain.base.compiled_sources import parse
 from detrain.base.errors import AnotherProgram, StoreError, UsageError
-from detrain.base.source_parsing import parse
 from detrain.instrument.additions import Addition, Changed, additions, without
 from detrain.moments.past_run import PastRun
 from detrain.store import Catalogue

@@ -24,7 +24,7 @@ from detrain.moments.culprit import find_culprit, of_training
 from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
 from detrain.python.codec.graph_files import unpack
-from detrain.python.inspect.graph import is_array, is_reference
+from detrain.python.inspect.object_graph import is_array, is_reference
 from detrain.store import Catalogue, Entry, Snapshot, read
 from detrain.verify.state_diff import Difference, compare
 

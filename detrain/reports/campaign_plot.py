@@ -13,7 +13,7 @@ from detrain.base.cursor import Address, written
 from detrain.campaign.outcomes import HasSeries, accuracies, accuracy_of, loss_of
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.record import FaultRecord
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import wilson
 from detrain.reports.pictures import GREY, label_epochs, mark_not_finite, scale_losses, write_picture
 
 _COLORS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222222")

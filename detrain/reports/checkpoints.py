@@ -18,7 +18,7 @@ from detrain.base.plain_types import CONTAINERS
 from detrain.export.object_tensors import layouts_of, tensors_of
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.table import kind_named
-from detrain.python.inspect.graph import Item, Node, is_reference
+from detrain.python.inspect.object_graph import Item, Node, is_reference
 from detrain.python.process.random_streams import RngState
 from detrain.store import Catalogue, Snapshot, read, read_meta, verify
 from detrain.store.catalogue import parse_name

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from detrain.base import keras_backend
+from detrain.base.compiled_sources import parse
 from detrain.base.cursor import Cursor
 from detrain.base.errors import StoreError
 from detrain.base.framework_names import FRAMEWORKS, TENSORFLOW
 from detrain.base.losses import conditional, lacking
 from detrain.base.source_files import sources
-from detrain.base.source_parsing import parse
 from detrain.base.structure import Loop, Structure
 from detrain.instrument.outside_inputs import lifted_random_ops, outside_inputs, stateful_stages
 from detrain.launcher.program import Program

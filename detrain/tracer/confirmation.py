@@ -12,17 +12,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
 
 from detrain.base import messages
-from detrain.base.compiled_sources import source_of
+from detrain.base.compiled_sources import tree_of
 from detrain.base.config import Config
-from detrain.base.source_parsing import parse
 from detrain.base.structure import Structure, loop_nodes, write_info
-from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.python.inspect.names import FRAMEWORKS
 from detrain.python.outside.clock_and_entropy import now
 from detrain.python.process import children
@@ -112,19 +110,14 @@ class Confirmation:
 
 def _library_loop() -> str:
     """Return the innermost loop of a library, no framework's, that is being run: its package, file and line."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame in outwards(sys._getframe()):
         package, file = frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code.co_filename
         if package not in FRAMEWORKS and package not in sys.stdlib_module_names and not is_user_file(file):
             lines = [line for line, end in _loops_of(file) if line <= frame.f_lineno <= end]
             if lines:
                 return f"{package}'s, {Path(file).name}:{max(lines)} in {frame.f_code.co_qualname}()"
-        frame = frame.f_back
     return "a library's"
 
 
 def _loops_of(file: str) -> list[tuple[int, int]]:
-    try:
-        return [(line, node.end_lineno or line) for line, node in loop_nodes(parse(source_of(file))).items()]
-    except (OSError, SyntaxError, ValueError):
-        return []
+    return [(line, node.end_lineno or line) for line, node in loop_nodes(tree_of(file)).items()]

@@ -19,12 +19,12 @@ import msgspec
 from detrain.base.framework_names import runs_training
 from detrain.base.structure import AnyLoop, FitCall, Loop, Nest, Structure
 from detrain.instrument.find_loops import epoch_loop_among, observed_nest
+from detrain.instrument.fit_calls import described
 from detrain.instrument.loop_positions import SourcePosition, body_lines, position, read_source, real_path
 from detrain.instrument.syntax import counting_names
-from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.frames import is_user_file, names_of, outwards
 from detrain.tracer.dataset_sizes import sizes_in
 from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
-from detrain.tracer.fit_calls import seen_fit
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 
 _NEWS_EACH: Final = 16
@@ -41,6 +41,16 @@ _ENTRY: Final = "detrain's, which runs the program"
 _OTHERS: Final = "another's"
 _KERAS_FIT: Final = os.path.join("keras", "src", "")
 _LAUNCH: Final = os.path.join("detrain", "runtime", "session", "launch.py")
+
+_LOADERS: Final = {
+    "ArrayDataAdapter": "arrays",
+    "TFDatasetAdapter": "a tf.data set",
+    "PyDatasetAdapter": "a PyDataset",
+    "GeneratorDataAdapter": "a generator",
+    "TorchDataLoaderAdapter": "a DataLoader of PyTorch",
+    "GrainDatasetAdapter": "a Grain data set",
+}
+"""Keras's adapters of data, by the names of their classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +160,7 @@ class UpdateObserver:
             return
         frames: list[FrameType] = []
         marks: list[_Mark] = []
-        frame: FrameType | None = sys._getframe(_ABOVE)
-        depth = _ABOVE
-        while frame is not None:
+        for depth, frame in enumerate(outwards(sys._getframe(_ABOVE))):
             code = frame.f_code
             kind = self._kinds.get(id(code)) or self._kind(code)
             if kind is _USERS:
@@ -161,10 +169,9 @@ class UpdateObserver:
                 self._note_fit(frame)
                 return
             if kind is _USERS or kind is _ENTRY:
-                marks.append((depth - _ABOVE, code, frame.f_lasti))
+                marks.append((depth, code, frame.f_lasti))
             if kind is _ENTRY:
                 break
-            frame, depth = frame.f_back, depth + 1
         self._ended = time.monotonic()
         self._began = self._began or self._ended
         key = tuple([(id(each.f_code), each.f_lasti) for each in frames])
@@ -287,9 +294,7 @@ class UpdateObserver:
         self._inference.entered(loop)
 
     def _note_fit(self, frame: FrameType) -> None:
-        user: FrameType | None = frame
-        while user is not None and not is_user_file(user.f_code.co_filename):
-            user = user.f_back
+        user = next((each for each in outwards(frame) if is_user_file(each.f_code.co_filename)), None)
         if user is not None and (user.f_code, user.f_lasti) not in self._fits:
             self._fits[user.f_code, user.f_lasti] = seen_fit(user, frame)
 
@@ -348,3 +353,26 @@ def _level(frame: FrameType, index: int) -> _Level:
     place = position(frame)
     loops = () if source is None else tuple(source.loops_around(place.line, place.column))
     return _Level(index, file, loops, {loop.lineno: body_lines(loop) for loop in loops}, place)
+
+
+def seen_fit(user: FrameType, frame: FrameType) -> FitCall:
+    """Return the call of `fit` in the user's frame; `frame` is that of `fit` itself, in its loops."""
+    file, place = real_path(user.f_code.co_filename), position(user)
+    source = read_source(file)
+    calls: list[ast.Call] = [] if source is None else source.calls_at(place)
+    fit = described(file, calls[0]) if calls else FitCall(file, place.line, "fit")
+    names: dict[str, Any] = names_of(frame)
+    steps = names.get("epoch_iterator")
+    adapter = type(getattr(steps, "data_adapter", None)).__name__
+    first, last = names.get("initial_epoch"), names.get("epochs")
+    return msgspec.structs.replace(
+        fit,
+        line=calls[0].lineno if calls else place.line,
+        epochs=last - first if isinstance(first, int) and isinstance(last, int) else None,
+        batches=_count(getattr(steps, "steps_per_epoch", None)) or _count(getattr(steps, "_num_batches", None)),
+        loader=_LOADERS.get(adapter, ""),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -16,7 +16,7 @@ from detrain.faults.experiment import Experiment
 from detrain.python.process.environment import variables
 from detrain.store import Entry, read_meta
 from detrain.store.catalogue import link, parse_name
-from detrain.verify.run_comparison import ComparedRun, Comparison
+from detrain.verify.verified_run import ComparedRun, Comparison
 
 
 class Bisection(msgspec.Struct, frozen=True):

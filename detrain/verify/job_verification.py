@@ -21,11 +21,9 @@ from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store.job_home import rank_folder
 from detrain.verify.kill_places import places_to_kill
-from detrain.verify.run_comparison import ComparedRun
-from detrain.verify.runs import written
 from detrain.verify.verification import KEEP, Verification, outside_of_run, read_notes
-from detrain.verify.verified_run import VerifiedRun
-from detrain.verify.work_folder import WorkFolder
+from detrain.verify.verified_run import ComparedRun, VerifiedRun
+from detrain.verify.work_folder import WorkFolder, written
 
 Kill = tuple[int, tuple[int, ...]]
 """After how many batches, and which ranks."""

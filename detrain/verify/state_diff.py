@@ -13,8 +13,7 @@ from detrain.base.plain_types import CONTAINERS
 from detrain.export.object_tensors import is_tensor, values_of
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.table import kind_named
-from detrain.python.inspect.graph import Graph, Node, is_array, is_reference
-from detrain.python.inspect.object_graph import SPENT_NAMES
+from detrain.python.inspect.object_graph import SPENT_NAMES, Graph, Node, is_array, is_reference
 from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same", "memory")

@@ -23,10 +23,8 @@ from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Catalogue, read_meta
 from detrain.verify.kill_places import places_to_kill
-from detrain.verify.run_comparison import ComparedRun
-from detrain.verify.runs import written
-from detrain.verify.verified_run import VerifiedRun
-from detrain.verify.work_folder import WorkFolder
+from detrain.verify.verified_run import ComparedRun, VerifiedRun
+from detrain.verify.work_folder import WorkFolder, written
 
 KEEP: Final = 3
 _EXACT: Final = "EXACT"

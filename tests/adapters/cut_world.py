@@ -13,8 +13,11 @@ import numpy as np
 
 from detrain.adapters.group import Adapters
 from detrain.base.dtypes import dtype_name, named_dtype
-from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.graph_files import unpack
+from detrain.python.inspect.object_graph import ABSENT, Encoded
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.codec_hooks import ProgramHooks

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 jax = pytest.importorskip("jax")
 
-from detrain.adapters.jax.rules import JaxRules  # noqa: E402
+from detrain.adapters.jax.leaves import JaxRules  # noqa: E402
 from detrain.python.inspect.object_graph import WITH_VARIABLES  # noqa: E402
 from tests.adapters import jax_spread, jax_trainings, jax_values  # noqa: E402, F401
 from tests.adapters.cut_world import packed  # noqa: E402

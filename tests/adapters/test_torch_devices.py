@@ -19,10 +19,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from detrain.adapters.torch.devices import copies  # noqa: E402
-from detrain.adapters.torch.devices.placement import TorchDevices  # noqa: E402
+from detrain.adapters.torch.devices.copies import TorchDevices  # noqa: E402
 from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
-from detrain.python.inspect.graph import FORMAT, Graph  # noqa: E402
+from detrain.python.inspect.object_graph import FORMAT, Graph  # noqa: E402
 from detrain.store import LateArrays  # noqa: E402
 from tests.adapters.torch_resume import World, packed  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Sampler
 
-from detrain.adapters.torch.data.watched_sampler import SamplerWatch, leads_to
+from detrain.adapters.torch.data.samplers import SamplerWatch, leads_to
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 STEP = [0]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch.devices.placement import TorchDevices
+from detrain.adapters.torch.devices.copies import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.hooks import GlobalHooks

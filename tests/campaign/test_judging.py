@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import UsageError
 from detrain.campaign.judging.check import FAILS, PASSES, run_check
-from detrain.campaign.judging.judge import Judge
-from detrain.campaign.judging.lines import Masks
+from detrain.campaign.judging.judge import Judge, Masks
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.said import BEHIND, Said, WrittenFile, write_variables

@@ -11,13 +11,13 @@ from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid
 from detrain.campaign.outcomes import USUAL, read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, DrawnPlan, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_folder import TrialFolder
 from detrain.campaign.trial_record import check_same, file_name
+from detrain.campaign.trials_done import TrialFolder
 from detrain.cli.faults.random import rows_of
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named
 from detrain.faults.record import FaultRecord, write_record
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import wilson
 from detrain.launcher.program import Program
 from tests.faults.test_drawing import SITES
 from tests.faults.test_records import RECORDS, record

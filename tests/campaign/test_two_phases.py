@@ -15,7 +15,7 @@ import pytest
 from detrain.campaign.engine.driver import Driver, lease_size
 from detrain.campaign.engine.ledger import Ledgers
 from detrain.faults.outcome_classes import Outcome
-from detrain.faults.population.second_phase import ENDED, class_of, classes_of, second_phase
+from detrain.faults.population.stopping import ENDED, class_of, classes_of, second_phase
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
 from detrain.reports.campaign.about import about_plan
 from detrain.reports.campaign.page import lines_of, page_of

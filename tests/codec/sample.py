@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detrain.python.codec.api import ABSENT, Baseline, Encoded
+from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder
+from detrain.python.inspect.object_graph import ABSENT, Encoded
 from tests.runtime.state_values import NO_FRAMEWORK, World, baseline_of, encode, restore
 
 Change = Callable[[World], object]

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from detrain.python.codec.api import Decoder, Encoded
+from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import encode_value, restore_value
+from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.tables import content, table_parts
 from tests.codec.sample import hold, into, places, put_back
 from tests.runtime.state_compare import difference

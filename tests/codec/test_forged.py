@@ -20,11 +20,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from detrain.base.errors import CheckpointDamaged
-from detrain.python.codec.api import ABSENT, Encoded
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.kind import KINDS
-from detrain.python.inspect.graph import FORMAT
 from detrain.python.inspect.names import class_name
+from detrain.python.inspect.object_graph import ABSENT, FORMAT, Encoded
 from tests.codec import program
 from tests.runtime.state_values import Flags, Recipe, World, baseline_of, encode, recipes, restore
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detrain.python.inspect.object_graph import Hooks
+from detrain.python.inspect.hooks import Hooks
 from tests.codec import program
 from tests.codec.sample import hold, places, put_back, resumed, run_twice
 from tests.runtime import state_values as kinds

@@ -12,10 +12,9 @@ import pytest
 
 from detrain.base.digest import Array
 from detrain.store import read, write
-from detrain.verify.run_comparison import Comparison
-from detrain.verify.runs import copy_folder, first_difference, timed_fields, written
 from detrain.verify.state_diff import Difference, compare, compare_arrays
-from detrain.verify.verified_run import VerifiedRun
+from detrain.verify.verified_run import Comparison, VerifiedRun
+from detrain.verify.work_folder import copy_folder, first_difference, timed_fields, written
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Run, detrain

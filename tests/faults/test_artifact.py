@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES
-from detrain.faults.isca2023_csv import ArtifactFault, parse_fault, read_fault
-from detrain.faults.isca2023_layout import layout, mapped_back, plan_of
+from detrain.faults.isca2023_csv import ArtifactFault, layout, mapped_back, parse_fault, plan_of, read_fault
 from detrain.faults.limits import Convolution, ConvPass
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import Kind, Operand

@@ -7,7 +7,7 @@ import io
 import numpy as np
 
 from detrain.faults.bits import DTYPES
-from detrain.faults.isca2023_text import TextLog
+from detrain.faults.isca2023_csv import TextLog
 
 
 def test_a_run_that_ends_in_nan_is_written_line_for_line() -> None:

@@ -25,7 +25,7 @@ from detrain.faults.models import PUBLISHED, model_named
 from detrain.faults.plan import Operand, trial_rng
 from detrain.faults.population.facts import Coming
 from detrain.faults.sites import OperandShape, Site, Stage, select
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import wilson
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 from tests.faults.applied import applied

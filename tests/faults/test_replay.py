@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import FaultInvalid, ReplayDiffers
-from detrain.campaign.replay import compare
 from detrain.campaign.requested_fault import recorded_fault
 from detrain.campaign.trial_log import TrialResult
-from detrain.campaign.trial_record import digest_of, elements_of, steps_of
+from detrain.campaign.trial_record import compare, digest_of, elements_of, steps_of
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection
 from detrain.faults.record import Element, FaultRecord
 from detrain.faults.sites import OperandShape, Site

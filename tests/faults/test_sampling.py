@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.model_shares import FIDELITY, GROUPS, draw_model
+from detrain.campaign.planning.drawn_plan import FIDELITY, GROUPS, draw_model
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 

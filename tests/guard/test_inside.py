@@ -13,8 +13,8 @@ tf = pytest.importorskip("tensorflow")
 
 from tensorflow.python.eager import context  # noqa: E402 - TensorFlow may be missing
 
+from detrain.adapters.tensorflow.guard.norms import half_of_squares  # noqa: E402
 from detrain.adapters.tensorflow.guard.step_norms import Inside  # noqa: E402
-from detrain.adapters.tensorflow.guard.sums import half_of_squares  # noqa: E402
 
 RANDOM = np.random.default_rng(7)
 

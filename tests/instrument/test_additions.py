@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import parse
 from detrain.instrument.additions import Addition, Changed, additions, without
 
 PROGRAMS = sorted((Path(__file__).resolve().parents[1] / "programs").rglob("*.py"))

@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from detrain.base.errors import FaultInvalid
 from detrain.campaign.engine.rows import told_row
 from detrain.faults.bits import DTYPES
-from detrain.faults.exchange.kernels import escaped, kernel_of
+from detrain.faults.exchange.kernels import (
+    NVBITFI_OPCODES,
+    SASSIFI_OPCODES,
+    escaped,
+    kernel_of,
+    nvbitfi_kernels,
+    nvbitfi_profile,
+    sassifi_kernels,
+    sassifi_profile,
+)
 from detrain.faults.exchange.listed import ListLine, pattern_of, seed_of
 from detrain.faults.exchange.lists import (
     ListName,
@@ -23,14 +32,6 @@ from detrain.faults.exchange.lists import (
     read_list,
     results_text,
     write_list,
-)
-from detrain.faults.exchange.profiles import (
-    NVBITFI_OPCODES,
-    SASSIFI_OPCODES,
-    nvbitfi_kernels,
-    nvbitfi_profile,
-    sassifi_kernels,
-    sassifi_profile,
 )
 from detrain.faults.experiment import Experiment
 from detrain.faults.population.frame import Selection

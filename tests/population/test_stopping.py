@@ -13,7 +13,7 @@ from detrain.faults.population.plan import sampled_plan
 from detrain.faults.population.stopping import last_look, shares_by_pilot
 from detrain.faults.population.trial_row import TrialRow
 from detrain.faults.statistics.estimates import Sample
-from detrain.faults.statistics.looks import Looks
+from detrain.faults.statistics.intervals import Looks
 from tests.population import made, made_rows
 
 PROFILE = made.profile()

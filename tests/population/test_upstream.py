@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import FaultInvalid
+from detrain.faults.exchange.kernels import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.exchange.lists import parse_name, read_list
-from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.exchange.tree import export_tree
 from detrain.faults.population.groups import SASSIFI_MODELS, Group, NvbitfiGroup
 from tests.population import made, made_rows

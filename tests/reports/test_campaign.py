@@ -16,10 +16,9 @@ from detrain.faults.bits import DTYPES
 from detrain.faults.statistics.estimates import ENOUGH
 from detrain.reports.campaign.about import About, MemoryClass, Published, about_plan, read_published
 from detrain.reports.campaign.charts import heat_map
-from detrain.reports.campaign.columns import bit_field, columns_of, deviations, progress
+from detrain.reports.campaign.columns import bit_field, columns_of, deviations, progress, write_parquet
 from detrain.reports.campaign.page import json_of, lines_of, page_of, verdict, warnings, write_page
 from detrain.reports.campaign.summary import Summary, summarize
-from detrain.reports.campaign.table_file import write_parquet
 from tests.population import made_rows
 
 COUNT = 1200

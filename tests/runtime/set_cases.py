@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from detrain.python.codec.api import Encoded
+from detrain.python.inspect.object_graph import Encoded
 from tests.runtime.state_values import Bag, World, encode, filled, restore
 
 COUNT = 60

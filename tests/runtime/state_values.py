@@ -22,8 +22,12 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.graph_files import unpack
+from detrain.python.inspect.hooks import Hooks
+from detrain.python.inspect.object_graph import ABSENT, Encoded
 
 World = dict[str, Any]
 """Names of a program and what they hold."""

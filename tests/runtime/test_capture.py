@@ -13,7 +13,7 @@ from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.decoder import Decoder
 from detrain.python.codec.graph_files import unpack
-from detrain.python.inspect.graph import FORMAT
+from detrain.python.inspect.object_graph import FORMAT
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files
 from detrain.runtime.state.capture import Capture

@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from detrain.python.codec.api import Encoded
 from detrain.python.codec.graph_files import unpack
-from detrain.python.inspect.graph import FORMAT
 from detrain.python.inspect.names import own_attributes, slots_of
+from detrain.python.inspect.object_graph import FORMAT, Encoded
 from tests.runtime import golden_world
 from tests.runtime.state_compare import difference
 from tests.runtime.state_values import World, baseline_of, encode, restore

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.runtime.rollback.ring import Ring
 from detrain.runtime.state.whole_state import WholeState
 

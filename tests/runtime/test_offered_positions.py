@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from detrain.adapters.group import Adapters
-from detrain.python.codec.api import Baseline, Decoder, Encoder
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.open_files import Files

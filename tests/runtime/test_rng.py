@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.base.errors import Diverged, NotCapturable
-from detrain.python.process.random_streams import NumpyStream, PythonStream, RngState, Streams, WordStream
-from detrain.python.process.stream_memory import mark_of_numpy, mark_of_python
+from detrain.python.process.random_streams import (
+    NumpyStream,
+    PythonStream,
+    RngState,
+    Streams,
+    WordStream,
+    mark_of_numpy,
+    mark_of_python,
+)
 
 
 @pytest.fixture(autouse=True)

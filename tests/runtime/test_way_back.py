@@ -9,7 +9,7 @@ import pytest
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
-from detrain.runtime.state import way_back
+from detrain.runtime.state import resume_plan
 
 LOST = "schedule (library.Schedule: it has moved on)"
 
@@ -18,11 +18,11 @@ def offered(error: Any, lost: dict[Cursor, tuple[str, ...]], monkeypatch: pytest
     """Return what is said where the newest of these checkpoints, which lack these things, is refused."""
     entries = [SimpleNamespace(path=str(cursor), cursor=cursor) for cursor in lost]
     losses = {str(cursor): losses for cursor, losses in lost.items()}
-    monkeypatch.setattr(way_back, "read_meta", lambda path: SimpleNamespace(not_captured=losses[path]))
+    monkeypatch.setattr(resume_plan, "read_meta", lambda path: SimpleNamespace(not_captured=losses[path]))
     catalogue = SimpleNamespace(entries=lambda: entries, ways=lambda _program, _run: entries)
     newest = [entries[-1].path]
     config = SimpleNamespace(stations=newest, ranks=None, command=("run", "p.py"), program="p", run=1, allow_lost=allowed)
-    return way_back.way_back(error, cast(Any, config), cast(Any, catalogue), [])
+    return resume_plan.way_back(error, cast(Any, config), cast(Any, catalogue), [])
 
 
 def test_where_a_batch_differs_it_is_the_newest_start_of_an_epoch_before_that_lacks_nothing(

@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detrain.faults.statistics.allocation import neyman
-from detrain.faults.statistics.estimates import Estimate, Sample
-from detrain.faults.statistics.intervals import share_interval
-from detrain.faults.statistics.looks import Looks
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.estimates import Estimate, Sample, neyman
+from detrain.faults.statistics.intervals import Looks, share_interval, wilson
 
 SHARES = {"a": 0.55, "b": 0.3, "c": 0.12, "d": 0.03}
 EVENTS = {"a": 0.004, "b": 0.03, "c": 0.15, "d": 0.6}

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from detrain.base.errors import UsageError
-from detrain.faults.statistics.allocation import neyman, trials_for
-from detrain.faults.statistics.estimates import Sample
-from detrain.faults.statistics.intervals import share_interval
-from detrain.faults.statistics.libraries import library
-from detrain.faults.statistics.looks import Looks
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.estimates import Sample, neyman, trials_for
+from detrain.faults.statistics.intervals import Looks, library, share_interval, wilson
 
 COUNTS = st.integers(1, 400).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total)))
 

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from tqdm import tqdm
 
-from detrain.python.inspect.graph import FORMAT
-from detrain.python.inspect.object_graph import SPENT_NAMES
+from detrain.python.inspect.object_graph import FORMAT, SPENT_NAMES
 from detrain.store import Meta, Snapshot
 from detrain.verify.state_diff import compare
 from tests.runtime.state_values import Recipe, World, baseline_of, encode, recipes

@@ -11,8 +11,8 @@ import pytest
 from detrain.base.errors import StoreError
 from detrain.store import Catalogue
 from detrain.store.journal import Journal
-from detrain.verify.run_comparison import ComparedRun, Comparison, compare_runs, described
 from detrain.verify.state_diff import Difference, compare_arrays
+from detrain.verify.verified_run import ComparedRun, Comparison, compare_runs, described
 from tests.store.homes import PROGRAM, epoch, state
 
 NOTHING = b"\x82\xa5nodes\x90\xa5roots\x80"

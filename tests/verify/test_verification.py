@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from detrain.verify.run_comparison import Comparison
 from detrain.verify.state_diff import Difference
 from detrain.verify.verification import Verification
-from detrain.verify.verified_run import VerifiedRun
+from detrain.verify.verified_run import Comparison, VerifiedRun
 
 
 def verified(change: Callable[[Verification], None] = lambda _: None) -> Verification:

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import UsageError
-from detrain.verify import runs
-from detrain.verify.runs import copy_folder
-from detrain.verify.work_folder import WorkFolder
+from detrain.verify import work_folder
+from detrain.verify.work_folder import WorkFolder, copy_folder
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file that counts as large, and one that does not."""
-    monkeypatch.setattr(runs, "_COPIED_BYTES", 10)
+    monkeypatch.setattr(work_folder, "_COPIED_BYTES", 10)
     folder = tmp_path / "source"
     (folder / "sub").mkdir(parents=True)
     (folder / "small.txt").write_text("small")

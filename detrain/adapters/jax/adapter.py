@@ -18,13 +18,11 @@ from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax import shardings
 from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.faults.instruments import JaxInstruments
-from detrain.adapters.jax.guard.adam import AdamDecays
-from detrain.adapters.jax.guard.norms import JaxNorms
+from detrain.adapters.jax.guard.norms import AdamDecays, JaxNorms
 from detrain.adapters.jax.guard.rollback import JaxRollback
-from detrain.adapters.jax.leaves import NAME, JaxLeaves
+from detrain.adapters.jax.leaves import NAME, JaxLeaves, JaxRules
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.processes import Processes
-from detrain.adapters.jax.rules import JaxRules
 from detrain.adapters.jax.traces import Traces, trace_digest
 from detrain.adapters.jax.updates import JaxUpdates
 from detrain.base.digest import Array

@@ -1,4 +1,5 @@
-"""JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees.
+"""JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees; and
+functions of JAX's libraries that do nothing but compute (an activation, an initializer), which a name leads to.
 
 An array is its value, and what computations go by besides: whether its type is weak, whether it is committed to its
 device, which device that is, and how its memory is laid out. One over several devices is made of such: `spread_arrays`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import jax
@@ -22,14 +23,14 @@ from jax._src.random.prng import PRNGKeyArray
 from jax.experimental.layout import Format, Layout
 from jax.sharding import SingleDeviceSharding
 
-from detrain.adapters.jax import functions, jitted, settings, shardings, spread_arrays
-from detrain.adapters.jax.functions import FunctionNames
+from detrain.adapters.jax import jitted, settings, shardings, spread_arrays
+from detrain.adapters.jax.trees import leaves_of
 from detrain.adapters.jax.updates import GRADIENT_KIND, JaxUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
-from detrain.python.inspect.graph import Item
-from detrain.python.inspect.names import class_name
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.hooks import ObjectRules, TensorLeaves
+from detrain.python.inspect.names import class_name, static_name
+from detrain.python.inspect.object_graph import ABSENT, Item
 
 NAME: Final = "jax"
 _KEY: Final = "jax.key"
@@ -47,10 +48,18 @@ _OF_EARLIER: Final = 3
 _WIDE: Final = 8
 """From so many bytes an element on, JAX narrows what it is given, unless that is switched off."""
 _TREES: Final = type(jax.tree.structure(0))
+_FUNCTION: Final = "jax.function"
+_KINDS: Final = (FunctionType, type(jax.numpy.where), type(jax.nn.relu))
+_COMPUTING: Final = (
+    *("jax.nn", "jax.numpy", "jax.lax", "jax.random", "jax.scipy"),
+    *("jax._src.nn", "jax._src.numpy", "jax._src.lax", "jax._src.random", "jax._src.scipy"),
+    *("flax.linen", "flax.nnx.nn", "equinox.nn", "optax.losses"),
+)
+_OF_LIBRARIES: Final = ("jax", "flax", "equinox", "optax")
 
 
-class JaxLeaves:
-    """See `detrain.adapters.api.TensorLeaves`."""
+class JaxLeaves(TensorLeaves):
+    """See `detrain.python.inspect.hooks.TensorLeaves`."""
 
     constant_type = ArrayImpl
 
@@ -130,9 +139,6 @@ class JaxLeaves:
             return _TRACE, []
         return shardings.parts(value) or jitted.parts(value) or self._functions.parts(value)
 
-    def parts_of_new(self, _value: object) -> None:
-        """JAX has no iterators."""
-
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
         """Return what `parts` described."""
         if kind == _KEY:
@@ -155,8 +161,8 @@ class JaxLeaves:
             return current if is_one else sys.modules["flax.nnx.tracers"].TraceState()
         if kind == GRADIENT_KIND:
             return self._updates.remake(parts, current)
-        if kind == functions.KIND:
-            return functions.find(parts[0])
+        if kind == _FUNCTION:
+            return find_function(parts[0])
         made = jitted.remake(kind, parts, current)
         return shardings.remake(kind, parts, current) if made is None else made
 
@@ -182,3 +188,59 @@ def _deleted(parts: list[Any]) -> Any:
     gone = spread_arrays.made(parts, empty)
     gone.delete()
     return gone
+
+
+class JaxRules(ObjectRules):
+    """JAX has no objects whose attributes are the loop's, nor containers around what the program put there; nothing
+    tells when one was made, and no array serves its time before it is deleted, which is seen. An object of another
+    library with arrays in it that cannot be captured is weights lost.
+    """
+
+    def holds_variables(self, value: Any) -> bool:
+        """Return whether an object has arrays in it: as a tree of JAX's, or as attributes."""
+        own = getattr(value, "__dict__", None) or {}
+        found = [*leaves_of(value), *(own.values() if isinstance(own, dict) else ())]
+        return any(isinstance(each, jax.Array) and each is not value for each in found)
+
+
+def _modules() -> list[tuple[str, ModuleType]]:
+    found = [(name, module) for name, module in sys.modules.items() if name.startswith(_COMPUTING)]
+    return sorted((name, module) for name, module in found if isinstance(module, ModuleType))
+
+
+class FunctionNames:
+    """The names of functions that do nothing but compute: those of all modules, once one is asked for that its own name
+    does not lead to.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._modules = 0
+
+    def parts(self, value: Any) -> tuple[str, list[object]] | None:
+        """Return the kind and the name of such a function; None for any other object."""
+        if not isinstance(value, _KINDS) or str(getattr(value, "__module__", "")).partition(".")[0] not in _OF_LIBRARIES:
+            return None
+        name = static_name(value)
+        if find_function(name) is value:
+            return _FUNCTION, [name]
+        modules = _modules()
+        if len(modules) != self._modules:
+            self._modules = len(modules)
+            self._names = {
+                id(item): f"{module}:{name}"
+                for module, each in reversed(modules)
+                for name, item in vars(each).items()
+                if isinstance(item, _KINDS)
+            }
+        known = self._names.get(id(value))
+        return None if known is None else (_FUNCTION, [known])
+
+
+def find_function(name: str) -> object | None:
+    """Return the function with a name; None if there is none, or it may do other things than compute."""
+    module, _, attribute = name.partition(":")
+    if not module.startswith(_COMPUTING):
+        return None
+    found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
+    return found if isinstance(found, _KINDS) else None

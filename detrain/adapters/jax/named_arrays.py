@@ -108,7 +108,7 @@ def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
         found = []
     if found and found[0][0]:
         return [(_step(path), each) for path, each in found if not isinstance(each, _WHOLE)], True
-    return list(inside(value)), False
+    return [(str(step), each) for (_kind, step), each in inside(value)], False
 
 
 def _step(path: tuple[Any, ...]) -> str:

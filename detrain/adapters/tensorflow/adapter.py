@@ -11,23 +11,23 @@ import importlib.metadata
 import json
 import math
 import sys
+import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import msgspec
 import tensorflow as tf
 from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import context
-from tensorflow.python.ops import data_flow_ops
+from tensorflow.python.ops import data_flow_ops, gen_logging_ops
 
-from detrain.adapters.api import Settings
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.lazy_building import Building, BuiltUnit
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
-from detrain.adapters.tensorflow.data.file_contents import watch_contents
-from detrain.adapters.tensorflow.data.file_questions import watch_files
+from detrain.adapters.tensorflow.data.file_contents import watch_contents, watch_files
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
@@ -35,7 +35,6 @@ from detrain.adapters.tensorflow.keras.fit import FIT, FitInstrument, is_of_fit
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.keras_import import Keras, Watchers, watch_class
 from detrain.adapters.tensorflow.leaves import TensorFlowLeaves
-from detrain.adapters.tensorflow.loaders import TensorFlowLoaders
 from detrain.adapters.tensorflow.op_order import fix_order
 from detrain.adapters.tensorflow.random.random_counters import RandomCounters
 from detrain.adapters.tensorflow.random.streams import TensorFlowStreams
@@ -43,15 +42,16 @@ from detrain.adapters.tensorflow.refusals import refuse_unseen
 from detrain.adapters.tensorflow.rollback import TensorFlowRollback
 from detrain.adapters.tensorflow.rules import TensorFlowRules
 from detrain.adapters.tensorflow.summary_writers import Summaries
-from detrain.adapters.tensorflow.timestamp import fix_clock
 from detrain.adapters.tensorflow.tracebacks import hide_own_frames
 from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base import VERSION
 from detrain.base.digest import Array
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.hooks import LoaderPositions
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"
@@ -71,14 +71,12 @@ _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
 """What a program may set for all of TensorFlow, and its loop may change."""
 
 
-class TensorFlow:
+class TensorFlow(Adapter):
     """See `detrain.adapters.api.Adapter`. Make it right after TensorFlow was imported, before the program uses it."""
 
     name = "tensorflow"
-    replicas = None
-    devices = None
-    shared = None
-    names = None
+    norms: TensorFlowNorms
+    variables: TensorFlowVariables
 
     def __init__(self, settings: Settings, streams: Streams) -> None:
         hide_own_frames()
@@ -223,10 +221,6 @@ class TensorFlow:
         found = [*self.variables.uncaptured(), *queues, *self._keras.uncaptured(), *self._fit.not_captured()]
         return [*found, *self._datasets.not_captured(), *self._draws.not_captured()]
 
-    def at_rest(self) -> AbstractContextManager[None]:
-        """Nothing has several forms."""
-        return nullcontext()
-
     def flush(self) -> None:
         """Flush every summary writer; a resumed run does not write again what lies before its cut."""
         self._summaries.flush()
@@ -244,20 +238,18 @@ class TensorFlow:
         """See each queue, whose elements lie in TensorFlow."""
         original = data_flow_ops.QueueBase.__init__
 
-        @functools.wraps(original)
+        @in_place_of(data_flow_ops.QueueBase, "__init__")
         def queue_made(queue: Any, *args: Any, **kwargs: Any) -> None:
             original(queue, *args, **kwargs)
             if context.executing_eagerly():
                 self._queues.add(queue)
-
-        data_flow_ops.QueueBase.__init__ = queue_made
 
 
 def _fix_settings(settings: Settings) -> None:
     """Fix what decides about bits: seed, deterministic ops, order of ops, number of threads."""
     tf.random.set_seed(settings.seed)
     tf.config.experimental.enable_op_determinism()
-    fix_clock()
+    _fix_clock()
     fix_order()
     if settings.answers is not None:
         watch_files(settings.answers)
@@ -267,6 +259,21 @@ def _fix_settings(settings: Settings) -> None:
         refuse_unseen(settings.probes)
     tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
     tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+
+
+def _fix_clock() -> None:
+    """Have the moment of `tf.timestamp` come from Python: at once, and inside a traced function each time that it runs.
+
+    TensorFlow refuses it beside deterministic ops, though programs ask it for no more than a line of a log.
+    """
+
+    @in_place_of(gen_logging_ops, "timestamp", tf, tf.compat.v1, tf.compat.v2)
+    def timestamp(name: str | None = None) -> Any:
+        if tf.executing_eagerly():
+            return tf.constant(time.time(), tf.float64)
+        now = tf.numpy_function(time.time, [], tf.float64, name=name)
+        now.set_shape([])
+        return now
 
 
 def _finite(value: Any) -> Any:
@@ -287,3 +294,33 @@ def _as_it_was(value: dict[str, Any]) -> Any:
 @functools.cache  # reading it takes half a millisecond, which is a tenth of a small checkpoint
 def _version_of_keras() -> str:
     return importlib.metadata.version("keras")
+
+
+class TensorFlowLoaders(LoaderPositions):
+    """How far the program's loaders are: iterators over tf.data sets, and what a running `fit` trains on. What has no
+    position is drawn from as often again.
+    """
+
+    def __init__(self, datasets: Datasets, fit: FitInstrument) -> None:
+        self._datasets, self._fit = datasets, fit
+
+    def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
+        """Return the positions of loaders alive as data, and why others have none."""
+        found, reasons = self._datasets.positions(mode)
+        try:
+            fit = None if mode == "forward" else self._fit.position(self._datasets.read_with, is_forced=mode == "seek")
+        except NoPosition as reason:
+            return found, [*reasons, str(reason)]
+        return found if fit is None else found | {FIT: fit}, reasons
+
+    def is_loader(self, value: object) -> bool:
+        """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
+        return self._datasets.is_counted(value) or self._fit.is_loader(value)
+
+    def loader_key(self, loader: object) -> str:
+        """Return the name of an iterator over a tf.data set."""
+        return self._datasets.loader_key(loader)
+
+    def called(self) -> Mapping[str, object]:
+        """Return the Python objects that pipelines alive call."""
+        return self._datasets.called()

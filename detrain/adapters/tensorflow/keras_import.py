@@ -14,9 +14,8 @@ from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.faults.instruments import TensorFlowInstruments
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
-from detrain.adapters.tensorflow.keras import config_objects
 from detrain.adapters.tensorflow.keras.fit import FitInstrument
-from detrain.adapters.tensorflow.keras.loop_changes import watch_frozen, watch_sets
+from detrain.adapters.tensorflow.keras.loop_changes import classes_without_variables, watch_births, watch_frozen, watch_sets
 from detrain.adapters.tensorflow.keras.loop_models import LoopModels
 from detrain.adapters.tensorflow.keras.state import Keras2State, KerasState
 from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
@@ -27,6 +26,7 @@ from detrain.adapters.tensorflow.tracebacks import hide_in
 from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
+from detrain.base.in_place import in_place_of
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Keras:
             watch_class(births, cls)
         self._state = to.builder.keras_states["keras"] = KerasState(births, to.builder.keras_variables)
         self._made = LoopModels(births, to.variables.rename, to.building.take_as_built, to.variables.find, self._owners)
-        without_variables = config_objects.classes_of(keras)
-        config_objects.watch_births(births, without_variables)
+        without_variables = classes_without_variables(keras)
+        watch_births(births, without_variables)
         sets = (keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric, *without_variables)
         watch_sets(to.rollback.note_set, sets)
         watch_frozen(to.rollback.note_set)
@@ -167,8 +167,8 @@ class Keras:
         classes = (tf_keras.layers.Layer, tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
         for cls in classes:
             watch_class(to.births, cls)
-        without_variables = config_objects.classes_of(tf_keras)
-        config_objects.watch_births(to.births, without_variables)
+        without_variables = classes_without_variables(tf_keras)
+        watch_births(to.births, without_variables)
         watch_sets(to.rollback.note_set, (*classes, *without_variables, tf_keras.src.backend.RandomGenerator))
         to.builder.watch_keras_2()
         to.variables.on_waiting.append(to.builder.make_legacy_slots)
@@ -184,12 +184,10 @@ def watch_class(births: Births, cls: Any) -> None:
     """Name the objects of a class as they are made."""
     original: Callable[..., None] = cls.__init__
 
-    @functools.wraps(original)
+    @in_place_of(cls, "__init__")
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
         births.register(self, type(self).__name__, sys._getframe(1))
         original(self, *args, **kwargs)
-
-    cls.__init__ = watched
 
 
 def _make_monitors_repeatable() -> None:
@@ -202,9 +200,7 @@ def _make_monitors_repeatable() -> None:
 
     original = MonitorCallback._set_monitor_op
 
-    @functools.wraps(original)
+    @in_place_of(MonitorCallback, "_set_monitor_op")
     def look(callback: Any) -> None:
         callback.min_delta = abs(callback.min_delta)
         original(callback)
-
-    MonitorCallback._set_monitor_op = look

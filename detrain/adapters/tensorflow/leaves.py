@@ -1,15 +1,24 @@
 """Tensors of TensorFlow as leaves of Python objects: constants, tensors of several parts, and what else is made of
 parts.
+
+Sparse and ragged tensors and indexed slices cannot be changed: one that is still of its parts stays the object that it
+is. A `TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the
+same array. A `ref()` stands for a variable or tensor as a key.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.values import PerReplica
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops.tensor_array_ops import _EagerTensorArray
+from tensorflow.python.util import tf_should_use
+from tensorflow.python.util.object_identity import Reference
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import ITERATORS, Datasets
@@ -17,16 +26,17 @@ from detrain.adapters.tensorflow.keras.loop_metrics import METRIC, metric_parts,
 from detrain.adapters.tensorflow.keras.loop_models import MADE
 from detrain.adapters.tensorflow.keras_import import Keras
 from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
-from detrain.adapters.tensorflow.values import composite_tensors as composites
 from detrain.adapters.tensorflow.values.tensors import array_of, read_each
 from detrain.base.digest import Array
-from detrain.python.inspect.graph import Item
+from detrain.python.inspect.hooks import TensorLeaves
+from detrain.python.inspect.object_graph import Item
 
 _RESOURCE, _VARIANT, _STRING = tf.resource, tf.variant, tf.string
+_WRAPPER: Final = tf_should_use.ShouldUseWrapper.__name__
 
 
-class TensorFlowLeaves:
-    """See `detrain.adapters.api.TensorLeaves`."""
+class TensorFlowLeaves(TensorLeaves):
+    """See `detrain.python.inspect.hooks.TensorLeaves`."""
 
     constant_type = EagerTensor
 
@@ -58,9 +68,6 @@ class TensorFlowLeaves:
         except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
             return None
 
-    def form(self, _value: object) -> None:
-        """Eager tensors of one value are alike."""
-
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return an eager tensor."""
         return tf.constant(array, tf.string if array.dtype == object else None) if form is None else None
@@ -74,7 +81,7 @@ class TensorFlowLeaves:
         if made_of is not None:
             return FUNCTION, made_of
         made_of = None if self._builder.holds_metrics else metric_parts(self._births, value)
-        return composites.parts(value) if made_of is None else (METRIC, made_of)
+        return composite_parts(value) if made_of is None else (METRIC, made_of)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
         """Return what an iterator over a tf.data set is made of; of what is in a model that the
@@ -93,5 +100,66 @@ class TensorFlowLeaves:
             return self._births.find(*parts)
         if kind == METRIC:
             return remake_metric(self._births, *parts)
-        made: object | None = composites.remake(kind, parts, current)
+        made: object | None = remade_composite(kind, parts, current)
         return made
+
+
+def composite_parts(value: Any) -> tuple[str, list[object]] | None:
+    """Return the kind of a tensor of several parts and these, or None for anything else."""
+    cls = type(value)
+    if cls is tf.SparseTensor:
+        return "tensorflow.SparseTensor", [value.indices, value.values, value.dense_shape]
+    if cls is tf.IndexedSlices:
+        return "tensorflow.IndexedSlices", [value.values, value.indices, value.dense_shape]
+    if cls is tf.RaggedTensor:
+        return "tensorflow.RaggedTensor", [value.values, value.row_splits, value.uniform_row_length]
+    if cls is tf.TensorArray and type(value._implementation) is _EagerTensorArray:
+        own = value._implementation
+        shape = own._element_shape.as_list() if own._element_shape.rank is not None else None
+        options = [own._dtype.name, own._dynamic_size, own._clear_after_read, own._infer_shape]
+        return "tensorflow.TensorArray", [*options, shape, own._tensor_array, own._previously_read_indices]
+    if cls is Reference:
+        return "tensorflow.Reference", [value.deref()]
+    if cls.__name__ == _WRAPPER and cls.__module__ == tf_should_use.__name__:
+        wrapped = object.__getattribute__(value, "_tf_should_use_wrapped_value")
+        return None if composite_parts(wrapped) is None else ("tensorflow.wrapper", [wrapped])
+    return None
+
+
+def remade_composite(kind: str, found: list[Any], current: Any) -> Any:
+    """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+    now = composite_parts(current)
+    is_alike = now is not None and now[0] == kind
+    if kind == "tensorflow.TensorArray":
+        return _fill(current if is_alike else None, *found)
+    if now is not None and is_alike and all(map(operator.is_, now[1], found)):
+        return current
+    maker = _MAKERS.get(kind)
+    return None if maker is None else maker(*found)
+
+
+def _ragged(values: Any, splits: Any, length: Any) -> Any:
+    if length is None:
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    return tf.RaggedTensor.from_uniform_row_length(values, length, nrows=len(splits) - 1, validate=False)
+
+
+_MAKERS: Final[dict[str, Callable[..., Any]]] = {
+    "tensorflow.SparseTensor": tf.SparseTensor,
+    "tensorflow.IndexedSlices": tf.IndexedSlices,
+    "tensorflow.RaggedTensor": _ragged,
+    "tensorflow.Reference": Reference,
+    "tensorflow.wrapper": lambda wrapped: wrapped,
+}
+
+
+def _fill(array: Any, name: str, *content: Any) -> Any:
+    """Have a `TensorArray`, a new one for None, hold what `composite_parts` said of another."""
+    dynamic, clears, infers, shape, tensors, read = content
+    if array is None:
+        array = tf.TensorArray(name, size=0)
+    own = array._implementation
+    own._dtype, own._element_shape = tf.as_dtype(name), tf.TensorShape(shape)
+    own._dynamic_size, own._clear_after_read, own._infer_shape = dynamic, clears, infers
+    own._tensor_array, own._previously_read_indices = tensors, read
+    return array

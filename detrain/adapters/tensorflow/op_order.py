@@ -17,7 +17,6 @@ None of it changes a result that had one value before.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -30,6 +29,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes, func_graph, tensor_util
 from tensorflow.python.ops import gen_array_ops
 from tensorflow.python.ops.parallel_for import pfor
+
+from detrain.base.in_place import in_place_of
 
 _SUMS: Final = frozenset({"Add", "AddN", "AddV2"})
 _PRODUCTS: Final = {"Mul": (0, 1), "RealDiv": (1,)}  # and the inputs that Grappler takes out of sums as common factors
@@ -65,7 +66,7 @@ def fix_order() -> None:
         found.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.SWAPPING_HEURISTICS
         return found
 
-    @functools.wraps(traced)
+    @in_place_of(func_graph, "func_graph_from_py_func")
     def trace(*args: Any, **kwargs: Any) -> Any:
         graph = traced(*args, **kwargs)
         _Accesses(graph).settle()
@@ -73,7 +74,6 @@ def fix_order() -> None:
         return graph
 
     context.Context.config = property(settled, doc=context.Context.config.__doc__)
-    func_graph.func_graph_from_py_func = trace
     pfor.RegisterPFor("Snapshot")(_vectorize)
 
 

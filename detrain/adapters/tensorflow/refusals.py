@@ -7,7 +7,6 @@ others.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +15,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from tensorflow.python.framework import ops
 
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 
 _OR_BARE = "or run the program with --bare: no checkpoints"
 _WORKERS = ("chief", "worker")
@@ -73,14 +73,12 @@ def _refuse(probes: Any, owner: Any, name: str, why: Any, todo: str) -> None:
     """Have calls of a function end the run where `why`, given their arguments, returns a reason."""
     original = getattr(owner, name)
 
-    @functools.wraps(original)
+    @in_place_of(owner, name)
     def checked(*args: Any, **kwargs: Any) -> Any:
         reason = why(*args, **kwargs)
         if reason:
             probes.fail(FrameworkUnsupported(reason, todo))
         return original(*args, **kwargs)
-
-    setattr(owner, name, checked)
 
 
 def _weights_of(session: Any) -> str:

@@ -15,7 +15,8 @@ from detrain.adapters.api import Again, CannotGoBackError, PutBack
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import Datasets
-from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, TensorFlowHeldState, chain, runs_python
+from detrain.adapters.tensorflow.data.iterator_positions import runs_python
+from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, TensorFlowHeldState, chain
 from detrain.adapters.tensorflow.guard.norms import TensorFlowNorms
 from detrain.adapters.tensorflow.keras.fit import FitInstrument
 from detrain.adapters.tensorflow.random.eager_draws import EagerDraws

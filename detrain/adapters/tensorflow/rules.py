@@ -9,7 +9,7 @@ from detrain.adapters.stable_names import Births
 
 
 class TensorFlowRules:
-    """See `detrain.adapters.api.ObjectRules`. Keras adds its types when it is imported."""
+    """See `detrain.python.inspect.hooks.ObjectRules`. Keras adds its types when it is imported."""
 
     on_functions = frozenset({"ag_dnc_wrapper__"})
     """`tf.numpy_function` and its like keep what they have made of a function there."""

@@ -10,7 +10,6 @@ named by the folders they write to.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
@@ -22,6 +21,7 @@ from tensorflow.python.ops import summary_ops_v2
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.values.json_values import NoDataError, NotThereError, ValueDescriptions
+from detrain.base.in_place import in_place_of
 from detrain.python.outside import event_files
 
 _STATE: Final = summary_ops_v2._summary_state
@@ -148,13 +148,11 @@ class Summaries:
         """See each writer as it is made."""
         original = summary_ops_v2._ResourceSummaryWriter.__init__
 
-        @functools.wraps(original)
+        @in_place_of(summary_ops_v2._ResourceSummaryWriter, "__init__")
         def made(writer: Any, create_fn: Any, init_op_fn: Any, *args: Any, **kwargs: Any) -> None:
             original(writer, create_fn, init_op_fn, *args, **kwargs)
             folder = getattr(init_op_fn, "keywords", {}).get("logdir")
             self._folders[writer] = folder.numpy().decode(errors="surrogateescape") if isinstance(folder, EagerTensor) else None
-
-        summary_ops_v2._ResourceSummaryWriter.__init__ = made
 
 
 def _cells(condition: Any) -> dict[str, CellType]:

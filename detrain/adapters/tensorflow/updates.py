@@ -18,7 +18,8 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_training_ops, resource_variable_ops
 from tensorflow.python.training import optimizer as graph_optimizer
 
-from detrain.adapters.tensorflow.random.op_functions import functions_of
+from detrain.adapters.tensorflow.random.graph_kinds import functions_of
+from detrain.base.in_place import in_place_of
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 _RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
@@ -114,7 +115,7 @@ class TensorFlowUpdates:
     def _watch(self, cls: Any, name: str) -> None:
         original = getattr(cls, name)
 
-        @functools.wraps(original)
+        @in_place_of(cls, name)
         def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._depth:
                 return original(optimizer, *args, **kwargs)
@@ -126,12 +127,10 @@ class TensorFlowUpdates:
             finally:
                 self._depth -= 1
 
-        setattr(cls, name, applied)
-
     def _watch_functions(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
 
-        @functools.wraps(original)
+        @in_place_of(concrete_function.ConcreteFunction, "_call_flat")
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(function, *args, **kwargs)
             graph = function._func_graph
@@ -145,12 +144,10 @@ class TensorFlowUpdates:
                 self._note_gradients_by_tensors(graph)
             return result
 
-        concrete_function.ConcreteFunction._call_flat = called
-
     def _watch_gradients(self) -> None:
         original_gradient = tf.GradientTape.gradient
 
-        @functools.wraps(original_gradient)
+        @in_place_of(tf.GradientTape, "gradient")
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             handles = {id(handle) for source in tf.nest.flatten(sources) if (handle := _handle(source)) is not None}
             self._note_gradients(handles)
@@ -159,7 +156,6 @@ class TensorFlowUpdates:
                 self._note_gradients_by_tensors(original_gradient)
             return original_gradient(tape, target, sources, *args, **kwargs)
 
-        tf.GradientTape.gradient = gradient
         for cls in (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable):
             for name in _ASSIGNMENTS:
                 if name in vars(cls):  # the second class has copies of the first one's methods
@@ -183,7 +179,7 @@ class TensorFlowUpdates:
     def _watch_assignment(self, cls: Any, name: str) -> None:
         original = getattr(cls, name)
 
-        @functools.wraps(original)
+        @in_place_of(cls, name)
         def assigned(variable: Any, *args: Any, **kwargs: Any) -> Any:
             self._on_write(variable.handle)
             if not self._depth and id(variable.handle) in self._by_gradient and not _is_initializing():
@@ -192,8 +188,6 @@ class TensorFlowUpdates:
             elif not self._depth and variable.trainable and not _is_initializing():
                 self._note_assignment(variable.handle)
             return original(variable, *args, **kwargs)
-
-        setattr(cls, name, assigned)
 
 
 def _is_initializing() -> bool:

@@ -6,7 +6,6 @@ for it.
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import weakref
@@ -20,11 +19,11 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.tracing.builder import Builder
-from detrain.adapters.tensorflow.values.hidden import HIDDEN
 from detrain.adapters.tensorflow.values.lookup_tables import Tables, is_of_table
-from detrain.adapters.tensorflow.values.tensors import NO_NUMBERS, new_array, read_each, taken_over
+from detrain.adapters.tensorflow.values.tensors import HIDDEN, NO_NUMBERS, new_array, read_each, taken_over
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
+from detrain.base.in_place import in_place_of
 
 
 class TensorFlowVariables:
@@ -145,14 +144,12 @@ class TensorFlowVariables:
         metaclass = variables.VariableMetaclass
         original = metaclass.__call__
 
-        @functools.wraps(original)
+        @in_place_of(metaclass, "__call__")
         def constructed(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = original(cls, *args, **kwargs)
             if isinstance(made, resource_variable_ops.BaseResourceVariable):
                 self._on_variable(made)
             return made
-
-        metaclass.__call__ = constructed
 
     def _on_variable(self, variable: Any) -> None:
         if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:

@@ -7,17 +7,23 @@ made.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any, Final
 
-from detrain.adapters.api import Settings
+import torch
+
+from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
-from detrain.adapters.torch.devices.placement import TorchDevices
+from detrain.adapters.torch.devices.copies import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
@@ -28,23 +34,26 @@ from detrain.adapters.torch.guard.rollback import TorchRollback
 from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import TorchLeaves
 from detrain.adapters.torch.named_objects import NamedObjects
-from detrain.adapters.torch.saved_files import SavedFiles
 from detrain.adapters.torch.streams import TorchStreams, watch_seeds
 from detrain.adapters.torch.tensors import TorchTensors
 from detrain.adapters.torch.updates import TorchUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
+_SERIALIZE: Final = "serialize_file"
+"""What the modules of safetensors write a file by."""
+_SAFETENSORS: Final = ("safetensors.torch", "safetensors.numpy")
 
-class Torch:
+
+class Torch(Adapter):
     """See `detrain.adapters.api.Adapter`. Make it right after PyTorch was imported, before the program uses it."""
 
     name = "torch"
-    variables = None
-    rules = None
-    weights = None
+    devices: TorchDevices
+    loaders: TorchLoaders
 
     def __init__(self, settings: Settings, _streams: Streams) -> None:
         self._settings = settings
@@ -129,9 +138,6 @@ class Torch:
         self._fully_sharded.begin_phase()
         self._spread.begin_phase()
 
-    def end_phase(self) -> None:
-        """Nothing is noted of a loop that is over."""
-
     def uncaptured(self) -> list[str]:
         """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
         keep = (self._hooks, self._fully_sharded, self._spread, self._compiled, self.loaders)
@@ -142,5 +148,38 @@ class Torch:
         self.devices.forget()
         return self._fully_sharded.at_rest()
 
-    def flush(self) -> None:
-        """PyTorch writes nothing by itself."""
+
+class SavedFiles:
+    """Tells of each file that is written from here on."""
+
+    def __init__(self, note: Callable[[str], object]) -> None:
+        self._note = note
+        save = torch.save
+
+        @in_place_of(torch, "save")
+        def saved(obj: object, f: Any, *arguments: Any, **keywords: Any) -> None:
+            self._tell(f)
+            save(obj, f, *arguments, **keywords)
+
+        self.on_import("")
+
+    def on_import(self, _module: str) -> None:
+        """A module has been imported, others with it."""
+        for name in _SAFETENSORS:
+            module = sys.modules.get(name)
+            serialize = vars(module).get(_SERIALIZE) if module is not None else None
+            if serialize is not None and not hasattr(serialize, "__wrapped__"):
+                setattr(module, _SERIALIZE, self._telling(serialize))
+
+    def _telling(self, serialize: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(serialize)
+        def serialized(tensors: Any, filename: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._tell(filename)
+            return serialize(tensors, filename, *arguments, **keywords)
+
+        serialized.__wrapped__ = serialize
+        return serialized
+
+    def _tell(self, file: Any) -> None:
+        if isinstance(file, str | os.PathLike):
+            self._note(os.path.abspath(os.fspath(file)))

@@ -15,15 +15,15 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
-from detrain.adapters.torch.devices.placement import TorchDevices
+from detrain.adapters.torch.devices.copies import TorchDevices
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
 from detrain.adapters.torch.tensors import grad_function
 from detrain.base.digest import Array
-from detrain.python.inspect.graph import Item
+from detrain.python.inspect.hooks import TensorLeaves
 from detrain.python.inspect.names import class_name, find_class, is_own_class
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.object_graph import ABSENT, Item
 
 _VALUES: Final = {
     "torch.dtype": torch.dtype,
@@ -48,8 +48,8 @@ _COMPRESSED: Final = {
 }
 
 
-class TorchLeaves:
-    """See `detrain.adapters.api.TensorLeaves`."""
+class TorchLeaves(TensorLeaves):
+    """See `detrain.python.inspect.hooks.TensorLeaves`."""
 
     constant_type = None
 
@@ -83,13 +83,6 @@ class TorchLeaves:
             return np.asarray(plain.numpy())
         except TypeError:
             return np.asarray(plain.contiguous().view(torch.uint8).numpy())
-
-    def constant(self, _value: object) -> Array | None:
-        """No tensor of PyTorch's is immutable."""
-        return None
-
-    def form(self, _value: object) -> None:
-        """No tensor of PyTorch's is immutable."""
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
         """Return a tensor: of a checkpoint that another framework's adapter has taken there may be one."""

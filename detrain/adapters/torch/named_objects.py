@@ -142,7 +142,7 @@ def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
         return [(f"{name}.{step}", each, depth) for step, each in keras_objects.parts_of(value)]
     if depth == _DEEPEST or type(value) in _PLAIN or isinstance(value, _WHOLE):
         return []
-    return [(f"{name}.{step}", each, depth + 1) for step, each in inside(value)]
+    return [(f"{name}.{step}", each, depth + 1) for (_kind, step), each in inside(value)]
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:

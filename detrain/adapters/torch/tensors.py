@@ -18,13 +18,12 @@ import numpy as np
 import torch
 
 from detrain.adapters.torch import lost_graph
-from detrain.adapters.torch.devices.placement import TorchDevices
+from detrain.adapters.torch.devices.copies import TorchDevices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.base.losses import OF_GRAPH
-from detrain.python.inspect.graph import Item
 from detrain.python.inspect.names import class_name, find_class
-from detrain.python.inspect.object_graph import SharedTensor
+from detrain.python.inspect.object_graph import Item, SharedTensor
 
 _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
@@ -38,7 +37,7 @@ _CLASSES: Final[dict[str, Any]] = {class_name(cls): cls for cls in (torch.Tensor
 
 
 class TorchTensors:
-    """See `detrain.adapters.api.SharedTensors`."""
+    """See `detrain.python.inspect.hooks.SharedTensors`."""
 
     def __init__(self, devices: TorchDevices) -> None:
         self._devices = devices

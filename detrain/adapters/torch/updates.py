@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from detrain.adapters.torch.held_memory import look_at, shard_of
 from detrain.base.digest import digest_array
+from detrain.base.in_place import in_place_of
 
 _MOST_FUNCTIONS: Final = 100_000
 _BY_HAND: Final = 1
@@ -51,14 +51,13 @@ class TorchUpdates:
         convert: Any = torch.nn.utils.convert_parameters
         set_all = convert.vector_to_parameters
 
-        @functools.wraps(set_all)
+        @in_place_of(convert, "vector_to_parameters", torch.nn.utils)
         def vector_to_parameters(*arguments: Any, **named: Any) -> None:
             set_all(*arguments, **named)
             if self._has_set and not self._has_optimizer:
                 self._on_update(_BY_HAND)
             self._has_set = True
 
-        torch.nn.utils.vector_to_parameters = convert.vector_to_parameters = vector_to_parameters
         graph._engine_run_backward = run_backward
         torch.autograd._engine_run_backward = run_backward
 

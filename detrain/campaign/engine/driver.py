@@ -25,7 +25,7 @@ from detrain.faults.outcome_classes import Verdict, verdict_of
 from detrain.faults.population.plan import SampledPlan
 from detrain.faults.population.stopping import Look, last_look
 from detrain.faults.population.trial_row import OUTSIDE
-from detrain.faults.statistics.looks import Looks
+from detrain.faults.statistics.intervals import Looks
 from detrain.store.lock import hold
 
 _LARGEST: Final = 2048

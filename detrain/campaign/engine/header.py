@@ -23,9 +23,9 @@ from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import environment_difference
+from detrain.faults.exchange.kernels import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
-from detrain.faults.exchange.profiles import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
 from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection

@@ -12,7 +12,7 @@ import msgspec
 
 from detrain.campaign.engine.header import Campaign, Header, load, make
 from detrain.campaign.engine.ledger import Ledgers
-from detrain.faults.population.second_phase import second_phase
+from detrain.faults.population.stopping import second_phase
 
 _PREFIX = "second"
 

@@ -22,7 +22,7 @@ from detrain.campaign.judging.check import is_function
 from detrain.campaign.judging.judge import said_by
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.outcome_classes import Outcome
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import library
 
 SURE: Final = 0.99
 """So often one more golden run lies inside."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,7 +21,6 @@ from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment, Injection
-from detrain.faults.model_shares import FIDELITY, draw_model
 from detrain.faults.models import PUBLISHED, FaultModel, model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.facts import ONCE, Coming, Planned, Told, planned
@@ -30,6 +29,26 @@ from detrain.faults.sites import Site, op_and_output, select
 
 _DRAWS: Final = 100
 """So often a trial is drawn again whose model fits no site (all tensors are too small)."""
+
+FIDELITY: Final = {
+    "input": 0.018,
+    "weight": 0.035,
+    "input16": 0.117,
+    "weight16": 0.156,
+    "neuron": 0.272,
+    "local control": 0.041,
+    "global control": 0.081,
+}
+"""FIdelity's shares, by where in the accelerator a fault is. They come to .72 and are used as ratios."""
+GROUPS: Final = {
+    "INPUT": "input",
+    "WT": "weight",
+    "INPUT_16": "input16",
+    "WT_16": "weight16",
+    "RBFLIP": "neuron",
+    **{name: "global control" for name in PUBLISHED if name.endswith("_GLB")},
+}
+"""The groups that we put the published models in; all that are not here are local control."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,3 +229,18 @@ def _epochs(text: str | None) -> tuple[int, float]:
     if not colon or not (first or "0").isdigit() or not (last or "0").isdigit():
         raise UsageError(f"--epochs {text!r} is not a range", "write it as A:B, for example 2:5 for the epochs 2, 3 and 4")
     return int(first or 0), int(last) if last else math.inf
+
+
+def draw_model(models: Iterable[FaultModel], rng: np.random.Generator, shares: Mapping[str, float] | None = None) -> FaultModel:
+    """Draw one of the models: uniformly, or by the shares of groups, evenly within a group.
+
+    Groups of which there is no model are left out, the other shares keep their ratios. Raises FaultInvalid where none
+    is left.
+    """
+    listed = list(models)
+    groups = [GROUPS.get(model.name.split(":")[0], "local control") for model in listed]
+    weights = np.array([(shares.get(group, 0.0) / groups.count(group) if shares else 1.0) for group in groups])
+    if not weights.sum() > 0 or weights.min() < 0:
+        raise FaultInvalid("there is no fault model to draw from", "give more models, or shares above 0")
+    chosen = np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right")
+    return listed[min(int(chosen), len(listed) - 1)]

@@ -296,7 +296,7 @@ def _count(count: int | None, half_width: float | None, confidence: float) -> in
         return count if count is not None else _USUAL
     if not 0 < half_width < _HALF or not 0 < confidence < _WHOLE:
         raise UsageError(f"--half-width {half_width} --confidence {confidence}", "give percent: 1 and 95, for example")
-    from detrain.faults.statistics.allocation import trials_for
+    from detrain.faults.statistics.estimates import trials_for
 
     return trials_for(half_width / _WHOLE, confidence / _WHOLE)
 

@@ -39,9 +39,9 @@ def report(
       detrain campaign report --html campaign.html train.py
     """
     from detrain.reports.campaign.about import read_published
+    from detrain.reports.campaign.columns import write_parquet
     from detrain.reports.campaign.page import json_of, lines_of, write_page
     from detrain.reports.campaign.summary import summarize
-    from detrain.reports.campaign.table_file import write_parquet
     from detrain.reports.pictures import check_writable
 
     check_writable(html)

@@ -26,8 +26,7 @@ from detrain.faults.experiment import Experiment
 from detrain.faults.predictions import Corruptions
 from detrain.faults.record import FaultRecord, write_record
 from detrain.reports.pictures import check_plot, check_writable
-from detrain.reports.trial_plot import plot_trial
-from detrain.reports.trial_text import write_text
+from detrain.reports.trial_text import plot_trial, write_text
 
 
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)

@@ -12,7 +12,7 @@ from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
 from detrain.cli.shared.options import Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.faults.exchange.profiles import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
+from detrain.faults.exchange.kernels import NVBITFI_FILE, SASSIFI_FILE, nvbitfi_profile, sassifi_profile
 from detrain.faults.population.profile import Profile, Total, memory_totals, totals, write_profile
 from detrain.reports.pictures import check_writable
 

@@ -13,7 +13,7 @@ from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial_folder import TrialFolder
+from detrain.campaign.trials_done import TrialFolder
 from detrain.cli.shared.fault_options import (
     After,
     Among,
@@ -30,7 +30,7 @@ from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console, print_json, table
 from detrain.faults.population.facts import Coming
 from detrain.faults.record import FaultRecord
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import wilson
 from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
 

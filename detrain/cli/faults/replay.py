@@ -8,8 +8,8 @@ from typing import Annotated
 import click
 
 from detrain.base.options import Home, Option
-from detrain.campaign.replay import replay
 from detrain.campaign.subject import Subject
+from detrain.campaign.trial_record import replay
 from detrain.cli.shared.fault_options import TrialLimit
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.faults.record import read_record

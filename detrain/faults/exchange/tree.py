@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.exchange.lists import InjectionOf, ListName, listed, results_text, write_list
-from detrain.faults.exchange.profiles import (
+from detrain.faults.exchange.kernels import (
     NVBITFI_FILE,
     SASSIFI_FILE,
     nvbitfi_kernels,
@@ -16,6 +15,7 @@ from detrain.faults.exchange.profiles import (
     sassifi_kernels,
     sassifi_profile,
 )
+from detrain.faults.exchange.lists import InjectionOf, ListName, listed, results_text, write_list
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.groups import SASSIFI_MODELS, NvbitfiGroup, nvbitfi_groups, use_of
 from detrain.faults.population.profile import Profile

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
-from detrain.faults.bits import dtype_named
+from detrain.faults.bits import dtype_named, little_endian
 from detrain.faults.experiment import Injection
 from detrain.faults.models import Rng
 from detrain.faults.sites import Site
@@ -87,6 +87,6 @@ def misplaced(site: Site, meant: int, landed: int, worker: int) -> Injection:
         shape=target.shape,
         positions=positions.astype("<i8").tobytes(),
         sources=np.full(2, meant, "<i8").tobytes(),
-        keep=keep.astype(width.newbyteorder("<")).tobytes(),
+        keep=little_endian(keep.astype(width)),
         flip=np.zeros(2, width).tobytes(),
     )

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.faults.statistics.intervals import CONFIDENCE, Interval
-from detrain.faults.statistics.libraries import library
-from detrain.faults.statistics.wilson import wilson
+from detrain.faults.statistics.intervals import CONFIDENCE, Interval, library, wilson
 
 
 @dataclass(frozen=True, slots=True)

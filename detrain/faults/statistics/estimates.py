@@ -1,4 +1,5 @@
-"""Shares in a population of which strata were drawn from unequally: the estimate, and how sure it is.
+"""Shares in a population of which strata were drawn from unequally: how many trials, and how many of each stratum, the
+estimate, and how sure it is.
 
 Each trial stands for W / n of the population: the share of its stratum over the trials that the stratum has. The share
 of an event in a part of the population (a layer, say) is a ratio of two such sums; its variance is that of the
@@ -8,6 +9,7 @@ Pearson's, at the number of equal trials that would have this variance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
-from detrain.faults.statistics.libraries import library
+from detrain.base.errors import UsageError
+from detrain.faults.statistics.intervals import CONFIDENCE, library, share_interval
 
 ENOUGH: Final = 30
 """Of trials that do not count the same, so many equal ones they must be worth, or nothing is said."""
@@ -113,3 +115,36 @@ class Sample:
         stats = library("scipy.stats")
         wider = stats.t.ppf(0.975, max(trials - 1, 1)) / stats.t.ppf(0.975, freedom)
         return float(share * (1 - share) / variance * wider**2)
+
+
+def trials_for(half_width: float, confidence: float = CONFIDENCE, share: float = 0.5, population: float = math.inf) -> int:
+    """Return how many trials give a share an interval of a half width (both as fractions); without a guess at the
+    share, whatever it is.
+
+    In a finite population fewer do: Leveugle et al., DATE 2009, equation 1. Raises UsageError.
+    """
+    if not (0 < half_width < 1 and 0 < confidence < 1 and 0 < share < 1):
+        raise UsageError(
+            f"a half width of {half_width}, at a confidence of {confidence}, of a share of {share}", "give fractions in (0, 1)"
+        )
+    needed = float(
+        library("statsmodels.stats.proportion").samplesize_confint_proportion(share, half_width, 1 - confidence, "normal")
+    )
+    if math.isfinite(population):
+        needed = needed * population / (needed + population - 1)
+    return max(math.ceil(needed - 1e-9), 1)
+
+
+def neyman(shares: Mapping[str, float], pilot: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Return the shares of trials by which the variance is least (Neyman 1934): W √(p (1 − p)), together 1.
+
+    `pilot`: by stratum, how many of how many trials had the event. A share is taken for (k + 1) / (n + 2), so that a
+    stratum in which nothing was seen is not left out.
+    """
+    parts = {}
+    for name, share in shares.items():
+        count, total = pilot.get(name, (0, 0))
+        guess = (count + 1) / (total + 2)
+        parts[name] = share * math.sqrt(guess * (1 - guess))
+    whole = math.fsum(parts.values())
+    return {name: part / whole for name, part in parts.items()}

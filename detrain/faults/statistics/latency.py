@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detrain.faults.statistics.intervals import CONFIDENCE, Interval
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import CONFIDENCE, Interval, library
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.tensors import array_in_memory
-from detrain.python.inspect.graph import Item, Node
-from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Span, shown
+from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node, Span, shown
 
 
 def encode_ndarray(encoding: Encoding, number: int, value: Array, path: str) -> Node:

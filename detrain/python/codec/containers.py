@@ -16,9 +16,8 @@ from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.recipes import is_same
 from detrain.python.codec.state_rules import has_value_hash, plain
 from detrain.python.inspect.gone_over import is_gone_over
-from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import class_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, is_item, key_path
+from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, key_path
 
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)

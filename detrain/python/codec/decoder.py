@@ -16,8 +16,7 @@ from detrain.python.codec.graph_files import unreadable
 from detrain.python.codec.objects import decode_derived
 from detrain.python.codec.recipes import is_same
 from detrain.python.codec.table import kind_named
-from detrain.python.inspect.graph import Item, Node
-from detrain.python.inspect.object_graph import ABSENT, deep_calls, shown
+from detrain.python.inspect.object_graph import ABSENT, Item, Node, deep_calls, shown
 
 
 class Decoder(Decoding):

@@ -17,9 +17,9 @@ import numpy as np
 from detrain.base.array_memory import bounds_of, writing
 from detrain.base.digest import Array, digest_array
 from detrain.python.codec.baseline import Baseline
-from detrain.python.inspect.graph import Graph, Item, Node
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import STATIC, class_name, find_class, find_static, is_open, is_own_class, static_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, Hooks, shown
+from detrain.python.inspect.object_graph import ABSENT, Graph, Item, Node, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class
 from detrain.python.inspect.progress import place_of

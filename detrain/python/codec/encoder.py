@@ -17,9 +17,8 @@ from detrain.python.codec.encoding import Encoding, Rule
 from detrain.python.codec.recipes import is_reduced, recipe_of
 from detrain.python.codec.state_rules import is_wrapper
 from detrain.python.inspect.enums import is_enum
-from detrain.python.inspect.graph import FORMAT, Graph, Item, Node
 from detrain.python.inspect.names import METHODS, STATIC, stream_base, value_base
-from detrain.python.inspect.object_graph import ABSENT, Encoded, classes_in
+from detrain.python.inspect.object_graph import ABSENT, FORMAT, Encoded, Graph, Item, Node, classes_in
 from detrain.python.inspect.random_state import DRAWN_FROM
 from detrain.python.inspect.tables import is_table
 from detrain.python.process.reducers import reduction_of

@@ -16,7 +16,7 @@ from detrain.base.digest import Array
 from detrain.base.losses import HARMLESS, OF_OUTPUT
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.state_rules import DataRules
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import look_through, name_in_library
 from detrain.python.inspect.names import (
     class_name,
@@ -33,7 +33,8 @@ from detrain.python.inspect.object_graph import (
     INT64,
     MAX_DEPTH,
     WITH_VARIABLES,
-    Hooks,
+    Item,
+    Node,
     SharedTensor,
     Span,
     deep_calls,

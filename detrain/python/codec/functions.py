@@ -24,7 +24,6 @@ from detrain.python.inspect.enums import members_of
 from detrain.python.inspect.fingerprint import closes_over
 from detrain.python.inspect.frames import has_user_code
 from detrain.python.inspect.function_source import holds_state
-from detrain.python.inspect.graph import Item, Node
 from detrain.python.inspect.names import (
     NAMES,
     STATIC,
@@ -42,7 +41,7 @@ from detrain.python.inspect.names import (
     static_name,
     type_name,
 )
-from detrain.python.inspect.object_graph import ABSENT, shown
+from detrain.python.inspect.object_graph import ABSENT, Item, Node, shown
 from detrain.python.inspect.stored_attributes import program_names
 
 _NO_SOURCE: Final = "the source of {0!r} has no function {1!r} that does what this one did"

@@ -12,7 +12,7 @@ import msgspec
 from detrain.base.errors import CheckpointDamaged
 from detrain.python.codec.graph_of_format_3 import node_of_format_3, unfold
 from detrain.python.codec.table import find_kind
-from detrain.python.inspect.graph import FORMAT, Graph, Item
+from detrain.python.inspect.object_graph import FORMAT, Graph, Item
 
 
 def unpack(content: bytes, arrays: Collection[str] | None = None) -> Graph:

@@ -30,9 +30,9 @@ from detrain.python.codec.state_rules import DataRules, has_value_hash
 from detrain.python.codec.streams import encode_stream
 from detrain.python.codec.table import kind_named
 from detrain.python.codec.tensors import hold
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import own_attributes, stream_base, type_name
-from detrain.python.inspect.object_graph import ABSENT, Hooks, SharedTensor, deep_calls
+from detrain.python.inspect.object_graph import ABSENT, Item, Node, SharedTensor, deep_calls
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.stored_attributes import program_names
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from detrain.python.codec.decoding import Decoding
-from detrain.python.inspect.graph import Node
+from detrain.python.inspect.object_graph import Node
 
 _MANY: Final = 1 << 62
 NONE: Final = type(None)

@@ -16,9 +16,8 @@ from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import define
 from detrain.python.codec.recipes import RECIPES, describe, make_again
 from detrain.python.codec.strangers import encode_stranger
-from detrain.python.inspect.graph import Node
 from detrain.python.inspect.names import type_name
-from detrain.python.inspect.object_graph import ABSENT, Span
+from detrain.python.inspect.object_graph import ABSENT, Node, Span
 from detrain.python.inspect.progress import place_of, position
 from detrain.python.inspect.tables import TABLES, become, is_large, make_table, table_parts
 

@@ -17,7 +17,6 @@ from detrain.python.codec.recipes import has_parts
 from detrain.python.codec.state_rules import class_attributes, class_methods, read_slot
 from detrain.python.codec.streams import encode_stream, set_stream
 from detrain.python.codec.told import note_asked
-from detrain.python.inspect.graph import Item, Node, is_reference
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.library_globals import give_to_library, held_in_library, name_in_library
 from detrain.python.inspect.names import (
@@ -33,7 +32,7 @@ from detrain.python.inspect.names import (
     type_name,
     value_base,
 )
-from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES
+from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES, Item, Node, is_reference
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import find_data_class, makes, makes_plainly, new_object, of_last_use
 from detrain.python.inspect.progress import position

@@ -9,9 +9,8 @@ from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.inspect.enums import bits_of_flag, flag_of_bits, member_attributes, members_of
-from detrain.python.inspect.graph import Node
 from detrain.python.inspect.names import find_enum, is_own_class
-from detrain.python.inspect.object_graph import ABSENT, NANS
+from detrain.python.inspect.object_graph import ABSENT, NANS, Node
 
 _DOUBLE: Final = struct.Struct("<d")
 

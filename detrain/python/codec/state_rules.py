@@ -17,8 +17,8 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.recipes import VALUE_CLASSES, describe
 from detrain.python.inspect.enums import is_enum, is_of_enum, member_attributes, members_of
 from detrain.python.inspect.frames import has_user_code, is_user_file
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import STATIC, computes, container_base, is_own_class, is_user_class, own_attributes, value_base
-from detrain.python.inspect.object_graph import Hooks
 from detrain.python.inspect.ownership import data_in, is_data_class
 from detrain.python.inspect.progress import is_open_for_writing
 from detrain.python.inspect.random_state import STREAMS

@@ -23,10 +23,10 @@ from detrain.python.codec.objects import encode_data, encode_user_object
 from detrain.python.codec.tensors import encode_shared
 from detrain.python.inspect.fingerprint import Unreadable, at_steps, digest_of_tensor, shown_steps, state_inside
 from detrain.python.inspect.function_source import holds_state
-from detrain.python.inspect.graph import Node
 from detrain.python.inspect.held import Steps
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import is_library_class, is_own_class, is_user_class, type_name
-from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES, Hooks, shown
+from detrain.python.inspect.object_graph import ABSENT, WITH_VARIABLES, Node, shown
 from detrain.python.inspect.output_only import is_output_only
 from detrain.python.inspect.ownership import extends_library
 from detrain.python.inspect.progress import is_iterator_of_library, is_open_for_writing, place_of, position, stands_still, takes_in

@@ -10,8 +10,7 @@ import numpy as np
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
-from detrain.python.inspect.graph import Item, Node
-from detrain.python.inspect.object_graph import ABSENT
+from detrain.python.inspect.object_graph import ABSENT, Item, Node
 from detrain.python.inspect.random_state import BIT_GENERATORS, STREAMS, bits_of
 
 

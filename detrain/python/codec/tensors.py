@@ -16,9 +16,8 @@ from detrain.base.dtypes import dtype_name
 from detrain.python.codec.decoding import Decoding
 from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import Form, define
-from detrain.python.inspect.graph import Item, Node, is_array
 from detrain.python.inspect.names import type_name
-from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, SharedTensor, Span, shown
+from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node, SharedTensor, Span, is_array, shown
 
 
 def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: str) -> Node:

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from detrain.python.codec.encoding import Encoding
-from detrain.python.inspect.graph import Item, Node, is_reference
 from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import type_name
+from detrain.python.inspect.object_graph import Item, Node, is_reference
 from detrain.python.inspect.ownership import makes_plainly, new_object
 from detrain.python.inspect.reductions import key, numbers_and_texts, streams_kept, tells, told
 

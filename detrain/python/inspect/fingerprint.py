@@ -35,6 +35,7 @@ from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file, names_of
 from detrain.python.inspect.held import Step, Steps, by_identity, held_by, held_by_code, walk
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.names import (
     FRAMEWORKS,
     OF_PROCESS,
@@ -44,7 +45,6 @@ from detrain.python.inspect.names import (
     module_of,
     own_attributes,
 )
-from detrain.python.inspect.object_graph import Hooks
 from detrain.python.inspect.ownership import extends_library, lists, of_last_use
 from detrain.python.inspect.random_state import is_stream, state_of
 from detrain.python.inspect.reductions import streams_kept, tells, told

@@ -28,8 +28,8 @@ from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from detrain.base import PACKAGE
+from detrain.base.libraries import libraries
 from detrain.base.source_files import LIBRARIES, holds_libraries
-from detrain.python.inspect.library_caches import is_of_cache
 from detrain.python.inspect.live_names import live_names, may_read_any_global, names_read_by_functions
 
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
@@ -41,6 +41,9 @@ _LOCALS: Final = {(3, 11): 24, (3, 12): 40}
 _VALUES: Final = 72
 """Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls
 around it."""
+
+_BESIDE: Final = "__pycache__"
+"""What lies beside the source that it was compiled from: Python's own modules, numba's and cffi's."""
 
 
 @lru_cache(maxsize=1)
@@ -153,15 +156,16 @@ def frames_of_others() -> dict[int, FrameType]:
     return frames
 
 
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, the one that has called it, and so on; nothing for None."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def user_frames(innermost: FrameType) -> list[FrameType]:
     """Return the user's frames, innermost first; frames of libraries between them are left out."""
-    frames = []
-    frame: FrameType | None = innermost
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename) or frame.f_code in _adopted:
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
+    return [each for each in outwards(innermost) if is_user_file(each.f_code.co_filename) or each.f_code in _adopted]
 
 
 def catches(frame: FrameType) -> bool:
@@ -286,12 +290,26 @@ def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
     """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
     engine that trains has another one validate.
     """
-    is_other = False
-    each: FrameType | None = frame
-    while each is not None:
-        if each.f_code is code:
-            if id(each) == first:
-                return is_other
-            is_other = True
-        each = each.f_back
-    return False
+    calls = [id(each) for each in outwards(frame) if each.f_code is code]
+    return first in calls[1:]
+
+
+def is_of_cache(folder: str, program: str) -> bool:
+    """Return whether a folder is inside of one in which libraries keep what they compile or write while a program runs,
+    and make again from it (Inductor's kernels, Triton's, C++ extensions, what numba and Cython have compiled). Paths
+    are absolute, without links; `program` is the folder of the program's entry.
+
+    A cache that the program itself lies in counts for none (`TORCHINDUCTOR_CACHE_DIR=/tmp`): what a library writes
+    there could not be told from the program's.
+    """
+    return _BESIDE in folder.split("/") or any(_is_in(folder, each) and not _is_in(program, each) for each in _caches())
+
+
+def _caches() -> list[str]:
+    caches = (cache for each in libraries().values() for cache in each.caches)
+    named = [os.environ.get(variable) or default for variable, default in caches]
+    return [os.path.realpath(os.path.expanduser(name)) for name in named if name]
+
+
+def _is_in(folder: str, cache: str) -> bool:
+    return f"{folder}/".startswith(f"{cache.rstrip('/')}/")

@@ -20,7 +20,7 @@ from typing import Final
 import xxhash
 
 from detrain.base.compiled_sources import source_of
-from detrain.python.inspect.frames import has_user_code, is_user_file
+from detrain.python.inspect.frames import has_user_code, is_user_file, outwards
 from detrain.python.inspect.names import is_user_module
 
 _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -101,10 +101,8 @@ def _is_like(code: CodeType, other: CodeType) -> bool:
 def _frames(*, is_here: bool) -> Iterator[FrameType]:
     """Yield the frames of the other threads; and of this one, if `is_here`."""
     for thread, innermost in sys._current_frames().items():
-        frame: FrameType | None = innermost if is_here or thread != threading.get_ident() else None
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+        if is_here or thread != threading.get_ident():
+            yield from outwards(innermost)
 
 
 def _index(module_name: str, file: str) -> _Index:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from detrain.base.compiled_sources import by_file, source_of
-from detrain.base.source_parsing import parse
+from detrain.base.compiled_sources import by_file, tree_of
 
 _IN_ORDER: Final = frozenset(
     {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict"}
@@ -30,11 +29,7 @@ def is_gone_over(path: str, files: Iterable[str]) -> bool:
 @by_file
 def names_gone_over(file: str) -> frozenset[str]:
     """Return the names and attributes that a source file goes over, under another name or in a function, too."""
-    try:
-        tree = parse(source_of(file))
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    nodes = list(ast.walk(tree))
+    nodes = list(ast.walk(tree_of(file)))
     found = {name for node in nodes for each in _gone_over(node) for name in _last(each)}
     for node in nodes:
         if isinstance(node, ast.Assign) and any(isinstance(each, ast.Name) and each.id in found for each in node.targets):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import dis
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
@@ -71,7 +72,7 @@ def live_names(code: CodeType, offset: int) -> frozenset[str]:
 def names_read_by_functions(code: CodeType) -> frozenset[str]:
     """Return the global names that functions and classes defined in a module's code may read, write or delete."""
     names: set[str] = set()
-    for inner in _functions(code):
+    for inner in itertools.islice(codes_in(code), 1, None):
         names.update(i.argval for i in dis.get_instructions(inner) if i.opname in _GLOBALS)
         if _looks_at_itself(inner, code):
             names.update(code.co_names)
@@ -84,7 +85,7 @@ def may_read_any_global(code: CodeType) -> bool:
 
     `globals()[f"best_{fold}"]`.
     """
-    return any(_looks_at_itself(each, code) for each in (code, *_functions(code)))
+    return any(_looks_at_itself(each, code) for each in codes_in(code))
 
 
 def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
@@ -95,7 +96,7 @@ def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
     looks = [index for index in range(len(instructions)) if _is_look(instructions, index, code)]
     if not looks or any(instructions[index].argval not in _OF_AN_ARGUMENT for index in looks):
         return bool(looks)
-    family = [each for root in (code, module) if root is not None for each in (root, *_functions(root))]
+    family = [each for root in (code, module) if root is not None for each in codes_in(root)]
     if any(_LEADS_TO_MODULES & set(each.co_names) for each in family):
         return True
     imported = set().union(*map(_imported, family))
@@ -129,12 +130,12 @@ def _imported(code: CodeType) -> set[str]:
     return names
 
 
-def _functions(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of the functions and classes in a code, at any depth."""
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of the functions and classes in it, however deep."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield constant
-            yield from _functions(constant)
+            yield from codes_in(constant)
 
 
 @lru_cache(maxsize=64)

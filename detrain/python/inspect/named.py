@@ -9,10 +9,11 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any, Final
 
 from detrain.python.inspect.frames import is_module_frame, live_locals, names_of
+from detrain.python.inspect.held import Step, held_by_code
 from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.user_modules import user_modules
 
-_MOST_INSIDE: Final = 64
+MOST_INSIDE: Final = 64
 """In collections of how many values things are looked for."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
@@ -30,21 +31,20 @@ def namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
             yield dict(vars(module))
 
 
-def inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a collection, an object or a function holds, with the step that leads there."""
+def inside(value: Any, *, is_whole: bool = False) -> Iterator[tuple[Step, Any]]:
+    """Yield what a collection, an object or a function holds, with the step that leads there (see `held`). Of a method
+    it is `self`, of a partial call its arguments as those of a collection; of a collection its first values, with
+    `is_whole` only if these are all.
+    """
     if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # it is empty
-                continue
+        yield from (((".", name), each) for (_kind, name), each in held_by_code(value))
     elif isinstance(value, MethodType):
-        yield "self", value.__self__
+        yield (".", "self"), value.__self__
     elif isinstance(value, partial):
-        yield from (("func", value.func), *inside(value.args), *inside(value.keywords))
-    elif isinstance(value, list | tuple | dict):
+        yield from ((("(", "func"), value.func), *inside(value.args, is_whole=is_whole), *inside(value.keywords, is_whole=is_whole))
+    elif isinstance(value, list | tuple | dict) and not (is_whole and len(value) > MOST_INSIDE):
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        first = itertools.islice(items, _MOST_INSIDE)
-        yield from [(str(key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
+        first = itertools.islice(items, MOST_INSIDE)
+        yield from [(("[", key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
     else:
-        yield from list((own_attributes(value) or {}).items())
+        yield from (((".", name), each) for name, each in list((own_attributes(value) or {}).items()))

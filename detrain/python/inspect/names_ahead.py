@@ -6,12 +6,12 @@ A name says not of which object: what is found may be of another one.
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import CodeType, FrameType
 
 from detrain.base.compiled_sources import by_file, source_of
 from detrain.python.inspect.held import walk
-from detrain.python.inspect.live_names import successors
+from detrain.python.inspect.live_names import codes_in, successors
 
 
 def names_ahead(frames: Iterable[FrameType], files: Iterable[str]) -> frozenset[str]:
@@ -37,7 +37,7 @@ def _behind(code: CodeType, offset: int) -> set[str]:
     for index in walk([first], following.__getitem__, lambda index: index):
         value = instructions[index].argval
         if isinstance(value, CodeType):
-            found.update(*(each.co_names for each in _inside(value)))
+            found.update(*(each.co_names for each in codes_in(value)))
         elif isinstance(value, str) and value in code.co_names:
             found.add(value)
     return found
@@ -49,14 +49,7 @@ def _functions(file: str) -> list[CodeType]:
         whole = compile(source_of(file), file, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):
         return []
-    return list(_inside(whole))[1:]
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _inside(constant)
+    return list(codes_in(whole))[1:]
 
 
 def _is_called_by_python(name: str) -> bool:

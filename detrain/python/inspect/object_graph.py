@@ -1,19 +1,25 @@
-"""What encoder and decoder of Python state share: the kinds of nodes, their limits, and what they ask of frameworks."""
+"""The graph of Python objects, as it lies in a checkpoint (format 4): nodes of one form, whatever kind an object is of;
+the limits of encoder and decoder, and what they ask of frameworks.
+
+An *item* is a scalar (None, bool, int of 64 bits, float, str, bytes), a list of one number (that of a node), or a list
+of one text (the name of an array).
+"""
 
 from __future__ import annotations
 
 import gc
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from detrain.base.digest import Array
-from detrain.python.inspect.graph import Item, Node
+from detrain.python.inspect.frames import outwards
 
 INT64: Final = range(-(1 << 63), 1 << 63)
 """Numbers that are their own items."""
@@ -28,6 +34,50 @@ _CALLS_A_LEVEL: Final = 10
 
 NANS: Final = {"math": math.nan, "numpy": np.nan}
 """Well-known objects that are not a number, under which programs look into their tables."""
+
+FORMAT: Final = 4
+Item = Any
+"""A scalar, `[number of a node]` or `[name of an array]`."""
+
+
+class Node(msgspec.Struct, array_like=True):
+    """One object. What it is, is in `kind` and `data`; what it leads to in `items` and `named`."""
+
+    kind: str
+    data: Any = None
+    """What of it leads nowhere: lists and scalars."""
+    items: list[Item] = []
+    named: list[list[Item]] = []
+    """Attributes, or what a dictionary holds: pairs of a name or key and a value, which are items both."""
+    there: Any = None
+    """How a resumed process finds it: the address that it had when the loop was entered; of an array, whether it is as
+    it was then. It says nothing of what the object is."""
+
+
+class Graph(msgspec.Struct):
+    """A graph with its named roots."""
+
+    format: int
+    nodes: list[Node]
+    roots: dict[str, Item]
+    lost: list[int] = []
+    """Numbers of the nodes that were named as lost."""
+    spare: list[int] = []
+    """Numbers of those that need not be there."""
+
+    def pack(self) -> bytes:
+        """Return the graph as MessagePack."""
+        return msgspec.msgpack.encode(self)
+
+
+def is_reference(item: Item) -> bool:
+    """Return whether an item leads to a node."""
+    return type(item) is list and len(item) == 1 and type(item[0]) is int
+
+
+def is_array(item: Item) -> bool:
+    """Return whether an item is the name of an array."""
+    return type(item) is list and len(item) == 1 and type(item[0]) is str
 
 
 class Absent:
@@ -74,130 +124,6 @@ class Span(NamedTuple):
     memory: SharedTensor | None = None
     is_foreign: bool = False
     """Neither of NumPy's own class nor a framework's: nothing looks into it."""
-
-
-class Hooks:
-    """What the codec asks of others. These are the answers for a program without a framework."""
-
-    stored_outside: frozenset[str] = frozenset()
-    """Names of attributes that the program stores on objects other than `self`."""
-    on_functions: frozenset[str] = frozenset()
-    """Names of attributes that frameworks store on functions of the program for themselves."""
-
-    def files(self) -> Sequence[str]:
-        """Return the source files of the program."""
-        return ()
-
-    def names_ahead(self) -> frozenset[str]:
-        """Return the names that code of the program reads which is still to run."""
-        return frozenset()
-
-    def tensor(self, _value: object) -> Array | None:
-        """Return the array of a constant tensor, or None for anything else."""
-        return None
-
-    def is_shared(self, _value: object) -> bool:
-        """Return whether an object is a tensor that is changed in place."""
-        return False
-
-    def shared(self, _value: object) -> SharedTensor | None:
-        """Return what such a tensor is, or None for anything else."""
-        return None
-
-    def tensors_of(self, _owner: str) -> Any:
-        """Return the `SharedTensors` of an adapter, or None where there is none of this name."""
-        return None
-
-    def unread(self) -> Hooks:
-        """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
-        return self
-
-    def is_generator(self, _value: object) -> bool:
-        """Return whether an object is a generator of random numbers of a framework's."""
-        return False
-
-    def tensor_form(self, _value: object) -> list[Item] | None:
-        """Return what a constant tensor is besides its value; None: nothing."""
-        return None
-
-    def make_tensor(self, array: Array, _form: list[Item] | None = None) -> object:
-        """Return the constant tensor of an array and a form: the inverse of `tensor`."""
-        return array
-
-    def parts(self, _value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
-        return None
-
-    def parts_of_new(self, _value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it, unless the loop has made it: an
-        iterator over a dataset.
-        """
-        return None
-
-    def remake(self, _kind: str, _parts: list[Any], _current: object) -> object | None:
-        """Return the tensor of such a kind with these parts: the live one if it is that, or can become it."""
-        return None
-
-    def variable(self, _value: object) -> list[Item] | None:
-        """Describe a variable, whose value a framework captures; None for anything else."""
-        return None
-
-    def find_variable(self, _described: list[Item], _makes: bool) -> object | None:
-        """Return the variable with a description, made anew if need be and wanted, or None."""
-        return None
-
-    def is_holder(self, _value: object) -> bool:
-        """Return whether the attributes of an object of a framework's class are state (a callback)."""
-        return False
-
-    def is_container(self, _value: object) -> bool:
-        """Return whether an object is a framework's list, dict or set around what the program put there."""
-        return False
-
-    def holds_variables(self, _value: object) -> bool:
-        """Return whether an object is a framework's with variables of its own: if the loop has made it, it cannot be
-        put back.
-        """
-        return False
-
-    def is_of_loop(self, _value: object) -> bool:
-        """Return whether the loop has made such an object, and that not as it built something lazily."""
-        return False
-
-    def is_loader(self, _value: object) -> bool:
-        """Return whether an object hands out one thing after another, and is brought to where it was by a framework."""
-        return False
-
-    def no_position(self, _value: object) -> str:
-        """Return why a framework cannot put such an object where it is; empty if it can."""
-        return ""
-
-    def loader_state(self, _value: object, /) -> tuple[int, object] | None:
-        """Return the position that an object of a library offers, by which of its protocols, or None."""
-        return None
-
-    def set_loader(self, _value: object, _which: int, _state: object, /) -> bool:
-        """Set an object to such a position; return whether that could be done."""
-        return False
-
-    def is_known_file(self, _value: object) -> bool:
-        """Return whether an open file is brought to where it was."""
-        return False
-
-    def follow(self, _value: object) -> None:
-        """Hear of an object that is no data when a loop is entered."""
-
-    def pulled(self, _value: object) -> list[Item] | None:
-        """Return how far a generator of the program is, or None if that is not known."""
-        return None
-
-    def is_drawn_by_bodies(self, _value: object) -> bool:
-        """Return whether a body has moved a generator of which that is not known."""
-        return False
-
-    def replay(self, _value: object, _state: list[Item]) -> bool:
-        """Bring a generator to where another was; return whether it has yielded the same."""
-        return False
 
 
 SPENT_NAMES: Final = "kept|names that are read no more"
@@ -280,9 +206,7 @@ def deep_calls() -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
-    depth, frame = 0, sys._getframe()
-    while frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
+    depth = sum(1 for _ in outwards(sys._getframe()))
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, depth + MAX_DEPTH * _CALLS_A_LEVEL + 1000))
     try:

@@ -12,12 +12,12 @@ import dis
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from functools import cached_property, lru_cache
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Final, NamedTuple
 
-from detrain.base.compiled_sources import by_file, source_of
+from detrain.base.compiled_sources import by_file, tree_of
 from detrain.base.framework_names import KNOWN, MODULES
-from detrain.base.source_parsing import parse
+from detrain.python.inspect.live_names import codes_in
 from detrain.python.inspect.names import is_own_class, module_of
 
 _DOTTED: Final = re.compile(r"\w+(\.\w+)*")
@@ -65,10 +65,7 @@ class Stores(NamedTuple):
 @by_file  # of any number of files: a program's are all asked for at each checkpoint
 def stores(file: str) -> Stores:
     """Return what a source file stores attributes on; nothing for one that cannot be read."""
-    try:
-        nodes = list(ast.walk(parse(source_of(file))))
-    except (OSError, SyntaxError, ValueError):
-        return Stores()
+    nodes = list(ast.walk(tree_of(file)))
     in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
     attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     stored = [(node, ast.unparse(node.value)) for node in attributes]
@@ -102,7 +99,7 @@ def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
     """
     assert isinstance(cls, type)
     items = [item for base in cls.__mro__ if is_own_class(base) == is_own for item in vars(base).items()]
-    codes = [code for _, item in items for function in _functions(item) for code in _codes(function.__code__)]
+    codes = [code for _, item in items for function in _functions(item) for code in codes_in(function.__code__)]
     stored = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
     stored |= {name for name, item in items if isinstance(item, cached_property)}
     if not is_own:
@@ -120,10 +117,3 @@ def _functions(item: object) -> Iterator[FunctionType]:
         while isinstance(function, FunctionType):
             yield function
             function = getattr(function, "__wrapped__", None)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

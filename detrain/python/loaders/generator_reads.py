@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any, Final
 
-from detrain.base.compiled_sources import by_file, source_of
+from detrain.base.compiled_sources import by_file, parse, source_of
 from detrain.base.errors import DetrainError
 from detrain.base.losses import PULLED_SINCE
-from detrain.base.source_parsing import parse
 
 _CHANGING: Final = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "update", "add", "discard", "setdefault", "fill"}

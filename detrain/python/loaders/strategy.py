@@ -23,13 +23,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from detrain.base import messages
-from detrain.base.compiled_sources import by_file, source_of
+from detrain.base.compiled_sources import by_file, parse, source_of, tree_of
 from detrain.base.errors import CannotSeek
 from detrain.base.framework_names import KNOWN, MODULES, runs_training
 from detrain.base.libraries import said
 from detrain.base.losses import OF_GRAPH
 from detrain.base.options import Mode
-from detrain.base.source_parsing import parse
 from detrain.base.structure import bound_names, loop_nodes
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file, names_of
@@ -334,10 +333,7 @@ def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
 @lru_cache(maxsize=64)
 def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
     """Return the body of the innermost loop around a line of a source file."""
-    try:
-        nodes = loop_nodes(parse(source_of(file))).values()
-    except (OSError, SyntaxError, ValueError):
-        return []
+    nodes = loop_nodes(tree_of(file)).values()
     around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: node.lineno).body if around else []
 
@@ -380,10 +376,7 @@ def _loops_around(file: str, line: int) -> int:
 @by_file
 def _foreign_modules(file: str) -> frozenset[str]:
     """Return the libraries that a source file imports, but for those that are known."""
-    try:
-        nodes = list(ast.walk(parse(source_of(file))))
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
+    nodes = list(ast.walk(tree_of(file)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     tops = {name.partition(".")[0] for name in names} - _KNOWN
@@ -395,3 +388,13 @@ def _is_of_program(top: str) -> bool:
     folders = getattr(module, "__path__", ()) if getattr(module, "__file__", None) is None else ()
     # A folder of modules without an `__init__.py` has no file of its own.
     return is_user_module(module) or any(is_user_file(os.path.join(folder, "__init__.py")) for folder in folders)
+
+
+class WhileLoop:
+    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
+
+    iterable = iterator = iteration_id = None
+    is_fetched_in_body = False
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names

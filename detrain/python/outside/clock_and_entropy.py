@@ -27,8 +27,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from detrain.base.cursor import Cursor
+from detrain.base.in_place import in_place_of
 from detrain.base.libraries import said
-from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.python.inspect.names import FRAMEWORKS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
@@ -283,16 +284,14 @@ def fix_listings() -> None:
     """Have folders listed in the order of their names, not in that of the file system."""
     listdir, scandir = os.listdir, os.scandir
 
-    @functools.wraps(listdir)
+    @in_place_of(os, "listdir")
     def list_names(*arguments: Any, **keywords: Any) -> Any:
         return sorted(listdir(*arguments, **keywords))
 
-    @functools.wraps(scandir)
+    @in_place_of(os, "scandir")
     def scan(*arguments: Any, **keywords: Any) -> Any:
         with scandir(*arguments, **keywords) as entries:
             return sorted_entries(entries)
-
-    os.listdir, os.scandir = list_names, scan
 
 
 def sorted_entries(entries: Iterable[Any]) -> Iterator[Any]:
@@ -362,12 +361,9 @@ def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str |
 
 def _top_asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
     """Return the program, or the top-level module, that asks, itself or through Python's own modules."""
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+    for each in outwards(frame):
+        name = each.f_globals.get("__name__", "")
         top = name.partition(".")[0]
         if name not in _OWN and top not in through and name not in through:
-            if is_user_file(frame.f_code.co_filename):
-                return _PROGRAM
-            return str(top)
-        frame = frame.f_back
+            return _PROGRAM if is_user_file(each.f_code.co_filename) else str(top)
     return None

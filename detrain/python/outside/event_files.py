@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from detrain.python.inspect.frames import frames_of_others
+from detrain.python.inspect.frames import frames_of_others, outwards
 
 _WRITERS: Final = frozenset(
     {
@@ -65,8 +65,4 @@ def _is_written(waiting: Any, thread: threading.Thread) -> bool:
     # tensorboardX's, of multiprocessing: a semaphore counts what is in it, and who polls it has written the last one.
     if waiting._sem.get_value() < waiting._maxsize:
         return False
-    frame, names = frames_of_others().get(thread.ident or 0), set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return "_poll" in names
+    return any(each.f_code.co_name == "_poll" for each in outwards(frames_of_others().get(thread.ident or 0)))

@@ -29,6 +29,7 @@ from detrain.base import messages
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.cursor import FileState
 from detrain.base.errors import DetrainError, NotCapturable
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files
 from detrain.python.outside.change_log import Changes
@@ -110,9 +111,11 @@ class Files:
         self._then = {path: (size, os.path.getsize(path)) for path, size in changes.found.items() if os.path.isfile(path)}
         self._is_on_way = bool(self._kept)
         self._made = set(map(self.path_of, made))
+        self._kept_folders = bool(self._made)
+        self._near = tuple(f"{folder}/" for folder in (self._base, *self._made, *changes.folders))
         original = os.mkdir
 
-        @functools.wraps(original)
+        @in_place_of(os, "mkdir")
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
             known = os.path.abspath(os.fsdecode(path)) if not isinstance(path, int) else ""
             if self.is_own(known):
@@ -124,9 +127,6 @@ class Files:
                 self._made.add(known)
                 self._near += (f"{known}/",)
 
-        self._kept_folders = bool(self._made)
-        self._near = tuple(f"{folder}/" for folder in (self._base, *self._made, *changes.folders))
-        os.mkdir = mkdir
         builtins.open = io.open = _Open(self)
 
     @property

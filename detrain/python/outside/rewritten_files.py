@@ -20,6 +20,7 @@ from typing import Any, Final
 from detrain.base.cursor import Address, Cursor
 from detrain.base.digest import Array
 from detrain.base.errors import Diverged
+from detrain.base.in_place import in_place_of
 from detrain.base.losses import LOADS_READ
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside.change_log import Changes
@@ -182,7 +183,7 @@ class Contents:
     def _watch_os(self) -> None:
         real_open = os.open
 
-        @functools.wraps(real_open)
+        @in_place_of(os, "open")
         def open_file(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
             if isinstance(path, str | bytes | os.PathLike) and "dir_fd" not in keywords:
                 known = os.path.abspath(os.fsdecode(path))
@@ -217,7 +218,7 @@ class Contents:
 
             return removed
 
-        os.open, os.rename, os.replace = open_file, telling(os.rename), telling(os.replace)
+        os.rename, os.replace = telling(os.rename), telling(os.replace)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
 
 
@@ -236,17 +237,15 @@ def _watch_h5py(contents: Contents) -> None:
             access = [each for each in given if isinstance(each, h5p.PropFAID)]
             return any(each.get_driver() == h5fd.fileobj_driver for each in access)
 
-        @functools.wraps(real_open)
+        @in_place_of(h5f, "open")
         def open_file(name: bytes, flags: int = h5f.ACC_RDWR, *arguments: Any, **keywords: Any) -> Any:
             if not is_in_memory(*arguments, *keywords.values()):
                 path = os.path.abspath(os.fsdecode(name))
                 (contents.reads if flags & h5f.ACC_RDWR == 0 else contents.changes)(path)
             return real_open(name, flags, *arguments, **keywords)
 
-        @functools.wraps(real_create)
+        @in_place_of(h5f, "create")
         def create_file(name: bytes, *arguments: Any, **keywords: Any) -> Any:
             if not is_in_memory(*arguments, *keywords.values()):
                 contents.writes(os.path.abspath(os.fsdecode(name)))
             return real_create(name, *arguments, **keywords)
-
-        h5f.open, h5f.create = open_file, create_file

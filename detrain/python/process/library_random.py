@@ -22,6 +22,7 @@ import numpy as np
 
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import MODULES
+from detrain.base.in_place import in_place_of
 from detrain.base.libraries import entry, said, saying
 from detrain.python.inspect.library_globals import namespaces
 from detrain.python.inspect.names import module_of, own_attributes
@@ -184,15 +185,13 @@ def _seed_webdataset() -> None:
     utils: Any = sys.modules["webdataset.utils"]
     shuffle, make_seed = filters.shuffle.f, utils.make_seed
 
-    @functools.wraps(shuffle)
+    @in_place_of(filters.shuffle, "f")
     def seeded(data: Any, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None, **others: Any) -> Any:
         if rng is None and seed is None:
             seed = random.getrandbits(64)
         return shuffle(data, bufsize, initial, rng, seed, **others)
 
-    @functools.wraps(make_seed)
+    @in_place_of(utils, "make_seed")
     def repeated(*parts: Any) -> Any:
         is_by_chance = len(parts) == _WITH_CHANCE  # the last three are the process, the time and the system's entropy
         return make_seed(*parts[:3], random.getrandbits(64)) if is_by_chance else make_seed(*parts)
-
-    filters.shuffle.f, utils.make_seed = seeded, repeated

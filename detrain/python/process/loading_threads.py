@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from detrain.base.errors import Diverged
 from detrain.base.framework_names import MODULES
-from detrain.python.inspect.frames import frames_of_others
+from detrain.python.inspect.frames import frames_of_others, outwards
 from detrain.python.process import filled_queues
 
 _LONGEST_S: Final = 10.0
@@ -235,22 +235,14 @@ def _fills(codes: list[CodeType]) -> bool:
 
 def _codes(innermost: FrameType) -> list[CodeType]:
     """Return the code that a thread is in, but for Python's own; none of what a framework's own thread does."""
-    found: list[tuple[str, CodeType]] = []
-    frame: FrameType | None = innermost
-    while frame is not None:
-        module = frame.f_globals.get("__name__")
-        if not _is_standard(module):
-            found.append((str(module or "").partition(".")[0], frame.f_code))
-        frame = frame.f_back
+    modules = [(each.f_globals.get("__name__"), each.f_code) for each in outwards(innermost)]
+    found = [(str(module or "").partition(".")[0], code) for module, code in modules if not _is_standard(module)]
     return [code for top, code in found if top not in MODULES] if found and found[-1][0] not in _OURS else []
 
 
 def _is_of_python(innermost: FrameType) -> bool:
     """Return whether a thread is in no code but Python's own."""
-    frame: FrameType | None = innermost
-    while frame is not None and _is_standard(frame.f_globals.get("__name__")):
-        frame = frame.f_back
-    return frame is None
+    return all(_is_standard(each.f_globals.get("__name__")) for each in outwards(innermost))
 
 
 def _is_standard(module: object) -> bool:
@@ -259,11 +251,8 @@ def _is_standard(module: object) -> bool:
 
 def _full_queue(innermost: FrameType) -> Any:
     """Return the full queue into which a thread waits to put something; None if it does not."""
-    frame: FrameType | None = innermost
     waits = threading.Condition.wait.__code__
-    while frame is not None and frame.f_code is not waits:
-        frame = frame.f_back
-    frame = frame.f_back if frame is not None else None
+    frame = next((each.f_back for each in outwards(innermost) if each.f_code is waits), None)
     if frame is None or frame.f_code is not queue.Queue.put.__code__:
         return None
     held: Any = frame.f_locals["self"]

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import has_user_code
 
 _exits: list[Callable[..., object]] = []
@@ -24,18 +25,16 @@ def watch() -> None:
     real_register: Any = atexit.register
     real_unregister: Any = atexit.unregister
 
-    @functools.wraps(real_register)
+    @in_place_of(atexit, "register")
     def register(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         if _is_programs(function):
             _exits.append(function)
         return real_register(function, *arguments, **keywords)
 
-    @functools.wraps(real_unregister)
+    @in_place_of(atexit, "unregister")
     def unregister(function: Any, /) -> None:
         _exits[:] = [each for each in _exits if each != function]
         real_unregister(function)
-
-    atexit.register, atexit.unregister = register, unregister
 
 
 def asked() -> dict[str, int]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
-from detrain.python.inspect.frames import frames_of_others, user_frames
+from detrain.python.inspect.frames import frames_of_others, outwards, user_frames
 
 _LONGEST_S: Final = 10.0
 """How long a cut waits for all jobs together, until one did not end. It decides about what is refused, never about
@@ -143,10 +143,5 @@ def _wait_themselves(jobs: Iterable[Job]) -> bool:
 
 def _being_done(frame: FrameType | None) -> set[Job]:
     """Return the jobs that the thread of a frame is doing."""
-    found = set()
-    while frame is not None:
-        if frame.f_code.co_filename == _POOL and frame.f_code.co_name == "run":
-            job = getattr(frame.f_locals.get("self"), "future", None)
-            found |= {job} if job is not None else set()
-        frame = frame.f_back
-    return found
+    runs = [each for each in outwards(frame) if each.f_code.co_filename == _POOL and each.f_code.co_name == "run"]
+    return {job for each in runs if (job := getattr(each.f_locals.get("self"), "future", None)) is not None}

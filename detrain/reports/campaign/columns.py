@@ -1,8 +1,11 @@
-"""The rows of a campaign as columns: arrays of NumPy, by the names of the fields of `TrialRow`, and what follows."""
+"""The rows of a campaign as columns: arrays of NumPy, by the names of the fields of `TrialRow`, and what follows; and
+as a Parquet file, by DuckDB, ordered by number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +16,7 @@ from detrain.campaign.judging.categories import Category
 from detrain.faults.bits import DTYPES
 from detrain.faults.outcome_classes import Verdict, verdict_of
 from detrain.faults.population.trial_row import TrialRow
+from detrain.faults.statistics.intervals import library
 
 Columns = dict[str, NDArray[Any]]
 _NUMBERS: Final = {int: np.int64, float: np.float64, bool: np.bool_}
@@ -118,3 +122,19 @@ def progress(columns: Columns, parts: int = 10) -> tuple[NDArray[Any], list[str]
         names.update(dict.fromkeys(together, f"epoch {first}" if first == last else f"epochs {first} – {last}"))
     where = [names[key] for key in zip(columns["phase"].tolist(), columns["epoch"].tolist(), strict=True)]
     return np.array(where, object), list(dict.fromkeys(names.values()))
+
+
+def write_parquet(path: Path, rows: Sequence[TrialRow]) -> None:
+    """Write rows; the bits that differ are text, separated by commas. Raises UsageError where duckdb is not installed.
+
+    The file is there whole or not at all.
+    """
+    duckdb = library("duckdb")
+    columns = columns_of(rows)
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    with duckdb.connect() as connection:
+        connection.register("trials", columns)
+        quoted = str(temporary).replace("'", "''")
+        connection.execute(f"COPY (SELECT * FROM trials ORDER BY number) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")
+    temporary.replace(path)

@@ -11,7 +11,7 @@ import msgspec
 
 from detrain.faults.population.trial_row import OUTSIDE
 from detrain.faults.statistics.estimates import ENOUGH, Estimate
-from detrain.faults.statistics.libraries import library
+from detrain.faults.statistics.intervals import library
 from detrain.reports.campaign import charts
 from detrain.reports.campaign.summary import SOON, Avf, Summary
 

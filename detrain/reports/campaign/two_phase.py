@@ -10,7 +10,7 @@ import numpy as np
 from detrain.base.errors import CampaignStopped
 from detrain.faults.outcome_classes import Outcome
 from detrain.faults.population.facts import Facts
-from detrain.faults.population.second_phase import ENDED, classes_of
+from detrain.faults.population.stopping import ENDED, classes_of
 from detrain.faults.population.trial_row import TrialRow
 from detrain.faults.statistics.two_phase import TwoPhaseShare, estimate_weighted
 

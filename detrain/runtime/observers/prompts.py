@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from detrain.base import messages
 from detrain.base.errors import UsageError
+from detrain.python.inspect.frames import outwards
 
 Prompt = Literal["pdb", "shell", "debugpy"]
 _HERE: Final = "127.0.0.1"
@@ -69,10 +70,8 @@ class _Debugger(pdb.Pdb):
             if where is frame and ((event == "opcode" and where.f_lasti == start) or event == "line"):
                 frame.f_trace_opcodes = False
                 self.reset()
-                outer: FrameType | None = frame
-                while outer is not None:
+                for outer in outwards(frame):
                     outer.f_trace, self.botframe = self.trace_dispatch, outer
-                    outer = outer.f_back
                 sys.settrace(self.trace_dispatch)
                 self.interaction(frame, None)
                 return self.trace_dispatch

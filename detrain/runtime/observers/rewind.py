@@ -17,7 +17,7 @@ import msgspec
 from detrain.adapters.api import CannotGoBackError
 from detrain.base.cursor import NOTHING, Address, Cursor
 from detrain.guard.detector import Guard
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.frames import names_of, user_frames, write_locals
 from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.loaders.strategy import RunningLoop

@@ -22,6 +22,7 @@ import xxhash
 
 from detrain.runtime.ranks.vote import Decision, Point
 from detrain.runtime.ranks.wire import File, View
+from detrain.store.atomic_file import sync_folder
 
 FORMAT: Final = 1
 _NAME: Final = "manifest.json"
@@ -94,7 +95,7 @@ def write_part(
                 paths.append(path)
     files = tuple(_flushed(folder, path) for path in paths)
     for changed in sorted({path.parent for path in paths} | {place, folder, folder.parent}):
-        _flush_folder(changed)
+        sync_folder(changed)
     return files
 
 
@@ -115,7 +116,7 @@ def seal(folder: Path, manifest: CommitManifest | None) -> str | None:
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        _flush_folder(folder)
+        sync_folder(folder)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -200,11 +201,3 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,8 @@ from detrain.base.cursor import Cut
 from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.base.options import Mode
-from detrain.python.codec.api import Baseline, Encoded
+from detrain.python.codec.baseline import Baseline
+from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.program_metrics import find_metric
 from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code

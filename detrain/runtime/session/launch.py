@@ -10,6 +10,7 @@ import builtins
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import os
 import random
 import runpy
@@ -37,7 +38,8 @@ from detrain.instrument.text_edits import compile_edited
 from detrain.instrument.yield_probes import BEGUN
 from detrain.instrument.yield_probes import PROBE as YIELD
 from detrain.python.inspect import function_source
-from detrain.python.inspect.frames import adopt, is_user_file, set_program
+from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
+from detrain.python.inspect.live_names import codes_in
 from detrain.python.outside.clock_and_entropy import fix_listings
 from detrain.python.process import library_random, seeds
 from detrain.python.process.library_random import LibraryStreams
@@ -156,11 +158,9 @@ def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
 
 def _adopt_training(code: types.CodeType) -> None:
     """Count functions of a library that run the training as the program's."""
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            if runs_training(inner.co_filename, inner.co_qualname):
-                adopt(inner)
-            _adopt_training(inner)
+    for inner in itertools.islice(codes_in(code), 1, None):
+        if runs_training(inner.co_filename, inner.co_qualname):
+            adopt(inner)
 
 
 def _watch_sources(config: Config) -> None:
@@ -278,10 +278,8 @@ class _Finder:
         """Return whether another framework imports this one only because it is installed, and the program does not:
         TensorFlow imports JAX so.
         """
-        frame: types.FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(("importlib", "_frozen_importlib")):
-            frame = frame.f_back
-        importer = "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        modules = (str(frame.f_globals.get("__name__", "")) for frame in outwards(sys._getframe(2)))
+        importer = next((each for each in modules if not each.startswith(("importlib", "_frozen_importlib"))), "").partition(".")[0]
         own = next((each.modules for each in KNOWN if name in each.modules), frozenset({name}))
         if importer == "keras":  # imports others than that which it computes with, too
             importer, own = keras_backend.in_process(), own - {importer}

@@ -17,7 +17,7 @@ from detrain.base import messages
 from detrain.base.config import MOMENT, OUTLIVING, Config, ended_by_nccl
 from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
 from detrain.faults.experiment import of_environment
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.python.outside.open_files import Files
 from detrain.python.process.random_streams import Streams
 from detrain.python.process.sigterm import Termination

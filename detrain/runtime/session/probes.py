@@ -32,7 +32,7 @@ from detrain.base.cursor import FETCHED_IN_BODY, NOTHING
 from detrain.base.errors import DetrainError, Diverged, UsageError
 from detrain.python.inspect.frames import is_second_call, names_of
 from detrain.python.loaders.shown_loads import ShownLoads, shown_loads
-from detrain.python.loaders.while_loop import WhileLoop
+from detrain.python.loaders.strategy import WhileLoop
 
 if TYPE_CHECKING:
     from detrain.runtime.session.session import Session

@@ -11,7 +11,7 @@ from detrain.base.config import Config
 from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.base.losses import is_harmless, lacking, place_of_loss
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.generator_callers import COUNTED
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs

@@ -20,11 +20,11 @@ from detrain.base.config import SELDOM, Config
 from detrain.base.cursor import NOTHING
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, FaultInvalid
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.runtime.session.cuts import Cuts
 from detrain.runtime.session.parts import Parts
-from detrain.runtime.state.way_back import way_back
+from detrain.runtime.state.resume_plan import way_back
 from detrain.store.chronicle import Ended, now
 
 _LOOKS: Final = 4

@@ -16,14 +16,18 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from detrain.adapters.group import Adapters
 from detrain.base.errors import Diverged
-from detrain.python.codec.api import ABSENT, Baseline, Decoder, Encoded, Encoder, Hooks, Item
+from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
-from detrain.python.inspect.held import walk
+from detrain.python.inspect.held import Step, walk
+from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import LibraryGlobals
-from detrain.python.inspect.names import at_name, is_frozen, is_user_class, own_attributes
-from detrain.python.inspect.object_graph import SPENT_NAMES, classes_in, deep_calls
+from detrain.python.inspect.named import MOST_INSIDE, inside
+from detrain.python.inspect.names import at_name, is_frozen, is_user_class
+from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Item, classes_in, deep_calls
 from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.inspect.user_modules import is_hidden, user_modules
@@ -48,7 +52,6 @@ _STANDARD: Final = ("stdin", "stdout", "stderr")
 """Have the same address in each process, whatever holds them first."""
 _DEEPEST: Final = 5
 """How far from a name generators of random numbers are looked for, and in collections of how many values."""
-_MOST_INSIDE: Final = 64
 
 
 class Missing(NamedTuple):
@@ -356,27 +359,18 @@ class Capture:
 
 
 def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
+    """Return what an object or collection of the program, or a function's closure, holds."""
     path, value, depth = place
-    return [(f"{path}{step}", each, depth + 1) for step, each in _inside(value)] if depth < _DEEPEST else []
+    is_small = isinstance(value, list | tuple | dict) and len(value) <= MOST_INSIDE
+    is_open = is_small or is_user_class(type(value)) or isinstance(value, FunctionType | MethodType | partial)
+    if not is_open or depth == _DEEPEST:
+        return []
+    return [(f"{path}{_shown(step)}", each, depth + 1) for step, each in inside(value, is_whole=True)]
 
 
-def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what an object or collection of the program, or a function's closure, holds, with the step that leads
-    there.
-    """
-    if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # it is empty
-                yield f".{name}", cell.cell_contents
-    elif isinstance(value, MethodType):
-        yield ".self", value.__self__
-    elif isinstance(value, partial):
-        yield from ((".", value.func), *_inside(value.args), *_inside(value.keywords))
-    elif isinstance(value, list | tuple | dict) and len(value) <= _MOST_INSIDE:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        yield from ((f"[{key!r}]", each) for key, each in items if isinstance(key, int | str))
-    elif is_user_class(type(value)):
-        yield from ((f".{name}", each) for name, each in (own_attributes(value) or {}).items())
+def _shown(step: Step) -> str:
+    kind, name = step
+    return f"[{name!r}]" if kind == "[" else "." if kind == "(" else f".{name}"
 
 
 def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:

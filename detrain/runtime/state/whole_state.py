@@ -13,7 +13,7 @@ import xxhash
 from detrain.adapters.group import Adapters
 from detrain.base.cursor import Address, FileState
 from detrain.base.digest import digest_array
-from detrain.python.codec.api import Baseline
+from detrain.python.codec.baseline import Baseline
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.outside.open_files import Files
 from detrain.python.outside.rewritten_files import Contents

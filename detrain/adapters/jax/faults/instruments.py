@@ -7,7 +7,7 @@ from typing import Final, cast
 import jax
 from jax.extend.core import JaxprEqn
 
-from detrain.adapters.instruments import Also, TakesInstruments
+from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
 from detrain.adapters.jax.faults.layer_scopes import name_layers
@@ -15,13 +15,12 @@ from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
 from detrain.adapters.keras_metrics import KerasMetrics, Sums
-from detrain.base.digest import Array
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
+from detrain.faults.experiment import Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
-class JaxInstruments:
+class JaxInstruments(Instruments):
     """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = True
@@ -112,10 +111,6 @@ class JaxInstruments:
         """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
         return self._metrics.read() | self.losses.read()
 
-    def outputs(self) -> list[Array]:
-        """Return nothing: experiments of inference are PyTorch's alone."""
-        return []
-
     def state(self) -> object:
         """Return what the series remembers from step to step."""
         return self._metrics.before
@@ -124,10 +119,6 @@ class JaxInstruments:
         """Forget what has been noted since."""
         self.losses.read()
         self._metrics.before = cast(Sums, state)
-
-    def ranges(self) -> dict[str, Bounds]:
-        """Return none: modules are not heard of."""
-        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each equation of the step has given, as digests; and what its functions have taken in."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.base.errors import FaultInvalid
-from detrain.faults.bits import dtype_named
+from detrain.faults.bits import dtype_named, little_endian
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import MEMORY, MemoryKind, Site, memory_site
 
@@ -69,13 +69,9 @@ class Memory:
                 "hit what an equation gives: `detrain sites` lists them",
             )
         jax.block_until_ready(array)
-        bits = _bits(array)
-        at, sources = (injection.array(name) for name in ("positions", "sources"))
-        keep, flip = (injection.array(name).view(bits.dtype) for name in ("keep", "flip"))
-        golden, values = bits[at].copy(), (bits[sources] & keep) ^ flip
-        bits[at] = values
-        self._struck.append((array, at, golden))
-        return Firing(1, _bytes(golden), _bytes(bits[at]))
+        golden, values = injection.put_into(_bits(array))
+        self._struck.append((array, injection.array("positions"), golden))
+        return Firing(1, little_endian(golden), little_endian(values))
 
 
 def _bits(array: Any) -> Any:
@@ -83,7 +79,3 @@ def _bits(array: Any) -> Any:
     unsigned = dtype_named(str(array.dtype)).unsigned
     size = array.size * unsigned.itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(array.unsafe_buffer_pointer()), unsigned)
-
-
-def _bytes(bits: Any) -> bytes:
-    return bytes(bits.astype(bits.dtype.newbyteorder("<")).tobytes())

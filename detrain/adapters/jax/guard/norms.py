@@ -4,29 +4,66 @@ at the next look. A step puts others in their place, under the same names.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Final
 
 import jax.numpy as jnp
 import numpy as np
 
-from detrain.adapters.api import Watched
-from detrain.adapters.jax.guard.adam import STATE, AdamDecays
+from detrain.adapters.api import Watched, adam_constant, bounded
 from detrain.adapters.jax.jitted import plain_jit
 from detrain.adapters.jax.marks import Own, calling
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 
-_ROUNDING: Final = 1.01
-"""Slack for the rounding of many updates."""
-_UNSEEN: Final = 2e-19
-"""Squares of values below this are lost in float32."""
 _EXACT: Final = ("float32", "float64")
 """In what is less exact a mean may stand still: no bound follows from theory."""
 _SQUARES: Final = ("nu", "sq", "var", "sum", "second")
 """Parts of names of what holds squares: of optax's states, of statistics of layers."""
+
+STATE: Final = "ScaleByAdamState"
+"""The class of optax's states with the moments `mu` and `nu`."""
+_MAKER: Final = "scale_by_adam"
+_PLACES: Final = ("_src.transform",)
+"""Modules of optax, beside itself, in which that is looked up."""
+
+
+class AdamDecays:
+    """What theory says of the first moment of optax's Adam: by the decays of the optimizers that were made.
+
+    An optimizer's state does not say which decays it is of. So the bound is the widest of all that were made.
+    """
+
+    def __init__(self) -> None:
+        self._factors: list[float] = []
+
+    def watch(self, optax: ModuleType) -> None:
+        """Hear of optimizers that optax makes from now on."""
+        original: Any = getattr(optax, _MAKER, None)
+        if original is None:
+            return
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            decays = [each for name in ("b1", "b2") if isinstance(each := given.arguments.get(name), int | float)]
+            self._factors.append(adam_constant(*decays) if len(decays) == 2 else math.inf)
+            return original(*args, **kwargs)
+
+        for owner in (optax, *(functools.reduce(getattr, name.split("."), optax) for name in _PLACES)):
+            setattr(owner, _MAKER, made)
+
+    def factor(self) -> float | None:
+        """Return C of |mu| <= C sqrt(nu), by element, for all that were made; None if there is no such bound."""
+        widest = max(self._factors, default=math.inf)
+        return widest if math.isfinite(widest) else None
 
 
 class JaxNorms:
@@ -77,11 +114,10 @@ class JaxNorms:
         group, power = f"{of} {moment}", 2 if any(part in moment for part in _SQUARES) else 1
         factor = self._decays.factor() if of == STATE and moment == "mu" and array.dtype.name in _EXACT else None
         partner = self._names.found.get(f"{before}nu{after}")
+        watched = Watched(name, group, power)
         if factor is None or partner is None or partner[0].dtype.name not in _EXACT:
-            return Watched(name, group, power)
-        size = array.size
-        widest = _ROUNDING * factor * size**0.25
-        return Watched(name, group, power, math.inf, f"{before}nu{after}", widest, math.sqrt(size) * _UNSEEN)
+            return watched
+        return bounded(watched, f"{before}nu{after}", factor, array.size)
 
 
 def _split(name: str) -> tuple[str, str, str]:

@@ -7,16 +7,18 @@ done to memory that NumPy looks at: XLA writes elsewhere then, and the array sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
-from detrain.adapters.api import Again, CannotGoBackError, PutBack
+from detrain.adapters.api import Again, CannotGoBackError, PutBack, Rollback
 from detrain.adapters.jax import settings as flags
 
 
-class JaxRollback:
-    """See `detrain.adapters.api.Rollback`."""
+class JaxRollback(Rollback):
+    """See `detrain.adapters.api.Rollback`. What functions were traced to stays, and is the same when they are
+    traced again.
+    """
 
     undo: Callable[[], None] = staticmethod(lambda: None)
     """Gives arrays the bits again that a fault in memory has changed."""
@@ -36,17 +38,9 @@ class JaxRollback:
 
         return put_back
 
-    def irreversible(self) -> list[str]:
-        """Return nothing: what functions were traced to stays, and is the same when they are traced again."""
-        return []
-
     def begin_load(self) -> Callable[[], Again]:
         """Return what has nothing to say of a load: JAX has no iterators."""
         return lambda: lambda _item, _fetched: None
-
-    def way_of(self, loader: object) -> Literal[""]:
-        """Return that a loader is none of JAX's."""
-        return ""
 
 
 def _views(array: Any) -> list[Any]:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import tensorflow as tf
@@ -18,19 +18,23 @@ from tensorflow.python.eager import context
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
-from detrain.adapters.tensorflow.data.drawn_again import digest_of_element, draw_again, require_same
 from detrain.adapters.tensorflow.data.iterator_calls import begin, runs_ahead, watch_elements, watch_python
 from detrain.adapters.tensorflow.data.iterator_positions import (
     NoPosition,
     can_be_drawn_again,
+    digest_of_element,
+    draw_again,
     read_position,
     refusal,
+    require_same,
+    runs_python,
     set_position,
 )
 from detrain.adapters.tensorflow.data.live_sets import LiveSets
-from detrain.adapters.tensorflow.guard.held_state import IteratorPulls, runs_python
+from detrain.adapters.tensorflow.guard.held_state import IteratorPulls
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError, Diverged, NotCapturable
+from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.loaders.generator_replay import Elements
 
@@ -44,7 +48,7 @@ class Datasets:
     def __init__(self, births: Births, is_of_fit: Callable[[Any], bool], of_fit: Callable[[], Any]) -> None:
         self._births, self._of_fit = births, of_fit
         self._is_of_fit = is_of_fit
-        self._iterators: dict[str, weakref.ref[Any]] = {}
+        self._iterators: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._sets = sets = LiveSets(births)
         self.set_given, self.set_seeds, self.called = sets.set_given, sets.set_seeds, sets.called
         self._made: dict[str, int] = {}
@@ -71,7 +75,7 @@ class Datasets:
     def counters(self) -> dict[str, Any]:
         """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
         self._restored = None  # it may hold buffers; all that it was for has been made again by now
-        alive, caches = dict(self._alive()), self._sets.alive_caches()
+        alive, caches = dict(self._iterators), self._sets.alive_caches()
         lasts = {key: iterator.detrain_last for key, iterator in alive.items()}
         return {
             "caches": {key: start for key, cached, cache in caches if (start := cache.start_of(cached)) is not None},
@@ -90,7 +94,7 @@ class Datasets:
         found: dict[str, Array] = {}
         reasons = []
         self._with_positions = {}
-        for key, iterator in self._alive():
+        for key, iterator in list(self._iterators.items()):
             if mode == "forward" and not iterator.detrain_is_traced and key not in self._described:
                 continue
             if self._pulls is not None and self._pulls.has_waiting(iterator):
@@ -119,7 +123,7 @@ class Datasets:
         """
         if "seeds" not in state or any("/" in key for key in [*state["seeds"], *state["iterators"], *state["caches"]]):
             raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
-        alive = dict(self._alive())
+        alive = dict(self._iterators)
         lost = [key for key in state["uncounted"] if key in alive and key not in positions]
         if lost:  # no digest would tell: its batches are loaded inside of a function
             raise NotCapturable(
@@ -203,7 +207,10 @@ class Datasets:
 
         It takes seeds while it runs ahead of what draws from it: they come back with its position.
         """
-        sources = [of_fit, *(getattr(iterator, "detrain_source", iterator._dataset) for _key, iterator in self._alive())]
+        sources = [
+            of_fit,
+            *(getattr(iterator, "detrain_source", iterator._dataset) for _key, iterator in list(self._iterators.items())),
+        ]
         return {seeds.key for source in sources if source is not None for seeds in shuffle_seeds.drawn(source).later}
 
     def given(self) -> dict[str, int]:
@@ -215,7 +222,7 @@ class Datasets:
     def is_counted(self, value: object) -> bool:
         """Return whether an object is an iterator that `restore` brings back."""
         key = self._births.key(value)
-        return key is not None and key in self._iterators and self._iterators[key]() is value
+        return key is not None and self._iterators.get(key) is value
 
     def loader_key(self, loader: object) -> str:
         """Return the name of an iterator; empty for any other object."""
@@ -230,7 +237,7 @@ class Datasets:
             )
         return found + [
             f"{key} (a tf.data iterator that a tf.function advances; {reason})"
-            for key, iterator in self._alive()
+            for key, iterator in list(self._iterators.items())
             if iterator.detrain_is_traced and (reason := refusal(iterator._dataset, is_forced=True)) is not None
         ]
 
@@ -238,20 +245,12 @@ class Datasets:
         """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them,
         nobody has it; where their pipelines run Python, handing elements out again would not do what that has done.
         """
-        traced = [key for key, iterator in self._alive() if iterator.detrain_is_traced]
+        traced = [key for key, iterator in list(self._iterators.items()) if iterator.detrain_is_traced]
         by_python = sorted(self._pulls.by_python) if self._pulls is not None else []
         return [
             *(f"{key} (a tf.data iterator that a tf.function advances)" for key in traced),
             *(f"{key} (a tf.data iterator that the body advances, whose pipeline runs Python)" for key in by_python),
         ]
-
-    def _alive(self) -> Iterator[tuple[str, Any]]:
-        for key, reference in list(self._iterators.items()):
-            iterator = reference()
-            if iterator is None:
-                del self._iterators[key]
-            else:
-                yield key, iterator
 
     def watch(
         self,
@@ -278,7 +277,7 @@ class Datasets:
         original_iterator = iterator_ops.OwnedIterator.__init__
         original_many = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
 
-        @functools.wraps(original_iterator)
+        @in_place_of(iterator_ops.OwnedIterator, "__init__")
         def iterator_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             is_of_fit = self._is_of_fit(sys._getframe(1))
             if dataset is not None and context.executing_eagerly():
@@ -290,7 +289,7 @@ class Datasets:
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit:
                     key = births.register_at_top(iterator, "iterator")
-                    self._iterators[key] = weakref.ref(iterator)
+                    self._iterators[key] = iterator
                     iterator.detrain_made_at = self._births.moment()
                     if self._elements is not None and self._elements.is_python and runs_python(dataset):
                         iterator.detrain_python = key
@@ -299,7 +298,7 @@ class Datasets:
                     iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
                 )
 
-        @functools.wraps(original_many)
+        @in_place_of(multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__")
         def many_made(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             if dataset is not None and context.executing_eagerly():
                 begin(iterator, dataset)
@@ -308,9 +307,6 @@ class Datasets:
                 self._count_iterator(iterator, dataset)
                 for each in iterator._device_iterators:
                     each.detrain_source = dataset
-
-        iterator_ops.OwnedIterator.__init__ = iterator_made
-        multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__ = many_made
 
     def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
         """Count an iterator over the shuffled sets that it draws from."""

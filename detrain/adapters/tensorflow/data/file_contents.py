@@ -1,11 +1,14 @@
 """Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's
 own.
 
-What it appends to is set back like any other log; what it writes as a whole is put back.
+What it appends to is set back like any other log; what it writes as a whole is put back. What it asks about files
+outside of its loops (also the note beside TensorFlow's own checkpoints of which is the newest) is answered as the first
+run was. Caches of tf.data in files are noted.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import glob
 import os
@@ -13,11 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.checkpoint import checkpoint, checkpoint_management
+from tensorflow.python.data.ops import cache_op
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import gen_io_ops, io_ops
 from tensorflow.python.training import py_checkpoint_reader
+from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
+from detrain.base.in_place import in_place_of
+from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
 
 _native: Any = file_io._pywrap_file_io
@@ -46,7 +53,7 @@ def watch_contents(contents: Contents) -> None:
 def _watch_gfile(contents: Contents) -> None:
     real_input, real_init = _native.BufferedInputStream, file_io.FileIO.__init__
 
-    @functools.wraps(real_init)
+    @in_place_of(file_io.FileIO, "__init__")
     def init(self: Any, name: Any, mode: str, *arguments: Any, **keywords: Any) -> None:
         real_init(self, name, mode, *arguments, **keywords)
         if mode in ("w", "wb") and contents.counts_on(name):
@@ -60,19 +67,18 @@ def _watch_gfile(contents: Contents) -> None:
         contents.changes(name)
         return _Writable(path, mode, *arguments)
 
-    @functools.wraps(real_input)
+    @in_place_of(_native, "BufferedInputStream")
     def open_input(path: Any, *arguments: Any) -> Any:
         contents.reads(os.path.abspath(os.fsdecode(path)))
         return real_input(path, *arguments)
 
-    file_io.FileIO.__init__ = init
-    _native.WritableFile, _native.BufferedInputStream = open_writable, open_input
+    _native.WritableFile = open_writable
 
 
 def _watch_checkpoints(contents: Contents) -> None:
     real_save, real_reader = checkpoint.TrackableSaver.save, py_checkpoint_reader.NewCheckpointReader
 
-    @functools.wraps(real_save)
+    @in_place_of(checkpoint.TrackableSaver, "save")
     def save(self: Any, file_prefix: Any, *arguments: Any, **keywords: Any) -> Any:
         prefix = tf.get_static_value(file_prefix) if tf.is_tensor(file_prefix) else file_prefix
         if prefix is not None:
@@ -80,15 +86,10 @@ def _watch_checkpoints(contents: Contents) -> None:
                 contents.writes(path)
         return real_save(self, file_prefix, *arguments, **keywords)
 
-    @functools.wraps(real_reader)
+    @in_place_of(py_checkpoint_reader, "NewCheckpointReader", tf.train, tf.compat.v1.train)
     def read(filepattern: Any) -> Any:
         contents.reads(_index(filepattern))
         return real_reader(filepattern)
-
-    checkpoint.TrackableSaver.save = save
-    for module in (py_checkpoint_reader, tf.train, tf.compat.v1.train):
-        if hasattr(module, "NewCheckpointReader"):
-            module.NewCheckpointReader = read
 
 
 def _watch_ops(contents: Contents) -> None:
@@ -118,3 +119,85 @@ def _files(prefix: Any) -> set[str]:
 def _index(prefix: Any) -> str:
     """Return the file that is there, and new, wherever a checkpoint has been written."""
     return os.path.abspath(f"{tf.compat.as_str_any(prefix)}.index")
+
+
+def watch_files(answers: Answers) -> None:
+    """Put the recorded answers in the place of the real ones."""
+    native = file_io._pywrap_file_io
+    for name in ("FileExists", "IsDirectory"):
+        setattr(native, name, _asking(answers, name, getattr(native, name)))
+    for name in ("GetChildren", "GetMatchingFiles"):
+        setattr(native, name, _listing(answers, name, getattr(native, name)))
+    remove = native.DeleteRecursively
+
+    @in_place_of(native, "DeleteRecursively")
+    def delete_recursively(path: Any, *arguments: Any) -> None:
+        answers.clear("DeleteRecursively", path, lambda: remove(path, *arguments))
+
+    remove_file = native.DeleteFile
+
+    @in_place_of(native, "DeleteFile")
+    def delete_file(path: Any, *arguments: Any) -> None:
+        answers.clear_in_loop(tf.compat.as_str_any(path), lambda: remove_file(path, *arguments), tf.errors.NotFoundError)
+
+    _watch_newest(answers)
+    _watch_caches(answers)
+
+
+def _asking(answers: Answers, question: str, real: Any) -> Any:
+    """A path that is not there is told by an error."""
+
+    @functools.wraps(real)
+    def ask(path: Any, *arguments: Any) -> Any:
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            try:
+                found.append(real(path, *arguments))
+            except tf.errors.NotFoundError:
+                return False
+            return found[0] is not False
+
+        if not answers.is_so(question, path, is_there):
+            if found:
+                return found[0]
+            raise tf.errors.NotFoundError(None, None, f"{tf.compat.as_str_any(path)}; No such file or directory")
+        return found[0] if found else True
+
+    return ask
+
+
+def _listing(answers: Answers, question: str, real: Any) -> Any:
+    @functools.wraps(real)
+    def list_files(path: Any, *arguments: Any) -> Any:
+        return answers.among(question, path, real(path, *arguments), tf.compat.as_str_any)
+
+    return list_files
+
+
+def _watch_caches(answers: Answers) -> None:
+    """Note which files a `cache()` of tf.data fills: its lock keeps every other iterator away,
+    after a kill for ever.
+    """
+    real = cache_op.CacheDataset.__init__
+
+    @in_place_of(cache_op.CacheDataset, "__init__")
+    def make(self: Any, input_dataset: Any, filename: Any, *arguments: Any, **keywords: Any) -> None:
+        prefix = tf.get_static_value(filename) if tf.is_tensor(filename) else filename
+        if isinstance(prefix, str | bytes) and prefix:
+            answers.fill(tf.compat.as_str(prefix))
+        real(self, input_dataset, filename, *arguments, **keywords)
+
+
+def _watch_newest(answers: Answers) -> None:
+    """Have `get_checkpoint_state`, by which all of TensorFlow finds its newest checkpoint, say what it said."""
+    real = checkpoint_management.get_checkpoint_state
+
+    @in_place_of(checkpoint_management, "get_checkpoint_state", tf.train, tf.compat.v1.train, tf.compat.v2.train)
+    def get_checkpoint_state(checkpoint_dir: Any, latest_filename: Any = None) -> Any:
+        def read() -> str:
+            state = real(checkpoint_dir, latest_filename)
+            return "" if state is None else base64.b64encode(state.SerializeToString()).decode()
+
+        told = answers.told("get_checkpoint_state", f"{checkpoint_dir}/{latest_filename or 'checkpoint'}", read)
+        return CheckpointState.FromString(base64.b64decode(told)) if told else None

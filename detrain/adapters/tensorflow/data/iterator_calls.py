@@ -18,10 +18,10 @@ from tensorflow.python.ops import gen_optional_ops, script_ops
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
-from detrain.adapters.tensorflow.data.drawn_again import is_drawn_again
-from detrain.adapters.tensorflow.data.iterator_positions import stages
+from detrain.adapters.tensorflow.data.iterator_positions import is_drawn_again, stages
 from detrain.adapters.tensorflow.guard.held_state import IteratorPulls
 from detrain.base.errors import DetrainError
+from detrain.base.in_place import in_place_of
 from detrain.python.loaders.generator_replay import Elements
 
 _ENDERS: Final = ("_Take", "_Zip", "_DirectedInterleave")
@@ -32,12 +32,10 @@ def watch_python(elements: Elements) -> None:
     """See whether any function calls Python of the program's."""
     original = script_ops._internal_py_func
 
-    @functools.wraps(original)
+    @in_place_of(script_ops, "_internal_py_func")
     def called(func: Any, *args: Any, **kwargs: Any) -> Any:
         elements.is_python |= not str(getattr(func, "__module__", "")).startswith("detrain.")
         return original(func, *args, **kwargs)
-
-    script_ops._internal_py_func = called
 
 
 def watch_elements(
@@ -76,7 +74,7 @@ def watch_elements(
                 fail(error)
         return value
 
-    @functools.wraps(original_optional)
+    @in_place_of(iterator_ops.OwnedIterator, "get_next_as_optional")
     def advanced_if_possible(iterator: Any) -> Any:
         if not context.executing_eagerly():
             iterator.detrain_is_traced = True
@@ -88,20 +86,17 @@ def watch_elements(
         spec = iterator.element_spec
         return optional_ops._OptionalImpl(gen_optional_ops.optional_from_value(structure.to_tensor_list(spec, value)), spec)
 
-    @functools.wraps(original_type)
+    @in_place_of(iterator_ops.OwnedIterator, "__tf_tracing_type__")
     def given_to_function(iterator: Any, *args: Any) -> Any:
         iterator.detrain_is_traced = True
         return original_type(iterator, *args)
 
-    @functools.wraps(original_parts)
+    @in_place_of(iterator_ops.IteratorSpec, "_to_components")
     def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
         iterator.detrain_is_traced = True
         return original_parts(spec, iterator)
 
     iterator_ops.OwnedIterator._next_internal = advanced
-    iterator_ops.OwnedIterator.get_next_as_optional = advanced_if_possible
-    iterator_ops.OwnedIterator.__tf_tracing_type__ = given_to_function
-    iterator_ops.IteratorSpec._to_components = taken_apart
 
 
 def begin(iterator: Any, dataset: Any) -> None:

@@ -8,7 +8,7 @@ maps that draw random numbers wrongly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +17,9 @@ from tensorflow.python.data.ops import options
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import gen_dataset_ops
 
-from detrain.base.digest import Array
+from detrain.base.digest import Array, digest_value
 from detrain.base.errors import Diverged
+from detrain.python.inspect.held import walk
 
 _MOST_BYTES: Final = 64 << 20
 """Positions above this size would make checkpoints slow: buffers of shuffling are stored by value."""
@@ -120,15 +121,13 @@ def can_be_drawn_again(dataset: Any) -> bool:
 
 
 def stages(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and all those that it draws from."""
-    seen: set[int] = set()
-    waiting = [dataset]
-    while waiting:
-        stage = waiting.pop()
-        if id(stage) not in seen:
-            seen.add(id(stage))
-            yield stage
-            waiting.extend(stage._inputs())
+    """Yield a dataset and all those that it draws from, each once."""
+    return walk([dataset], lambda stage: stage._inputs()[::-1], id)
+
+
+def runs_python(dataset: Any) -> bool:
+    """Return whether a stage of a pipeline calls Python (`py_function`, `from_generator`)."""
+    return any(not _operations(stage).isdisjoint(_PYTHON) for stage in stages(dataset))
 
 
 def _operations(stage: Any) -> set[str]:
@@ -185,3 +184,38 @@ def _too_large(size_bytes: int) -> str:
 def _cause(error: Exception) -> str:
     text = getattr(error, "message", "") or str(error)
     return str(text).partition("\n")[0].rpartition("}} ")[2].partition(" [Op:")[0][:200]
+
+
+def draw_again(behind: Sequence[tuple[Any, int]]) -> None:
+    """Draw from the iterators of one source until each has given so many, in turn:
+    it waits until each device takes its part."""
+    while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
+        for iterator in waiting:
+            iterator.detrain_last = next(iterator)
+
+
+def is_drawn_again(iterator: Any) -> bool:
+    """Return whether a resumed run draws again what an iterator has given, as it has no position."""
+    if not hasattr(iterator, "detrain_is_drawn_again"):
+        iterator.detrain_is_drawn_again = refusal(iterator._dataset) is not None
+    return bool(iterator.detrain_is_drawn_again)
+
+
+def digest_of_element(element: Any) -> str:
+    """Return the digest of the tensors in an element, but for those that have no numbers."""
+    parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in (tf.variant, tf.resource)]
+    return digest_value([part.numpy() for part in parts], lambda _value: None)
+
+
+def require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
+    """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
+    expected = state.get("last", {}).get(key)
+    if expected is None or iterator.detrain_last is None:
+        return
+    found = digest_of_element(iterator.detrain_last)
+    if found != expected:
+        raise Diverged(
+            f"element {iterator.detrain_pulled - 1} of {key!r}, a tf.data iterator that lives on, has digest {found} as it is "
+            f"drawn again; the first run had {expected}",
+            "the data, or what its pipeline draws them with, is not what it was; restore it or use --fresh",
+        )

@@ -15,7 +15,8 @@ from tensorflow.python.eager import context
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data import shuffle_seeds
-from detrain.adapters.tensorflow.guard.held_state import runs_python
+from detrain.adapters.tensorflow.data.iterator_positions import runs_python
+from detrain.base.in_place import in_place_of
 
 
 class LiveSets:
@@ -23,12 +24,12 @@ class LiveSets:
 
     def __init__(self, births: Births) -> None:
         self._births = births
-        self._seeds: dict[str, weakref.ref[shuffle_seeds.Seeds]] = {}
-        self._caches: dict[str, weakref.ref[Any]] = {}
+        self._seeds: weakref.WeakValueDictionary[str, shuffle_seeds.Seeds] = weakref.WeakValueDictionary()
+        self._caches: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Caches over shuffled sets."""
         self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
         """Caches whose content Python makes: another run of it may make another."""
-        self._called: dict[str, tuple[weakref.ref[Any], object]] = {}
+        self._called: weakref.WeakKeyDictionary[Any, tuple[str, object]] = weakref.WeakKeyDictionary()
         """Sets that Python makes the elements of, and what they call for these."""
 
     def watch(self) -> None:
@@ -39,7 +40,7 @@ class LiveSets:
         original_generator = dataset_ops.DatasetV2.from_generator
         original_rewrite = dataset_ops.apply_rewrite
 
-        @functools.wraps(original_rewrite)
+        @in_place_of(dataset_ops, "apply_rewrite")
         def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             result = original_rewrite(dataset, *args, **kwargs)
             result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
@@ -50,23 +51,21 @@ class LiveSets:
             dataset = original_generator(generator, *args, **kwargs)
             if context.executing_eagerly():
                 # Not registered: what is made of a set is made by the program, and counted there.
-                self._called[births.next_key("generator", None)] = weakref.ref(dataset), generator
+                self._called[dataset] = births.next_key("generator", None), generator
             return dataset
 
-        @functools.wraps(original_dataset)
+        @in_place_of(dataset_ops.DatasetV2, "__init__")
         def dataset_made(dataset: Any, *args: Any, **kwargs: Any) -> None:
             original_dataset(dataset, *args, **kwargs)
             seeds = shuffle_seeds.on_dataset(dataset) if context.executing_eagerly() else None
             if seeds is not None:
                 seeds.key = births.register_at_top(dataset, "shuffle")
-                self._seeds[seeds.key] = weakref.ref(seeds)
+                self._seeds[seeds.key] = seeds
             if type(dataset).__name__ == "CacheDataset" and runs_python(dataset):
                 self._filled_by_python.add(dataset)
             if context.executing_eagerly() and shuffle_seeds.cache_of(dataset) is not None:
-                self._caches[births.register_at_top(dataset, "cache")] = weakref.ref(dataset)
+                self._caches[births.register_at_top(dataset, "cache")] = dataset
 
-        dataset_ops.apply_rewrite = rewritten
-        dataset_ops.DatasetV2.__init__ = dataset_made
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
 
     def set_given(self, given: Mapping[str, int]) -> None:
@@ -83,27 +82,17 @@ class LiveSets:
 
     def alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
         """Yield the caches over shuffled sets that are alive: (key, set, cache)."""
-        for key, reference in list(self._caches.items()):
-            dataset = reference()
-            cache = None if dataset is None else shuffle_seeds.cache_of(dataset)
-            if cache is None:
-                del self._caches[key]
-            else:
+        for key, dataset in list(self._caches.items()):
+            if (cache := shuffle_seeds.cache_of(dataset)) is not None:
                 yield key, dataset, cache
 
-    def alive_seeds(self) -> Iterator[tuple[str, shuffle_seeds.Seeds]]:
-        """Yield what gives the seeds of the shuffled sets that are alive, each after its key."""
-        for key, reference in list(self._seeds.items()):
-            seeds = reference()
-            if seeds is None:
-                del self._seeds[key]
-            else:
-                yield key, seeds
+    def alive_seeds(self) -> list[tuple[str, shuffle_seeds.Seeds]]:
+        """Return what gives the seeds of the shuffled sets that are alive, each after its key."""
+        return list(self._seeds.items())
 
     def called(self) -> dict[str, object]:
         """Return what sets alive call for their elements, by their keys."""
-        self._called = {key: entry for key, entry in self._called.items() if entry[0]() is not None}
-        return {key: generator for key, (_dataset, generator) in self._called.items()}
+        return dict(list(self._called.values()))
 
     def has_filled_by_python(self) -> bool:
         """Return whether a cache is alive whose content Python makes."""

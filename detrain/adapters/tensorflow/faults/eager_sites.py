@@ -8,24 +8,25 @@ put in, as in compiled functions.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from detrain.adapters.tensorflow.faults.op_operands import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
+from detrain.adapters.instruments import OpInjector
+from detrain.adapters.tensorflow.faults.graph_ops import ATTRIBUTES, NO_SITES, READ, numbers_of, operands_of, taken_by
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import BITS, Firing, Injection
-from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, op_and_output, output_name, places_of
+from detrain.base.in_place import in_place_of
+from detrain.faults.bits import little_endian
+from detrain.faults.experiment import BITS, Injection
+from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, output_name, places_of
 
 FUNCTION: Final = "eager"
 """Stands in the names of these sites where others have their function."""
@@ -59,15 +60,15 @@ class EagerOp:
         return f"{self.base}#{self.turn}" if self.turn else self.base
 
 
-class EagerInjector:
-    """Injections of one place in eager code, one of them at a time: what `Injector` is in compiled functions."""
+class EagerInjector(OpInjector):
+    """Injections of one place in eager code, one of them at a time: what `InjectionPoint` is in compiled functions."""
 
     is_placed: Final = True
     """There is nothing to be put in before the op runs."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
+        super().__init__()
         self._place: Final = injections[0].place
-        self._golden = self._injected = b""
         self.select(injections[0])
 
     @staticmethod
@@ -78,31 +79,6 @@ class EagerInjector:
     def takes(self, injection: Injection) -> bool:
         """Return whether an injection is of this place."""
         return self._place == injection.place
-
-    def select(self, injection: Injection) -> None:
-        """Put this injection there from now on; nothing has been done of it."""
-        self._injection, self._countdown, self._count, self._misfits = injection, 0, 0, 0
-        self._op, self._output = op_and_output(injection.site)
-
-    def arm(self, occurrence: int) -> None:
-        """Have the next run of the site, or one so many runs later, hit."""
-        self._countdown = occurrence + 1
-
-    def disarm(self) -> None:
-        """Have no run hit."""
-        self._countdown = 0
-
-    def firing(self) -> Firing | None:
-        """Return what has been done so far; None: nothing."""
-        has_run = self._count or self._misfits
-        return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
-
-    def must_hit(self, name: str) -> bool:
-        """Return whether the op that is about to run is to be hit; it counts as run."""
-        if not self._countdown or name != self._op:
-            return False
-        self._countdown -= 1
-        return not self._countdown
 
     def hit(self, op: EagerOp, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
         """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another
@@ -116,7 +92,8 @@ class EagerInjector:
         return outputs
 
     def _hit(self, op: EagerOp, operands: Mapping[str, tuple[int, Any]], again: Callable[[Sequence[Any]], Any]) -> Any:
-        injection, golden = self._injection, op.outputs[self._output]
+        injection, golden = self.injection, op.outputs[self._output]
+        assert injection is not None
         index, tensor = located(op, injection, operands)
         array = array_of(tensor).copy()
         limited, outputs = injection.array("limited"), golden.shape.num_elements()
@@ -125,12 +102,8 @@ class EagerInjector:
             self._misfits += 1
             return golden
         self._count += 1
-        bits = array.reshape(-1).view(BITS[injection.dtype])
-        positions = injection.array("positions")
-        values = (bits[injection.array("sources")] & injection.array("keep")) ^ injection.array("flip")
-        little = np.dtype(values.dtype).newbyteorder("<")
-        self._golden, self._injected = bits[positions].astype(little).tobytes(), values.astype(little).tobytes()
-        bits[positions] = values
+        before, values = injection.put_into(array.reshape(-1).view(BITS[injection.dtype]))
+        self._golden, self._injected = little_endian(before), little_endian(values)
         if injection.operand == "output":
             return tf.constant(array)
         inputs = [tf.constant(array) if number == index else each for number, each in enumerate(op.inputs)]
@@ -265,7 +238,7 @@ class EagerSites:
     def _watch(self) -> None:
         fast, slow = pywrap_tfe.TFE_Py_FastPathExecute, execute.execute
 
-        @functools.wraps(fast)
+        @in_place_of(pywrap_tfe, "TFE_Py_FastPathExecute")
         def executed(runtime: Any, op_type: str, name: Any, *args: Any) -> Any:
             definition = op_def_registry.get(op_type) if self._is_here() else None
             if definition is None:
@@ -281,7 +254,7 @@ class EagerSites:
                 lambda tensors: (*attributes, *_inferred(definition, tensors)),
             )
 
-        @functools.wraps(slow)
+        @in_place_of(execute, "execute")
         def executed_after_all(op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
             op_type = op_name.decode() if isinstance(op_name, bytes) else str(op_name)
             if not self._is_here() or op_def_registry.get(op_type) is None:
@@ -290,9 +263,6 @@ class EagerSites:
             return self._run(
                 op_type, inputs, attrs or (), lambda tensors: slow(op_name, num_outputs, list(tensors), attrs, ctx, name), None
             )
-
-        pywrap_tfe.TFE_Py_FastPathExecute = executed
-        execute.execute = executed_after_all
 
     def _run(
         self,
@@ -316,7 +286,7 @@ class EagerSites:
             self._hand_on(op_type, _flat(inputs), result)
             return result
         op = self._begun(op_type, _flat(inputs), attributes)
-        is_hit = self.injector is not None and self.injector.must_hit(op.key)
+        is_hit = self.injector is not None and self.injector.must_hit(op.key, "")
         try:
             result = self._hit(op, inputs, run, recorded) if is_hit else run(inputs)
         except core._FallbackException:  # it comes again by the other way
@@ -335,7 +305,7 @@ class EagerSites:
         """Run an op that stores something: what it stores is hit before."""
         op = self._begun(op_type, [inputs[place]], ())
         op.outputs = [inputs[place]]
-        is_hit = self.injector is not None and self.injector.must_hit(op.key)
+        is_hit = self.injector is not None and self.injector.must_hit(op.key, "")
         try:
             outputs = self.injector.hit(op, run) if is_hit and self.injector is not None else op.outputs
             result = run([*inputs[:place], outputs[0], *inputs[place + 1 :]])
@@ -367,16 +337,13 @@ class EagerSites:
         assert self.injector is not None
         # What is no tensor yet is made one while tapes record: a variable, say, is read then.
         op.inputs = [_tensor(each) for each in op.inputs]
-        self._where.own += 1
-        try:
+        with self._where.apart():
             with record.stop_recording():
                 result = run(_nested(op.inputs, inputs))
                 op.outputs = _tensors(result)
                 outputs = self.injector.hit(op, lambda tensors: run(_nested(tensors, inputs)))
             if recorded is not None:
                 execute.record_gradient(op.type, op.inputs, recorded(_nested(op.inputs, inputs)), outputs)
-        finally:
-            self._where.own -= 1
         return outputs if _is_list(result) else outputs[0]
 
     def _note(self, op: EagerOp) -> None:

@@ -29,24 +29,27 @@ from tensorflow.python.ops import cond_v2, control_flow_util, control_flow_util_
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 from detrain.adapters.tensorflow.faults.eager_sites import EagerSites
-from detrain.adapters.tensorflow.faults.gradient_roles import is_turned, maker_of
-from detrain.adapters.tensorflow.faults.graph_ops import Op, Taken
-from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
-from detrain.adapters.tensorflow.faults.keras_places import watch_layers, watch_optimizer
-from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
-from detrain.adapters.tensorflow.faults.op_operands import (
+from detrain.adapters.tensorflow.faults.graph_ops import (
     NO_ARITHMETIC,
     NO_SITES,
     PREDICATE_OF_LOOP,
     READ,
+    Op,
+    RunNotes,
+    Taken,
     attributes_of,
     has_weight_first,
+    is_turned,
+    maker_of,
     numbers_of,
     operands_of,
+    shape_of,
     taken_by,
 )
-from detrain.adapters.tensorflow.faults.run_notes import RunNotes, shape_of
-from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage
+from detrain.adapters.tensorflow.faults.graph_owners import function_of, plain_scope, replica_of, trace_of
+from detrain.adapters.tensorflow.faults.live_outputs import First, FirstAccesses, live_outputs
+from detrain.adapters.tensorflow.faults.step_stage import BackwardTensors, ThreadStage, watch_layers, watch_optimizer
+from detrain.base.in_place import in_place_of
 from detrain.faults.sites import OperandShape, Site, Stage, output_name
 
 OWN_SCOPE: Final = "detrain_fault"
@@ -122,12 +125,8 @@ class Sites:
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
         """Make ops that are no sites, and that no tape records."""
-        self.where.own += 1
-        try:
-            with graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
-                yield
-        finally:
-            self.where.own -= 1
+        with self.where.apart(), graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
+            yield
 
     def _watch_captures(self) -> None:
         """Let what is of no graph (our variables) into the gradients of loops and branches:
@@ -145,24 +144,19 @@ class Sites:
         """Leave alone what is made to be made over (`vectorized_map`, jacobians): what is made of it is what runs."""
         original = parallel_for._pfor_impl
 
-        @functools.wraps(original)
+        @in_place_of(parallel_for, "_pfor_impl")
         def converted(loop_fn: Any, *args: Any, **kwargs: Any) -> Any:
             @functools.wraps(loop_fn)
             def body(*given: Any, **named: Any) -> Any:
-                self.where.own += 1
-                try:
+                with self.where.apart():
                     return loop_fn(*given, **named)
-                finally:
-                    self.where.own -= 1
 
             return original(body, *args, **kwargs)
-
-        parallel_for._pfor_impl = converted
 
     def _watch_ops(self) -> None:
         original = op_def_library._apply_op_helper
 
-        @functools.wraps(original)
+        @in_place_of(op_def_library, "_apply_op_helper")
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
             if self.where.own:
                 return original(op_type_name, *args, **kwargs)
@@ -182,8 +176,6 @@ class Sites:
                 return result
             return structure, is_stateful, op, self._on_op(function, op, list(outputs))
 
-        op_def_library._apply_op_helper = made
-
     def _watch_loops(self) -> None:
         """What the condition of a loop returns decides.
 
@@ -192,7 +184,7 @@ class Sites:
         """
         original = func_graph.func_graph_from_py_func
 
-        @functools.wraps(original)
+        @in_place_of(func_graph, "func_graph_from_py_func")
         def traced(name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(kwargs.get("func_graph"), control_flow_util_v2.WhileCondFuncGraph):
                 return original(name, python_func, *args, **kwargs)
@@ -201,15 +193,10 @@ class Sites:
             def condition(*given: Any, **named: Any) -> Any:
                 is_compiled = control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph())
                 is_closed = is_compiled or python_func.__qualname__.startswith(_GRADIENT_LOOP)
-                self.where.own += is_closed
-                try:
+                with self.where.apart(is_so=is_closed):
                     return self._on_taken(PREDICATE_OF_LOOP, python_func(*given, **named))
-                finally:
-                    self.where.own -= is_closed
 
             return original(name, condition, *args, **kwargs)
-
-        func_graph.func_graph_from_py_func = traced
 
     def _in_place_of(self, value: Any) -> Any:
         """Return what has been put in place of a tensor, or of those in a list."""
@@ -359,25 +346,22 @@ class Sites:
     def _watch_calls(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
 
-        @functools.wraps(original)
+        @in_place_of(concrete_function.ConcreteFunction, "_call_flat")
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             if context.executing_eagerly():
                 self._called[id(function._func_graph)] = function._func_graph
                 self.eager.note_call(function._func_graph, (*args, *kwargs.values()))
             return original(function, *args, **kwargs)
 
-        concrete_function.ConcreteFunction._call_flat = called
         original_gradient = imperative_grad.imperative_grad
 
-        @functools.wraps(original_gradient)
+        @in_place_of(imperative_grad, "imperative_grad")
         def taken(*args: Any, **kwargs: Any) -> Any:
             result = original_gradient(*args, **kwargs)
             # a function that eager code has called gives its gradients without an op of ours
             if context.executing_eagerly():
                 self.eager.note_gradients(result)
             return result
-
-        imperative_grad.imperative_grad = taken
 
     def sites(self) -> list[Site]:
         """Return the sites of the functions that have run since `begin_step`,

@@ -20,8 +20,8 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import ops
 
 from detrain.adapters.tensorflow.faults.eager_sites import located
-from detrain.adapters.tensorflow.faults.op_operands import operands_of
-from detrain.adapters.tensorflow.values.hidden import hidden_variable, linked
+from detrain.adapters.tensorflow.faults.graph_ops import operands_of
+from detrain.adapters.tensorflow.values.tensors import hidden_variable, linked
 from detrain.faults.experiment import BITS, Firing, Injection
 
 _ARRAYS: Final = ("positions", "sources", "keep", "flip", "limited")

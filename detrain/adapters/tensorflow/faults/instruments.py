@@ -8,18 +8,17 @@ from typing import Final
 
 import tensorflow as tf
 
-from detrain.adapters.instruments import Also, TakesInstruments
+from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
 from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
 from detrain.adapters.tensorflow.faults.injector import ArmedSwitch, InjectionPoint
 from detrain.adapters.tensorflow.faults.memory import Memory
 from detrain.adapters.tensorflow.faults.step_metrics import StepMetrics
-from detrain.base.digest import Array
-from detrain.faults.experiment import Bounds, Firing, Injection, refuse_several
+from detrain.faults.experiment import Firing, Injection, refuse_several
 from detrain.faults.sites import Site
 
 
-class TensorFlowInstruments:
+class TensorFlowInstruments(Instruments):
     """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = True
@@ -90,9 +89,6 @@ class TensorFlowInstruments:
         """Return what the fault has done so far."""
         return self._injector.firing() if self._injector is not None else None
 
-    def is_unarmed_equal(self) -> None:
-        """Nobody has looked: the steps before the fault tell."""
-
     def memory(self) -> list[Site]:
         """Return the variables alive."""
         return self._memory.sites(self._sites.accesses())
@@ -113,10 +109,6 @@ class TensorFlowInstruments:
         """Return the loss and metrics of what has run since the last call."""
         return self._series.read()
 
-    def outputs(self) -> list[Array]:
-        """Return nothing: experiments of inference are PyTorch's alone."""
-        return []
-
     def state(self) -> object:
         """Return what the series remembers."""
         return self._series.state()
@@ -124,10 +116,6 @@ class TensorFlowInstruments:
     def set_state(self, state: object) -> None:
         """Have the series remember what it did."""
         self._series.set_state(state)
-
-    def ranges(self) -> dict[str, Bounds]:
-        """Return none: modules are not heard of."""
-        return {}
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

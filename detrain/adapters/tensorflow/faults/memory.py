@@ -12,6 +12,7 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.faults.live_outputs import First
 from detrain.adapters.tensorflow.values.tensors import components_of
 from detrain.base.digest import Array
+from detrain.faults.bits import little_endian
 from detrain.faults.experiment import BITS, Firing, Injection
 from detrain.faults.sites import MEMORY, Access, MemoryKind, Site, memory_site
 
@@ -59,14 +60,10 @@ class Memory:
         if variable is None or value is None or (variable.dtype.name, value.shape) != (injection.dtype, injection.shape):
             return None
         changed = np.array(value)
-        bits = changed.reshape(-1).view(BITS[injection.dtype])
-        positions = injection.array("positions")
-        golden = bits[positions]
-        after = (bits[injection.array("sources")] & injection.array("keep")) ^ injection.array("flip")
-        bits[positions] = after
+        golden, after = injection.put_into(changed.reshape(-1).view(BITS[injection.dtype]))
         self._variables.set_value(key, changed)
         self._count += 1
-        return Firing(self._count, _bytes(golden), _bytes(after))
+        return Firing(self._count, little_endian(golden), little_endian(after))
 
     def _slots(self) -> set[int]:
         keras: Any = sys.modules.get("keras")  # a program without it shall not import it for us
@@ -91,7 +88,3 @@ def _access(variable: Any, accesses: Mapping[int, First] | None) -> Access | Non
         return None
     first, count = accesses.get(number, ""), variable.shape.num_elements()
     return Access(*(count if first == each else 0 for each in ("read", "overwritten", "")))
-
-
-def _bytes(bits: Any) -> bytes:
-    return bytes(bits.astype(bits.dtype.newbyteorder("<")).tobytes())

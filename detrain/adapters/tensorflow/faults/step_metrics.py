@@ -7,7 +7,6 @@ so that each step has a value of its own, not the mean since the epoch began.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import weakref
@@ -23,8 +22,8 @@ from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_o
 from detrain.adapters.instruments import TakesInstruments
 from detrain.adapters.tensorflow.faults.graph_owners import function_of, replica_of
 from detrain.adapters.tensorflow.faults.graph_sites import Sites
-from detrain.adapters.tensorflow.values.hidden import hidden_variable
-from detrain.adapters.tensorflow.values.tensors import array_of
+from detrain.adapters.tensorflow.values.tensors import array_of, hidden_variable
+from detrain.base.in_place import in_place_of
 
 _NOTHING: Final = np.zeros(2)
 
@@ -50,14 +49,12 @@ class StepMetrics:
         """By metric: how often it had been reset, its total and its count when it was read last."""
         original = tf.GradientTape.gradient
 
-        @functools.wraps(original)
+        @in_place_of(tf.GradientTape, "gradient")
         def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             # A penalty's, or that of a block computed again (`recompute_grad`), is of no loss.
             if not sites.where.is_inner(tape):
                 self._note(target)
             return original(tape, target, *args, **kwargs)
-
-        tf.GradientTape.gradient = gradient
 
     def _watch_calls(self) -> None:
         """Have compiled functions return 0 for what is not finite, once a trial ends with their step; for all, where
@@ -67,7 +64,7 @@ class StepMetrics:
         """
         original = concrete_function.ConcreteFunction._call_flat
 
-        @functools.wraps(original)
+        @in_place_of(concrete_function.ConcreteFunction, "_call_flat")
         def called(function: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 result = original(function, *args, **kwargs)
@@ -78,8 +75,6 @@ class StepMetrics:
                 return nothing
             is_over = context.executing_eagerly() and self._experiment.ends_with(self.loss_so_far)
             return tf.nest.map_structure(_finite, result) if is_over else result
-
-        concrete_function.ConcreteFunction._call_flat = called
 
     def on_keras(self) -> None:
         """Keras is there now."""
@@ -97,18 +92,15 @@ class StepMetrics:
         """`reset_by`: the class whose `reset_state` means have."""
         original_init, original_reset = cls.__init__, reset_by.reset_state
 
-        @functools.wraps(original_init)
+        @in_place_of(cls, "__init__")
         def made(metric: Any, *args: Any, **kwargs: Any) -> None:
             original_init(metric, *args, **kwargs)
             self._metrics.setdefault(metric, 0)
 
-        @functools.wraps(original_reset)
+        @in_place_of(reset_by, "reset_state")
         def reset(metric: Any) -> None:
             self._metrics[metric] = self._metrics.get(metric, 0) + 1
             original_reset(metric)
-
-        cls.__init__ = made
-        reset_by.reset_state = reset
 
     def _note(self, target: Any) -> None:
         tensors = [tensor for tensor in tf.nest.flatten(target) if tf.is_tensor(tensor) and tensor.dtype.is_floating]

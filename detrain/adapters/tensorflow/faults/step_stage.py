@@ -20,6 +20,7 @@ from tensorflow.python.eager import backprop, imperative_grad
 from tensorflow.python.ops import gradients_util
 
 from detrain.adapters.tensorflow.faults.live_outputs import called_graphs
+from detrain.base.in_place import in_place_of
 from detrain.faults.sites import Stage
 
 _GRADIENT: Final = object()
@@ -42,17 +43,26 @@ class ThreadStage(threading.local):
     marks: list[object] = field(default_factory=list)
     """Tapes that record and gradients that are taken, the innermost last."""
 
+    @contextlib.contextmanager
+    def apart(self, *, is_so: bool = True) -> Iterator[None]:
+        """The ops that are made inside are detrain's own, if `is_so`."""
+        self.own += is_so
+        try:
+            yield
+        finally:
+            self.own -= is_so
+
     def watch(self) -> None:
         """Have TensorFlow's tapes and gradients noted, in all threads."""
         marks = self
         push, pop = backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape
 
-        @functools.wraps(push)
+        @in_place_of(backprop.GradientTape, "_push_tape")
         def pushed(tape: Any) -> None:
             push(tape)
             marks.marks.append(tape)
 
-        @functools.wraps(pop)
+        @in_place_of(backprop.GradientTape, "_pop_tape")
         def popped(tape: Any) -> None:
             pop(tape)
             for place in reversed(range(len(marks.marks))):
@@ -60,7 +70,6 @@ class ThreadStage(threading.local):
                     del marks.marks[place]
                     break
 
-        backprop.GradientTape._push_tape, backprop.GradientTape._pop_tape = pushed, popped
         for cls in (distribute_lib.ReplicaContextBase, mirrored_run._MirroredReplicaContext):
             cls._merge_call = self._merging(cls._merge_call)
         imperative_grad.imperative_grad = self._taking(imperative_grad.imperative_grad)
@@ -164,3 +173,33 @@ class BackwardTensors:
                 return [*inside, op.inputs[index]]
             return inside if op.type in _BRANCHES else [*inside, *op.inputs]
         return list(op.inputs)
+
+
+def watch_layers(here: ThreadStage, cls: Any) -> None:
+    """Have the layer of Keras that runs noted, for the names of sites."""
+    original_call = cls.__call__
+
+    @in_place_of(cls, "__call__")
+    def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        here.layers.append(str(layer.name))
+        try:
+            return original_call(layer, *args, **kwargs)
+        finally:
+            here.layers.pop()
+
+
+def watch_optimizer(here: ThreadStage, cls: Any, method: str) -> None:
+    """Have the optimizer noted whose update is being made."""
+    original = vars(cls).get(method)
+    if original is None:  # it is inherited
+        return
+
+    @functools.wraps(original)
+    def applied(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        here.optimizers.append(str(getattr(optimizer, "name", None) or optimizer._name))
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            here.optimizers.pop()
+
+    setattr(cls, method, applied)

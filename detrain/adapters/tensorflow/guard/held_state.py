@@ -5,13 +5,10 @@ Iterators cannot be set back. What they hand out after a moment is kept while th
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-_PYTHON_OPS: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+from typing import Any
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -96,20 +93,3 @@ def chain(held: TensorFlowHeldState | None) -> Iterator[TensorFlowHeldState]:
     while held is not None:
         yield held
         held = held.following
-
-
-def runs_python(dataset: Any) -> bool:
-    """Return whether a stage of a pipeline calls Python (`py_function`, `from_generator`)."""
-    waiting, seen = [dataset], set()
-    while waiting:
-        current = waiting.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        for stage in current._functions():
-            graph = stage.function.graph.as_graph_def()
-            nodes = itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
-            if any(node.op in _PYTHON_OPS for node in nodes):
-                return True
-        waiting.extend(current._inputs())
-    return False

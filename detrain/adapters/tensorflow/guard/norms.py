@@ -1,24 +1,36 @@
-"""What the guard looks at: the norms of variables, and of gradients where that is asked for."""
+"""What the guard looks at: the norms of variables, and of gradients where that is asked for; and small compiled
+functions over variables, as these need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import gen_resource_variable_ops
 
 from detrain.adapters.api import Watched
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.guard.gradient_norms import Gradients
+from detrain.adapters.tensorflow.faults.graph_owners import replica_of
 from detrain.adapters.tensorflow.guard.step_norms import Inside
-from detrain.adapters.tensorflow.guard.sums import Compiled, half_of_squares, norms, sums_of_squares
 from detrain.adapters.tensorflow.guard.watched_variables import find_watched
-from detrain.adapters.tensorflow.values.tensors import has_value
+from detrain.adapters.tensorflow.values.tensors import has_value, hidden_variable
 from detrain.base.digest import Array
+from detrain.base.in_place import in_place_of
 
 _LOOKED_AT_AGAIN: Final = (5, 7, 11)
 """Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below
 zero."""
+
+_EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
+"""For functions of many small operations: handing each to another thread takes longer than doing it."""
+_numbers: Final = itertools.count()
 
 
 class TensorFlowNorms:
@@ -121,3 +133,104 @@ class TensorFlowNorms:
         if key not in self._signed and (variable.numpy() < 0).any():
             self._signed.add(key)
         return key in self._signed
+
+
+class Gradients:
+    """Notes half the sum of squares of all gradients, for each optimizer of Keras and replica, in the step itself: one
+    small sum in its graph.
+
+    This is the only thing that the guard puts into a program's graph, so it is there only where it is asked for.
+    """
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._sums: dict[str, Any] = {}
+        self.watched: list[Watched] = []
+
+    def on_keras(self) -> None:
+        """Keras is there now."""
+        import keras
+
+        original = keras.optimizers.Optimizer.apply
+
+        @in_place_of(keras.optimizers.Optimizer, "apply")
+        def apply(optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+            # Scaled gradients may overflow, and such a step is left out; the optimizer inside gets them unscaled.
+            if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                self._note(optimizer, grads)
+            return original(optimizer, grads, *args, **kwargs)
+
+    def _note(self, optimizer: Any, grads: Sequence[Any]) -> None:
+        owner = next((key for key, each in self._births.living(type(optimizer)) if each is optimizer), type(optimizer).__name__)
+        replica = replica_of(ops.get_default_graph())
+        key = f"gradients for {owner}" + (f", replica {replica}" if replica else "")
+        dense = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in grads]
+        parts = [tf.cast(tf.nn.l2_loss(wide(part)), tf.float32) for part in dense if part is not None and part.dtype.is_floating]
+        if not parts:
+            return
+        if key not in self._sums:
+            self._sums[key] = hidden_variable(0.0, tf.float32)
+            self.watched = [*self.watched, Watched(key, f"gradients for {owner}", 1)]
+        self._sums[key].assign(tf.add_n(parts), read_value=False)
+
+    def norms(self) -> Array:
+        """Return the norms [optimizer and replica] of the gradients of the last update."""
+        return norms([[tf.stack([variable.read_value() for variable in self._sums.values()])]]) if self._sums else np.zeros(0)
+
+
+class Compiled:
+    """A function over variables, one call a device. `make` gets a device's variables and returns a list of tensors."""
+
+    def __init__(self, variables: Mapping[str, Any], make: Callable[[list[Any]], list[Any]]) -> None:
+        by_device: dict[str, dict[str, Any]] = {}
+        for key, variable in variables.items():
+            by_device.setdefault(variable.handle.device, {})[key] = variable
+        self.keys = [key for group in by_device.values() for key in group]
+        self._calls: list[tuple[str, tuple[Any, list[Any], int]]] = []
+        for device, group in by_device.items():
+            self._calls.append((device, _compiled(device, list(group.values()), make)))
+
+    def __call__(self) -> list[list[Any]]:
+        """Return the tensors of each device."""
+        runtime = context.context()
+        # The one thread of that executor would wait for itself where a function goes over devices.
+        with context.function_executor_type(_EXECUTOR if len(self._calls) == 1 else None):
+            found = []
+            for device, (function, captures, count) in self._calls:
+                with tf.device(device):
+                    found.append(runtime.call_function(function.name, captures, count))
+            return found
+
+
+def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], list[Any]]) -> tuple[Any, list[Any], int]:
+    def body() -> list[Any]:
+        with tf.device(device):
+            return make(variables)
+
+    with tf.init_scope():
+        graph = func_graph.func_graph_from_py_func("detrain_own", body, (), {})
+        function = atomic_function.from_func_graph(f"__detrain_{next(_numbers)}", graph, {})
+        return function, [outer for outer, _inner in graph.captures], len(graph.outputs)
+
+
+def sums_of_squares(variables: list[Any]) -> list[Any]:
+    """Return one tensor, half the sum of the squares of each variable: what is not a number in
+    it makes its sum none.
+    """
+    return [tf.stack([half_of_squares(variable) for variable in variables])]
+
+
+def half_of_squares(variable: Any) -> Any:
+    """Return half the sum of the squares of a variable, or of what stands for one: `handle` and `dtype`."""
+    return tf.cast(tf.nn.l2_loss(wide(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))), tf.float32)
+
+
+def wide(value: Any) -> Any:
+    """Return a tensor whose squares do not overflow where the tensor itself is sound."""
+    return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
+
+
+def norms(sums: list[list[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the Euclidean norms [variable] for what `sums_of_squares` returned."""
+    parts = [np.asarray(tensors[0]._numpy(), np.float64) for tensors in sums]
+    return np.sqrt(2.0 * (np.concatenate(parts) if len(parts) != 1 else parts[0])) if parts else np.zeros(0)

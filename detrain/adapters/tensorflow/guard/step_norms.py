@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,8 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import func_graph
+
+from detrain.base.in_place import in_place_of
 
 _OWN: Final = "__detrain_"
 _WRITES: Final = re.compile("Assign|ResourceApply|ResourceSparseApply|ResourceScatter|ResourceStridedSlice")
@@ -145,7 +146,7 @@ class Inside:
     def _replace_calls(self) -> None:
         original = context.Context.call_function
 
-        @functools.wraps(original)
+        @in_place_of(context.Context, "call_function")
         def call_function(runtime: Any, name: bytes, inputs: list[Any], count: int) -> Any:
             step = self._steps.get(name, ...)
             if step is None or name.startswith(_OWN.encode()):
@@ -165,8 +166,6 @@ class Inside:
                 raise
             self._called[name] = step
             return outputs or None
-
-        context.Context.call_function = call_function
 
     def _note_unknown(self, name: bytes, inputs: list[Any]) -> None:
         calls, _before = self._unknown.get(name, (0, ()))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from detrain.adapters.api import Watched
+from detrain.adapters.api import ROUNDING, Watched, adam_constant, bounded
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.values.tensors import components_of
 
@@ -24,10 +24,6 @@ _NO_SQUARES: Final = ("_accumulated_gradients", "_model_variables_moving_average
 """Slots that any of Keras's optimizers may have: sums of gradients, averages of weights."""
 _ADAM_LIKE: Final = ("Adam", "AdamW", "Nadam", "Lamb")
 """Keras's optimizers whose `_momentums` and `_velocities` are means of the gradient and of its square."""
-_ROUNDING: Final = 1.01
-"""Slack for the rounding of many updates."""
-_UNSEEN: Final = 2e-19
-"""Squares of values below this are lost in float32."""
 
 
 def find_watched(
@@ -122,22 +118,18 @@ def _limit(optimizer: Any, attribute: str, power: int, variable: Any) -> float:
     if _is_of_keras(optimizer, "RMSprop") and attribute == "_momentums":
         return math.inf
     # The norm of the squares is at most the square of the norm.
-    return _ROUNDING * float(_clip(optimizer, int(variable.shape.num_elements() or 1)) ** power)
+    return ROUNDING * float(_clip(optimizer, int(variable.shape.num_elements() or 1)) ** power)
 
 
 def _pair(optimizer: Any, keys: Mapping[int, str], found: dict[str, Watched]) -> None:
     """Bound each first moment of Adam by its second one: |m| <= C sqrt(v), by element (docs/explanation/guard.md)."""
     if not _is_of_keras(optimizer, *_ADAM_LIKE):
         return
-    first, second = float(optimizer.beta_1), float(optimizer.beta_2)
-    if not 0 <= first * first < second < 1:
+    constant = adam_constant(float(optimizer.beta_1), float(optimizer.beta_2))
+    if not math.isfinite(constant):
         return
-    constant = (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))
     for m, v in zip(getattr(optimizer, "_momentums", ()), getattr(optimizer, "_velocities", ()), strict=False):
         for one, other in zip(components_of(m), components_of(v), strict=False):
             key, partner = keys.get(id(one.handle)), keys.get(id(other.handle))
             if key in found and partner in found:
-                size = int(one.shape.num_elements() or 1)
-                watched = found[key]
-                factor = _ROUNDING * constant * size**0.25
-                found[key] = Watched(key, watched.group, watched.power, watched.limit, partner, factor, math.sqrt(size) * _UNSEEN)
+                found[key] = bounded(found[key], partner, constant, int(one.shape.num_elements() or 1))

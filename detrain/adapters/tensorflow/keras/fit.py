@@ -24,24 +24,26 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
-from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, set_position
+from detrain.adapters.tensorflow.data.iterator_positions import NoPosition, read_position, runs_python, set_position
 from detrain.adapters.tensorflow.data.shuffle_seeds import set_with
-from detrain.adapters.tensorflow.guard.held_state import runs_python
 from detrain.adapters.tensorflow.keras.fit_data import (
     allow_permutation,
+    digest_distributed,
+    digest_of_arrays,
+    digesting,
     fetch_in_turn,
     is_generator,
+    note_batch,
     note_order,
     order_of,
     start_no_workers,
 )
-from detrain.adapters.tensorflow.keras.fit_digests import digest_distributed, digest_of_arrays, digesting, note_batch
-from detrain.adapters.tensorflow.keras.fit_probes import Probes
-from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, instrumented
+from detrain.adapters.tensorflow.keras.fit_source import NAME, VALIDATION, Probes, instrumented
 from detrain.base import PACKAGE
 from detrain.base.digest import Array
 from detrain.base.errors import NotCapturable
-from detrain.python.inspect.frames import names_of
+from detrain.base.in_place import in_place_of
+from detrain.python.inspect.frames import names_of, outwards
 
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
@@ -97,11 +99,10 @@ class FitInstrument:
         vars(trainer)[NAME] = self
         probed = traceback_utils.filter_traceback(function)
 
-        @functools.wraps(original)
+        @in_place_of(trainer.TensorFlowTrainer, "fit")
         def fit(*args: Any, **kwargs: Any) -> Any:
             return (original if probes.is_in_phase() else probed)(*args, **kwargs)
 
-        trainer.TensorFlowTrainer.fit = fit
         digest_distributed(probes.note_fetched)
         self._note_ends(trainer.TFEpochIterator)
         self.epoch_loop, self.fetch_loop = probes.epoch_loop, probes.fetch_loop
@@ -352,12 +353,10 @@ def _hold_back(backup: Any, probes: Probes) -> None:
     from another state."""
     original = backup.on_train_begin
 
-    @functools.wraps(original)
+    @in_place_of(backup, "on_train_begin")
     def on_train_begin(self: Any, logs: Any = None) -> None:
         if not probes.is_resuming():
             original(self, logs)
-
-    backup.on_train_begin = on_train_begin
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
@@ -367,13 +366,12 @@ def is_of_fit(frame: FrameType | None) -> bool:
     So whether they are the first around TensorFlow's code (many frames of it,
     where a strategy distributes a set) and ours.
     """
-    while frame is not None:
-        file = frame.f_code.co_filename
+    for each in outwards(frame):
+        file = each.f_code.co_filename
         if file.endswith((_EPOCH_ITERATOR, __file__)):
             return True
         if not file.startswith(_LIBRARIES):
-            return False
-        frame = frame.f_back
+            break
     return False
 
 

@@ -1,4 +1,6 @@
-"""How Keras hands out the data of a `fit`, made the same in every run: in turn, by one thread, in a known order.
+"""How Keras hands out the data of a `fit`, made the same in every run: in turn, by one thread, in a known order; and
+digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them. A stage behind all
+others of the data pipeline takes them, or, where pipelines run ahead of the steps, the fetching step itself.
 
 For `fit`, which brings a loader back to where it was. What is changed here is changed for all data of Keras's in this
 process.
@@ -6,15 +8,23 @@ process.
 
 from __future__ import annotations
 
-import functools
 import random
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, Protocol
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.input_lib import DistributedIteratorBase
 
 from detrain.adapters.tensorflow.data.iterator_positions import allow, stages
 from detrain.base import messages
+from detrain.base.digest import digest_array
+from detrain.base.in_place import in_place_of
+
+_STEP: Final = "multi_step_on_iterator"
+"""Keras's function that fetches one batch and trains on it."""
+_HANDLES: Final = (tf.variant, tf.resource)
 
 
 def is_generator(steps: Any) -> bool:
@@ -64,12 +74,10 @@ def fetch_in_turn(adapter: Any) -> None:
     and so is what they draw."""
     original = adapter.get_tf_dataset
 
-    @functools.wraps(original)
+    @in_place_of(adapter, "get_tf_dataset")
     def get_tf_dataset(self: Any) -> Any:
         dataset = original(self)
         return dataset._input_dataset if type(dataset).__name__ == "_PrefetchDataset" else dataset
-
-    adapter.get_tf_dataset = get_tf_dataset
 
 
 def start_no_workers(adapter: Any) -> None:
@@ -77,7 +85,7 @@ def start_no_workers(adapter: Any) -> None:
     has no order of its own."""
     original = adapter.__init__
 
-    @functools.wraps(original)
+    @in_place_of(adapter, "__init__")
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if self.enqueuer is not None:
@@ -85,4 +93,49 @@ def start_no_workers(adapter: Any) -> None:
             data = self.py_dataset
             messages.say(f"{type(data).__name__}: batches are fetched in turn, to be the same again, not by {data.workers} workers")
 
-    adapter.__init__ = made
+
+class TakesDigest(Protocol):
+    """What takes the digest of a batch, or of a part of it (`Probes.note_fetched`)."""
+
+    def __call__(self, parts: list[np.ndarray[Any, Any]], *, is_whole: bool) -> None:
+        """Take it."""
+
+
+def digest_of_arrays(data: object) -> str:
+    """Return a digest of the arrays of NumPy in a nested value; empty without one."""
+    arrays = [each for each in tf.nest.flatten(data) if isinstance(each, np.ndarray) and not each.dtype.hasobject]
+    return "".join(map(digest_array, arrays))
+
+
+def digesting(dataset: Any, note: TakesDigest, *, is_whole: bool) -> Any:
+    """Return a set that gives what another gives, and has digests taken of it. `is_whole`:
+    a step fetches no more than one."""
+
+    def passed(*element: Any) -> Any:
+        note_batch(element, note, is_whole=is_whole)
+        return element if isinstance(dataset.element_spec, tuple) else element[0]
+
+    return dataset.map(passed)
+
+
+def digest_distributed(note: TakesDigest) -> None:
+    """Take the digests of batches of distributed sets where a step fetches them:
+    their pipelines run ahead of the steps."""
+    original = DistributedIteratorBase.get_next
+
+    @in_place_of(DistributedIteratorBase, "get_next")
+    def get_next(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = original(iterator, *args, **kwargs)
+        if sys._getframe(1).f_code.co_name == _STEP:
+            note_batch(batch, note, is_whole=False)
+        return batch
+
+
+def note_batch(element: Any, note: TakesDigest, *, is_whole: bool) -> None:
+    """Take the digest of a batch, now or whenever the function that is being traced runs."""
+
+    def noted(*parts: np.ndarray[Any, Any]) -> None:
+        note(list(parts), is_whole=is_whole)
+
+    parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in _HANDLES]
+    tf.numpy_function(noted, parts, [], name="detrain_digest")

@@ -17,9 +17,20 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from detrain.adapters.stable_names import Births
-from detrain.adapters.tensorflow.keras import config_objects
-from detrain.adapters.tensorflow.keras.loop_changes import SEEDS_2, LoopFunctions, SetInLoop, functions_of, scalars, set_functions
-from detrain.adapters.tensorflow.keras.rnn_masks import kept_masks, masks, restore_masks
+from detrain.adapters.tensorflow.keras.loop_changes import (
+    SEEDS_2,
+    LoopFunctions,
+    SetInLoop,
+    classes_without_variables,
+    contents,
+    functions_of,
+    kept_masks,
+    masks,
+    restore_masks,
+    scalars,
+    set_contents,
+    set_functions,
+)
 from detrain.adapters.tensorflow.values.json_values import ValueDescriptions
 from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import ABSENT
@@ -35,23 +46,20 @@ _SEED: Final = "global_random_seed"
 _GENERATOR: Final = "global_seed_generator"
 
 
-class KerasState:
-    """Reads and sets the state. `trainable_variables` yields (key, variable) of all of Keras's variables alive."""
+class _ObjectState:
+    """What both know of the objects of a Keras: of which of its classes they are, and what the loop sets on them."""
 
-    def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
-        import keras
-        from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
-        from keras.src.ops.operation import Operation
-
-        self._config = keras.config
-        self._births = births
-        self._variables = variables
-        self._cell_type = DropoutRNNCell
-        self._generator_type = keras.random.SeedGenerator
-        self._without_variables = config_objects.classes_of(keras)
-        self._types = (Operation, keras.optimizers.Optimizer, keras.metrics.Metric, *self._without_variables)
-        self._at_phase: dict[str, dict[str, list[str]]] = {}
-        self._frozen: dict[str, bool] = {}
+    def __init__(
+        self,
+        births: Births,
+        keras: Any,
+        types: tuple[type, ...],
+        cell_type: type,
+        scalars: Callable[[Any], dict[str, Any]],
+    ) -> None:
+        self._births, self._cell_type, self._scalars = births, cell_type, scalars
+        self._without_variables = classes_without_variables(keras)
+        self._types = (*types, *self._without_variables)
         self._descriptions = ValueDescriptions(births)
         self._set = SetInLoop(scalars, self._without_variables, self._descriptions)
         self._functions = LoopFunctions()
@@ -59,17 +67,73 @@ class KerasState:
     def state(self) -> dict[str, Any]:
         """Return the state, as JSON can have it."""
         objects = self._objects()
+        settings = {key: value for key, value in objects.items() if isinstance(value, self._without_variables)}
         return {
+            "attributes": {key: self._scalars(value) for key, value in objects.items()},
+            "functions": _found(functions_of, objects),
+            "settings": _found(lambda value: contents(value, self._descriptions), settings),
+            "masks": _found(masks, objects),
+        }
+
+    def _restore_objects(self, state: dict[str, Any], objects: dict[str, Any]) -> None:
+        """Set all of it but for the attributes."""
+        set_functions(state.get("functions", {}), objects)
+        for key, settings in state.get("settings", {}).items():
+            if key in objects:
+                set_contents(objects[key], settings, self._descriptions)
+        restore_masks(state.get("masks", {}), objects)
+
+    def kept_masks(self) -> list[str]:
+        """Return, in words, the masks of dropout that cells keep from call to call."""
+        return kept_masks(self._births, self._cell_type)
+
+    def begin_phase(self) -> None:
+        """A training loop is about to be entered."""
+        self._set.begin(self._objects())
+        self._functions.begin(self._objects())
+
+    def set_in_loop(self) -> dict[str, Any]:
+        """Return what the loop has set on objects that were there before it: a function that is
+        traced now may read it.
+        """
+        return self._set.now(self._objects())
+
+    def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:
+        """Have that set for as long as a function is traced."""
+        return self._set.again(state, self._objects())
+
+    def not_captured(self) -> list[str]:
+        """Return which functions the loop has put on objects."""
+        return self._functions.not_captured(self._objects())
+
+    def _objects(self) -> dict[str, Any]:
+        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+
+
+class KerasState(_ObjectState):
+    """Reads and sets the state. `trainable_variables` yields (key, variable) of all of Keras's variables alive."""
+
+    def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
+        import keras
+        from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell
+        from keras.src.ops.operation import Operation
+
+        super().__init__(births, keras, (Operation, keras.optimizers.Optimizer, keras.metrics.Metric), DropoutRNNCell, scalars)
+        self._config = keras.config
+        self._variables = variables
+        self._generator_type = keras.random.SeedGenerator
+        self._at_phase: dict[str, dict[str, list[str]]] = {}
+        self._frozen: dict[str, bool] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state, as JSON can have it."""
+        return super().state() | {
             "config": {name: getattr(self._config, name)() for name in _CONFIG},
             "dtype_policy": self._config.dtype_policy().name,
             "names": dict(names_given()),
             "seeds": self._global_seeds(),
-            "attributes": {key: scalars(value) for key, value in objects.items()},
-            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
-            "settings": _contents(objects, self._without_variables, self._descriptions),
-            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
             "frozen": sorted(key for key, variable in self._variables() if not variable.trainable),
-            "parts": {key: found for key, value in objects.items() if (found := self._parts(value))},
+            "parts": _found(self._parts, self._objects()),
         }
 
     def restore(self, state: dict[str, Any], again: frozenset[str] = frozenset()) -> None:
@@ -95,11 +159,7 @@ class KerasState:
             own = vars(objects[key]) if key in objects else {}
             kept = {name: value for name, value in attributes.items() if name in now or key in again}
             own.update({name: value for name, value in kept.items() if name not in now or not _is_same(now[name], value)})
-        set_functions(state.get("functions", {}), objects)
-        for key, settings in state.get("settings", {}).items():
-            if key in objects:
-                config_objects.set_contents(objects[key], settings, self._descriptions)
-        restore_masks(state.get("masks", {}), objects)
+        self._restore_objects(state, objects)
         frozen = set(state["frozen"])
         for key, variable in self._variables():
             if variable.trainable == (key in frozen):
@@ -136,7 +196,7 @@ class KerasState:
         """
         frozen = {key: not variable.trainable for key, variable in self._variables()}
         now = {key: is_frozen for key, is_frozen in frozen.items() if self._frozen.get(key, False) != is_frozen}
-        return self._set.now(self._objects()) | ({"frozen": now} if now else {})
+        return super().set_in_loop() | ({"frozen": now} if now else {})
 
     @contextlib.contextmanager
     def as_set(self, state: dict[str, Any]) -> Iterator[None]:
@@ -148,26 +208,21 @@ class KerasState:
         for key, is_frozen in frozen.items():
             variables[key].trainable = not is_frozen
         try:
-            with self._set.again(state, self._objects()):
+            with super().as_set(state):
                 yield
         finally:
             for key, is_frozen in before.items():
                 variables[key].trainable = not is_frozen
 
-    def kept_masks(self) -> list[str]:
-        """Return, in words, the masks of dropout that cells keep from call to call."""
-        return kept_masks(self._births, self._cell_type)
-
     def begin_phase(self) -> None:
         """A training loop is about to be entered."""
+        super().begin_phase()
         self._frozen = {key: not variable.trainable for key, variable in self._variables()}
-        self._set.begin(self._objects())
         built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
         self._at_phase = {key: self._parts(value) for key, value in built.items()}
-        self._functions.begin(self._objects())
 
     def not_captured(self) -> list[str]:
-        """Return which models consist of other things than when the loop was entered."""
+        """Return which models have other parts than when the loop was entered, and what the loop has put on objects."""
         objects = self._objects()
         return [
             f"{name.strip('_')} of {key} (changed in the loop: {_shown(now)})"
@@ -175,10 +230,7 @@ class KerasState:
             if key in objects
             for name, now in self._parts(objects[key]).items()
             if name != "_optimizer" and name in parts and parts[name] != now
-        ] + self._functions.not_captured(objects)
-
-    def _objects(self) -> dict[str, Any]:
-        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
+        ] + super().not_captured()
 
     def _parts(self, value: Any) -> dict[str, list[str]]:
         """Return the keys of the registered objects that a model consists of."""
@@ -192,7 +244,7 @@ class KerasState:
         return found
 
 
-class Keras2State:
+class Keras2State(_ObjectState):
     """Reads and sets the numbers, texts and truths among the public attributes of layers and optimizers of Keras 2."""
 
     def __init__(self, births: Births) -> None:
@@ -201,32 +253,12 @@ class Keras2State:
         from tf_keras.optimizers import Optimizer, legacy
         from tf_keras.src.layers.rnn.dropout_rnn_cell_mixin import DropoutRNNCellMixin
 
-        self._births = births
-        self._cell_type = DropoutRNNCellMixin
-        self._without_variables = config_objects.classes_of(tf_keras)
-        self._types = (Layer, Optimizer, legacy.Optimizer, *self._without_variables)
-        self._descriptions = ValueDescriptions(births)
-        self._set = SetInLoop(_settings, self._without_variables, self._descriptions)
-        self._functions = LoopFunctions()
-
-    def state(self) -> dict[str, Any]:
-        """Return the state, as JSON can have it."""
-        objects = self._objects()
-        return {
-            "attributes": {key: _settings(value) for key, value in objects.items()},
-            "functions": {key: functions for key, value in objects.items() if (functions := functions_of(value))},
-            "settings": _contents(objects, self._without_variables, self._descriptions),
-            "masks": {key: found for key, value in objects.items() if (found := masks(value))},
-        }
+        super().__init__(births, tf_keras, (Layer, Optimizer, legacy.Optimizer), DropoutRNNCellMixin, _settings)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the state."""
         objects = self._objects()
-        set_functions(state.get("functions", {}), objects)
-        for key, settings in state.get("settings", {}).items():
-            if key in objects:
-                config_objects.set_contents(objects[key], settings, self._descriptions)
-        restore_masks(state.get("masks", {}), objects)
+        self._restore_objects(state, objects)
         attributes = state.get("attributes", state)  # earlier versions kept nothing else
         for key, value in objects.items():
             now = _settings(value)
@@ -240,36 +272,10 @@ class Keras2State:
                 else:
                     setattr(value, name, content)
 
-    def kept_masks(self) -> list[str]:
-        """Return, in words, the masks of dropout that cells keep from call to call."""
-        return kept_masks(self._births, self._cell_type)
 
-    def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
-        self._set.begin(self._objects())
-        self._functions.begin(self._objects())
-
-    def set_in_loop(self) -> dict[str, Any]:
-        """Return what the loop has set on objects that were there before it: a function that is
-        traced now may read it.
-        """
-        return self._set.now(self._objects())
-
-    def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:
-        """Have that set for as long as a function is traced."""
-        return self._set.again(state, self._objects())
-
-    def not_captured(self) -> list[str]:
-        """Return which functions the loop has put on objects."""
-        return self._functions.not_captured(self._objects())
-
-    def _objects(self) -> dict[str, Any]:
-        return {key: value for key, value in self._births.alive() if isinstance(value, self._types)}
-
-
-def _contents(objects: dict[str, Any], types: tuple[type, ...], descriptions: ValueDescriptions) -> dict[str, Any]:
-    settings = {key: config_objects.contents(value, descriptions) for key, value in objects.items() if isinstance(value, types)}
-    return {key: found for key, found in settings.items() if found}
+def _found(look: Callable[[Any], dict[str, Any]], objects: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what there is in objects, of those that have any, by their keys."""
+    return {key: found for key, value in objects.items() if (found := look(value))}
 
 
 def names_given() -> dict[str, int]:

@@ -7,7 +7,6 @@ new.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import math
@@ -20,6 +19,7 @@ from tensorflow.python.eager import context
 
 from detrain.adapters.tensorflow.values.tensors import array_of
 from detrain.base.errors import CheckpointDamaged
+from detrain.base.in_place import in_place_of
 from detrain.base.plain_types import ARRAYS
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
@@ -43,21 +43,18 @@ class EagerDraws:
         self._ops: dict[str, Any] = {}
         original_seed, original_set = context.Context._internal_operation_seed, context.Context._set_global_seed
 
-        @functools.wraps(original_seed)
+        @in_place_of(context.Context, "_internal_operation_seed")
         def operation_seed(runtime: Any) -> int:
             self._from_context = original_seed(runtime)
             return self._from_context
 
-        @functools.wraps(original_set)
+        @in_place_of(context.Context, "_set_global_seed")
         def set_seed(runtime: Any, seed: Any) -> None:
             # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
             if seed is None:
                 return
             original_set(runtime, seed)
             self._counts.clear()  # all kernels are new then
-
-        context.Context._internal_operation_seed = operation_seed
-        context.Context._set_global_seed = set_seed
 
     def watch(self, name: str, op: Any) -> None:
         """Know an op: its calls go through `run`."""

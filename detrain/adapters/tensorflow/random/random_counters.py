@@ -6,29 +6,33 @@ goes up by one each time the op runs. Counters are found again by (function, tur
 retraces share them.
 
 Eager ops are counted (`eager_draws`). The functions of tf.data stay as they are: every iterator starts their kernels
-anew, and prefetching makes a counter's value at a cut meaningless. Where an op has no twin, its state is named as lost
-(`kept_by_kernels`).
+anew, and prefetching makes a counter's value at a cut meaningless.
+
+Random ops whose state nobody can read are found as a program comes to run them, to be named beforehand: those that come
+into traced functions and have no twin, and those in what is no longer traced: functions out of a SavedModel, imported
+graphs, sessions of TensorFlow 1.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.python.client import session as sessions
 from tensorflow.python.eager import context, lift_to_graph
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import func_graph, importer, ops
 from tensorflow.python.ops import gen_candidate_sampling_ops, gen_image_ops, gen_nn_ops, gen_random_ops
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.saved_model import function_deserialization
 from tensorflow.python.saved_model import save as saving
 from tensorflow.python.trackable import data_structures
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.random.eager_draws import EagerDraws
-from detrain.adapters.tensorflow.random.graph_kinds import traced_function
-from detrain.adapters.tensorflow.random.kept_by_kernels import KeptByKernels
-from detrain.adapters.tensorflow.random.op_functions import replace_op
-from detrain.adapters.tensorflow.random.stateless_twins import TWINS, Draw
+from detrain.adapters.tensorflow.random.graph_kinds import is_random, replace_op, traced_function
+from detrain.base.in_place import in_place_of
 
 _NOT_LIFTED: Final = (
     (gen_random_ops, ("parameterized_truncated_normal", "random_poisson")),
@@ -43,6 +47,58 @@ _NOT_LIFTED: Final = (
     ),
 )
 """Random ops that have no stateless twin."""
+
+Draw = Callable[..., Any]
+
+
+def _uniform(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_uniform(shape, seed, dtype=dtype)
+
+
+def _uniform_int(shape: Any, minval: Any, maxval: Any, seed: Any) -> Any:
+    minval = tf.convert_to_tensor(minval)
+    return tf.random.stateless_uniform(shape, seed, minval, maxval, dtype=minval.dtype)
+
+
+def _normal(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_normal(shape, seed, dtype=dtype)
+
+
+def _truncated_normal(shape: Any, dtype: Any, seed: Any) -> Any:
+    return tf.random.stateless_truncated_normal(shape, seed, dtype=dtype)
+
+
+def _categorical(logits: Any, num_samples: Any, output_dtype: Any = tf.int64, *, seed: Any) -> Any:
+    return tf.random.stateless_categorical(logits, num_samples, seed, dtype=output_dtype)
+
+
+def _gamma(shape: Any, alpha: Any, seed: Any) -> Any:
+    alpha = tf.convert_to_tensor(alpha)
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(alpha)], 0)
+    return tf.random.stateless_gamma(full, seed, alpha, dtype=alpha.dtype)
+
+
+def _poisson(shape: Any, rate: Any, dtype: Any = tf.int64, *, seed: Any) -> Any:
+    rate = tf.convert_to_tensor(rate)
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
+    return tf.random.stateless_poisson(full, seed, rate, dtype=dtype)
+
+
+TWINS: Final[dict[str, Draw]] = {
+    "random_uniform": _uniform,
+    "random_uniform_int": _uniform_int,
+    "random_standard_normal": _normal,
+    "truncated_normal": _truncated_normal,
+    "random_shuffle": tf.random.experimental.stateless_shuffle,
+    "multinomial": _categorical,
+    "random_gamma": _gamma,
+    "random_poisson_v2": _poisson,
+}
+"""For each stateful random op its stateless twin, which draws by a seed that it is given: not what the stateful op
+would have drawn, but of the same distribution, shape and type."""
+
+
+"""By the names that the ops have in `gen_random_ops`."""
 
 
 class RandomCounters:
@@ -100,7 +156,7 @@ class RandomCounters:
         """Have a SavedModel hold the counters, without which TensorFlow refuses to save functions that use them."""
         original = saving._AugmentedGraphView.set_signature
 
-        @functools.wraps(original)
+        @in_place_of(saving._AugmentedGraphView, "set_signature")
         def set_signature(view: Any, *args: Any, **kwargs: Any) -> None:
             original(view, *args, **kwargs)
             view._breadth_first_traversal()  # traces the functions that are to be saved and have never been called
@@ -108,14 +164,12 @@ class RandomCounters:
                 counters = data_structures.wrap_or_unwrap(list(self._counters.values()))
                 view._children_cache[view.root]["detrain_random_counters"] = counters
 
-        saving._AugmentedGraphView.set_signature = set_signature
-
     def _watch_first_values(self) -> None:
         """Let first values of variables that a function draws be drawn outside of it:
         under XLA TensorFlow has no other way."""
         original = lift_to_graph.lift_to_graph
 
-        @functools.wraps(original)
+        @in_place_of(lift_to_graph, "lift_to_graph")
         def lifted(tensors: Any, graph: Any, *args: Any, op_map: Any = None, **kwargs: Any) -> Any:
             try:
                 return original(tensors, graph, *args, op_map=op_map, **kwargs)
@@ -132,8 +186,6 @@ class RandomCounters:
                         op_map[op.outputs[0]] = graph.capture(handle)
                         op_map[op] = op_map[op.outputs[0]].op
             return op_map
-
-        lift_to_graph.lift_to_graph = lifted
 
     def _order(self, tensors: Any) -> list[Any] | None:
         """Return the operations that such values take, each behind what it takes itself;
@@ -170,3 +222,88 @@ class RandomCounters:
             with tf.init_scope(), self._births.naming(f"{key} random counter"):
                 self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
         return self._counters[key]
+
+
+class KeptByKernels:
+    """Watches for such ops from the moment TensorFlow is there."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
+        self._watch_ops()
+        self._watch_loaded()
+        self._watch_graphs()
+
+    def names(self) -> list[str]:
+        """Return them, in words."""
+        return sorted(self._found)
+
+    def _watch_ops(self) -> None:
+        """Name the random ops that come into traced functions and have not been lifted, by whatever way."""
+        original = func_graph.FuncGraph._create_op_internal
+
+        @in_place_of(func_graph.FuncGraph, "_create_op_internal")
+        def created(graph: Any, op_type: str, *args: Any, **kwargs: Any) -> Any:
+            function = traced_function() if is_random(op_type) else None
+            if function is not None:
+                self._found.add(f"{op_type} in {function.name} (a random op whose state TensorFlow keeps)")
+            return original(graph, op_type, *args, **kwargs)
+
+    def _watch_loaded(self) -> None:
+        """See the calls of those functions of SavedModels that draw, from eager code or from functions being traced."""
+        original = function_deserialization.load_function_def_library
+
+        @in_place_of(function_deserialization, "load_function_def_library")
+        def loaded(library: Any, *args: Any, **kwargs: Any) -> Any:
+            drawing = _drawing(library)  # loading renames what is in it
+            functions = original(library, *args, **kwargs)
+            for name in drawing:
+                functions[name]._call_flat = self._named_call(name, functions[name]._call_flat)
+            return functions
+
+    def _watch_graphs(self) -> None:
+        """See sessions on graphs that draw, and graphs that draw which are imported into functions."""
+        original_run, original_import = sessions.BaseSession.run, importer.import_graph_def
+
+        @in_place_of(sessions.BaseSession, "run")
+        def run(session: Any, *args: Any, **kwargs: Any) -> Any:
+            if _draws_in(session.graph, session.graph.version):
+                self._found.add("the random ops of a session of TensorFlow 1")
+            return original_run(session, *args, **kwargs)
+
+        @in_place_of(importer, "import_graph_def", tf, tf.graph_util, tf.compat.v1, tf.compat.v1.graph_util)
+        def import_graph_def(graph_def: Any, *args: Any, **kwargs: Any) -> Any:
+            if ops.inside_function() and any(is_random(node.op) for node in graph_def.node):
+                self._found.add("the random ops of a graph that is imported (import_graph_def)")
+            return original_import(graph_def, *args, **kwargs)
+
+    def _named_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            self._found.add(f"{name} (a function of a SavedModel with random ops, whose state TensorFlow keeps)")
+            return call(*args, **kwargs)
+
+        return named
+
+
+@functools.lru_cache(maxsize=16)
+def _draws_in(graph: Any, _version: int) -> bool:
+    return any(is_random(op.type) for op in graph.get_operations())
+
+
+def _drawing(library: Any) -> set[str]:
+    """Return the names of the functions of a library in which there are stateful random ops,
+    or calls of such functions."""
+    calls = {function.signature.name: set(_called(function)) for function in library.function}
+    found = {name for name, ops_in in calls.items() if any(map(is_random, ops_in))}
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {name for name, ops_in in calls.items() if ops_in & found}
+    return found
+
+
+def _called(function: Any) -> Iterator[str]:
+    for node in function.node_def:
+        yield node.op
+        for value in node.attr.values():
+            yield from (each.name for each in (value.func, *value.list.func) if each.name)

@@ -27,6 +27,7 @@ from detrain.base.plain_types import BASES
 from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.live_names import codes_in
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
 from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
@@ -228,10 +229,7 @@ class _CodeWalk:
 
     def _names_in(self, code: types.CodeType) -> set[str]:
         """Return the names that code reads, with the code of functions in it."""
-        names = set(code.co_names)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                names |= self._names_in(constant)
+        names = {name for each in codes_in(code) for name in each.co_names}
         self._names |= names
         return names
 

@@ -6,8 +6,8 @@ Keras names what it builds after the scope that it is built in: so a call is not
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
+import weakref
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras.state import names_given
 from detrain.adapters.tensorflow.random.graph_kinds import BUILDING_GRAPH
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.keras_variables import KerasVariables
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import names_of
 
 ON_BATCH: Final = "_maybe_symbolic_build"
@@ -56,7 +56,7 @@ class KerasBuilding:
         self._variables.watch()
         self._optimizer_types = (*self._optimizer_types, keras.optimizers.Optimizer)
 
-        @functools.wraps(original_build)
+        @in_place_of(keras.Layer, "_maybe_build")
         def built(layer: Any, call_spec: Any) -> Any:
             if layer is self._layer_ahead and not layer.built:
                 # as the first run did, whose calls come later: first values are computed, others restored
@@ -71,15 +71,13 @@ class KerasBuilding:
             ):
                 return original_build(layer, call_spec)
 
-        @functools.wraps(original_metrics)
+        @in_place_of(CompileMetrics, "build")
         def metrics_built(metrics: Any, *args: Any, **kwargs: Any) -> Any:
             if tf.inside_function():
                 return original_metrics(metrics, *args, **kwargs)
             with building.unit(births.key(metrics) or "", lambda: self._calls.describe_call(args, kwargs)):
                 return original_metrics(metrics, *args, **kwargs)
 
-        CompileMetrics.build = metrics_built
-        keras.Layer._maybe_build = built
         self._watch_batches(keras.Model)
         for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
             self._watch_apply(optimizer)
@@ -88,7 +86,7 @@ class KerasBuilding:
         """Watch what a model under a strategy makes as it is given a batch by itself (`train_on_batch`)."""
         building, births, original = self._building, self._births, getattr(cls, ON_BATCH)
 
-        @functools.wraps(original)
+        @in_place_of(cls, ON_BATCH)
         def built(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
             parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
             is_built = all(part is None or part.built for part in parts)
@@ -99,21 +97,17 @@ class KerasBuilding:
             with building.unit(owner, lambda: self._calls.describe_call((), {"data_batch": data_batch})):
                 original(model, iterator, data_batch)
 
-        setattr(cls, ON_BATCH, built)
-
     def _watch_apply(self, cls: Any) -> None:
         """Watch how an optimizer of Keras is built by its first `apply`, eagerly."""
         building, births, original = self._building, self._births, cls.apply
 
-        @functools.wraps(original)
+        @in_place_of(cls, "apply")
         def applied(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             if optimizer.built or tf.inside_function() or trainable_variables is None:
                 return original(optimizer, grads, trainable_variables)
             trainable_variables = list(trainable_variables)
             with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((trainable_variables,), {})):
                 return original(optimizer, grads, trainable_variables)
-
-        cls.apply = applied
 
     def watch_2(self) -> None:
         """Watch the layers of Keras 2. Each is built by itself, when it is first called:
@@ -129,7 +123,7 @@ class KerasBuilding:
             scope = tf.get_current_name_scope().removesuffix(layer.name)
             return self._calls.describe_call((inputs, *call.get("args", ())), call.get("kwargs", {}), scope)
 
-        @functools.wraps(original)
+        @in_place_of(Layer, "_maybe_build")
         def built(layer: Any, inputs: Any) -> Any:
             if layer.built:
                 return original(layer, inputs)
@@ -140,7 +134,7 @@ class KerasBuilding:
                     raise _BuiltAheadError  # each trace of it is a piece of building by itself
                 return found
 
-        @functools.wraps(original_apply)
+        @in_place_of(Optimizer, "apply_gradients")
         def applied(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(optimizer, "_built", False):
                 return original_apply(optimizer, grads_and_vars, *args, **kwargs)
@@ -150,8 +144,6 @@ class KerasBuilding:
             with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((variables,), {}, scope)):
                 return original_apply(optimizer, pairs, *args, **kwargs)
 
-        Layer._maybe_build = built
-        Optimizer.apply_gradients = applied
         for optimizer, method in ((Optimizer, "add_variable_from_reference"), (legacy.Optimizer, "add_slot")):
             self._watch_slots(optimizer, method)
 
@@ -160,14 +152,12 @@ class KerasBuilding:
         in any order."""
         births, original = self._births, getattr(cls, method)
 
-        @functools.wraps(original)
+        @in_place_of(cls, method)
         def made(*args: Any, **kwargs: Any) -> Any:
             optimizer, variable, name, *_ = [*args, *kwargs.values()]  # its callers give all in this order
             owner, of = births.key(optimizer), self._variables.key(variable)
             with births.naming(f"{owner}/{name} of {of}") if owner and of else contextlib.nullcontext():
                 return original(*args, **kwargs)
-
-        setattr(cls, method, made)
 
     def make_slots(self, waiting: list[str]) -> None:
         """Make the slots of Keras 2's legacy optimizers whose values wait: behind the loop no gradient comes."""
@@ -229,3 +219,45 @@ def _placeholder(value: Any) -> Any:
     if isinstance(value, tf.SparseTensorSpec):
         return tf.compat.v1.sparse_placeholder(value.dtype, value.shape)
     return tf.compat.v1.placeholder(value.dtype, value.shape) if isinstance(value, tf.TensorSpec) else value
+
+
+class KerasVariables:
+    """Knows each of Keras's variables once it has a value."""
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._variables: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._types: tuple[type[Any], ...] = ()  # known once Keras is imported
+
+    def watch(self) -> None:
+        """Keras is there now."""
+        from keras.src.backend.tensorflow.core import Variable
+
+        self._types = (Variable,)
+        original = Variable._initialize
+
+        @in_place_of(Variable, "_initialize")
+        def initialized(variable: Any, value: Any) -> None:
+            original(variable, value)
+            key = self.key(variable)
+            if key is not None:
+                self._variables[key] = variable
+
+    def key(self, value: Any) -> str | None:
+        """Return the key of a variable, TensorFlow's or Keras's."""
+        inner = value._value if isinstance(value, self._types) else value
+        return self._births.key(inner) if issubclass(type(inner), tf.Variable) else None
+
+    def alive(self) -> list[tuple[str, Any]]:
+        """Return Keras's variables that are alive, after their keys."""
+        return list(self._variables.items())
+
+    def find(self, key: str) -> Any:
+        """Return Keras's variable around the variable with a key, or None."""
+        return self._variables.get(key)
+
+    def rename(self, before: str, key: str | None) -> None:
+        """Give one of Keras's variables, if it is one, another key, or none."""
+        variable = self._variables.pop(before, None)
+        if variable is not None and key is not None:
+            self._variables[key] = variable

@@ -1,35 +1,39 @@
-"""Compiled functions: each gets a key as it is made, and each trace is a piece of building, with its call.
+"""Compiled functions: each gets a key as it is made, and each trace is a piece of building, with its call. The form of
+a traced function is what two traces have in common if they compute the same.
 
 Methods that the loop has compiled can be made again in a resumed run, by the arguments that they were compiled with.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import functools
+import itertools
 import json
+import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import FrameType, MethodType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
+from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import gradients_util
 
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.keras_paths import path_in_keras
 from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
-from detrain.adapters.tensorflow.tracing.model_functions import function_label
-from detrain.adapters.tensorflow.tracing.trace_digest import form
+from detrain.adapters.tensorflow.tracing.model_functions import function_label, path_in_keras
 from detrain.base.byte_digests import digest_bytes
-from detrain.python.inspect.frames import has_user_code, names_of
+from detrain.base.digest import digest_array
+from detrain.base.in_place import in_place_of
+from detrain.python.inspect.frames import has_user_code, is_user_file, names_of, outwards
 
 _OF_DATASET: Final = "_tf_data_function"
 """The attribute of functions that tf.data makes around those of the program."""
@@ -38,6 +42,13 @@ _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.in
 it leaves out those that have been restored."""
 _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
+
+_WIDTH: Final = 3
+"""Bytes of each operation's digest that an outline has: they decide nothing but the words of a refusal."""
+_MOST_SHOWN: Final = 8
+"""Elements of a constant that are shown."""
+_MOST_OPERATIONS: Final = 1 << 12
+"""Of a larger graph no outline is kept: a checkpoint has it for each function."""
 
 
 class TracedFunctions:
@@ -83,7 +94,7 @@ class TracedFunctions:
         original_graph = func_graph.FuncGraph.__init__
         original_trace = func_graph.func_graph_from_py_func
 
-        @functools.wraps(original)
+        @in_place_of(polymorphic_function.Function, "__init__")
         def function_made(function: Any, python_function: Any, *args: Any, **kwargs: Any) -> None:
             frame = sys._getframe(1)
             label = function_label(python_function, frame)
@@ -102,12 +113,12 @@ class TracedFunctions:
             if self._is_in_loop() and (isinstance(python_function, MethodType) or has_user_code(python_function)):
                 self._options[function] = (args, kwargs)
 
-        @functools.wraps(original_graph)
+        @in_place_of(func_graph.FuncGraph, "__init__")
         def graph_made(graph: Any, *args: Any, **kwargs: Any) -> None:
             original_graph(graph, *args, **kwargs)
             graph.detrain_function = births.owner(sys._getframe(1), polymorphic_function.Function)
 
-        @functools.wraps(original_trace)
+        @in_place_of(func_graph, "func_graph_from_py_func")
         def traced(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
@@ -124,10 +135,6 @@ class TracedFunctions:
                 if owner and name != _FIRST_VALUES:
                     building.note_form(form(graph, self._keys_of_handles()))
                 return graph
-
-        polymorphic_function.Function.__init__ = function_made
-        func_graph.FuncGraph.__init__ = graph_made
-        func_graph.func_graph_from_py_func = traced
 
     def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
         """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come,
@@ -153,22 +160,105 @@ class TracedFunctions:
 
     def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
         """Return the call that a function is being traced for, from its frame on the stack."""
-        while frame is not None:
-            names = frame.f_code.co_varnames
-            if names[:1] == ("self",) and frame.f_code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
-                values = names_of(frame)
+        for each in outwards(frame):
+            code = each.f_code
+            if code.co_varnames[:1] == ("self",) and code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
+                values = names_of(each)
                 if self._births.key(values.get("self")) == owner:
                     given = values.get("args", ()), values.get("kwds", values.get("kwargs", {}))
                     return self._calls.describe_call(*given, path_in_keras())
-            frame = frame.f_back
         return None
 
 
 def _is_of_gradient(frame: FrameType | None) -> bool:
     """Return whether TensorFlow is about to trace a gradient:
     of a function or loop in one that an eager tape has recorded."""
-    while frame is not None:
-        if frame.f_code is gradients_util._GradientsHelper.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code is gradients_util._GradientsHelper.__code__ for each in outwards(frame))
+
+
+class GraphForm(NamedTuple):
+    """The form of a graph: its digest, what it takes to tell where another one differs, its operations with their
+    digests.
+    """
+
+    digest: str
+    outline: str
+    operations: list[tuple[Any, bytes]]
+
+    def difference(self, outline: str) -> str:
+        """Return, in words, the first operation that a graph with another outline did not have; empty if that is not
+        known.
+        """
+        known = base64.b64decode(outline)
+        before = {known[start : start + _WIDTH] for start in range(0, len(known), _WIDTH)}
+        new = [operation for operation, digest in self.operations if _brief(digest) not in before]
+        if new and before:
+            return f"then there was not {_described(new[0])}"
+        return f"then there were {len(known) // _WIDTH} operations, now there are {len(self.operations)}" if before else ""
+
+
+def form(graph: Any, keys: Mapping[int, str]) -> GraphForm:
+    """Return the form of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
+
+    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is
+    read counts. Names and texts are left out (the handle of an iterator is of one process), and in which order what is
+    independent was made.
+    """
+    found: dict[int, bytes] = {}
+    captured = {id(inner.op): outer for outer, inner in graph.captures}
+    others = itertools.count()
+    for each in graph.get_operations():
+        parts = [each.type.encode()]
+        if id(each) in captured:
+            outer = captured[id(each)]
+            known = keys.get(id(outer)) if outer.dtype is tf.resource else None
+            parts.append((digest_array(outer.numpy()) if _is_constant(outer) else known or f"capture {outer.dtype.name}").encode())
+        elif each.type == "Placeholder":
+            parts.append(str(next(others)).encode())
+        else:
+            parts += [name.encode() + value for name, value in _numbers(each)]
+            parts += [found.get(id(tensor.op), b"") + str(tensor.value_index).encode() for tensor in each.inputs]
+            parts += sorted(found.get(id(before), b"") for before in each.control_inputs)
+        found[id(each)] = digest_bytes(b"|".join(parts)).encode()
+    brief = [_brief(each) for each in found.values()] if len(found) <= _MOST_OPERATIONS else []
+    outline = base64.b64encode(b"".join(brief)).decode()
+    return GraphForm(
+        digest_bytes(b"".join(sorted(found.values()))), outline, [(each, found[id(each)]) for each in graph.get_operations()]
+    )
+
+
+def _brief(digest: bytes) -> bytes:
+    return bytes.fromhex(digest[: 2 * _WIDTH].decode())
+
+
+def _described(operation: Any) -> str:
+    """Return an operation in words: what it is, constants in it, and the line of the program that made it."""
+    inputs = [value for value in map(_value, operation.inputs) if value is not None]
+    what = f"{operation.type} of {', '.join(inputs)}" if inputs else _value(operation.outputs[0]) if operation.outputs else None
+    frames = [frame for frame in operation.traceback or () if is_user_file(frame.filename)]
+    at = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return f"{what or operation.type}{at} ({operation.name})"
+
+
+def _value(tensor: Any) -> str | None:
+    """Return the value of a small constant, in words; None for anything else."""
+    value = tf.get_static_value(tensor) if tensor.op.type == "Const" else None
+    return None if value is None or value.size > _MOST_SHOWN else f"the constant {value.tolist()!r}"
+
+
+def _numbers(operation: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no
+    shapes.
+    """
+    for name, value in sorted(operation.node_def.attr.items()):
+        kind = value.WhichOneof("value")
+        is_text = kind == "tensor" and value.tensor.dtype == tf.string.as_datatype_enum
+        if name.startswith("_") or is_text or kind in (None, "s", "func", "shape", "placeholder"):
+            continue
+        if kind == "list" and (value.list.s or value.list.func or value.list.shape):
+            continue
+        yield name, value.SerializeToString(deterministic=True)
+
+
+def _is_constant(tensor: Any) -> bool:
+    return isinstance(tensor, EagerTensor) and tensor.dtype not in (tf.string, tf.resource, tf.variant)

@@ -9,7 +9,6 @@ said.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from tensorflow.python.ops import lookup_ops
 from detrain.adapters.stable_names import Births
 from detrain.base import messages
 from detrain.base.digest import Array
+from detrain.base.in_place import in_place_of
 
 _TEXT: Final = "bytes of "
 _LENGTHS: Final = "lengths of "
@@ -80,15 +80,13 @@ class Tables:
     def _watch(self, cls: Any) -> None:
         original = cls.__init__
 
-        @functools.wraps(original)
+        @in_place_of(cls, "__init__")
         def made(table: Any, *args: Any, **kwargs: Any) -> None:
             original(table, *args, **kwargs)
             if context.executing_eagerly():
                 name = self._births.register(table, "table", sys._getframe(1))
                 self._tables[name] = weakref.ref(table)
                 self._claim(name)
-
-        cls.__init__ = made
 
 
 def _exported(table: Any) -> tuple[Array, Array]:

@@ -20,7 +20,9 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
-from tensorflow.python.ops import gen_resource_variable_ops
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import array_ops, gen_resource_variable_ops
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from detrain.base.array_memory import address_of
 from detrain.base.digest import Array
@@ -29,6 +31,10 @@ _LARGE_BYTES: Final = 1 << 20
 """Below this a copy costs less than the trouble."""
 NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
 """The dtypes of variables that no checkpoint holds."""
+
+HIDDEN: Final = "detrain_hidden"
+"""Names of such variables begin so; the adapter does not take them for the program's."""
+_GRADIENT: Final = "DetrainLinked"
 
 
 class Reader:
@@ -105,3 +111,31 @@ def taken_over(array: Array, dtype: Any) -> Any:
     """Return a tensor of what an array holds, in the array's very memory if `new_array` made it."""
     tensor = getattr(array.base, "tensor", None)
     return tf.constant(array, dtype) if tensor is None else tensor
+
+
+def hidden_variable(value: Any, dtype: Any, shape: Any = None) -> Any:
+    """Return a new variable of detrain's own, unseen by the program, its checkpoints and its gradients.
+
+    `shape` may leave dimensions open. May be called while a function is traced.
+    """
+    # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
+    # refuses.
+    with tf.init_scope():
+        return ResourceVariable(value, dtype=dtype, trainable=False, name=HIDDEN, shape=shape)
+
+
+def linked(original: Any, replacement: Any) -> Any:
+    """Return a tensor with the replacement's value, through which gradients flow to the original as if it were that
+    one.
+
+    For gradients that are taken by walking through a graph (those of nested functions): tapes do not look at these ops.
+    """
+    with original.graph.gradient_override_map({"IdentityN": _GRADIENT}):
+        result = array_ops.identity_n([replacement, original])[0]
+    result.set_shape(original.shape)
+    return result
+
+
+@ops.RegisterGradient(_GRADIENT)  # type: ignore[untyped-decorator]
+def _pass_to_original(_op: Any, grad: Any, _unused: Any) -> list[Any]:
+    return [None, grad]

@@ -30,6 +30,7 @@ from detrain.adapters.torch.compiler import sizes
 from detrain.base import PACKAGE
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import DetrainError, Diverged
+from detrain.base.in_place import in_place_of
 from detrain.base.losses import OF_CACHE
 
 DYNAMO: Final = "torch._dynamo"
@@ -153,17 +154,15 @@ class History:
         wrapper, reset = dynamo.convert_frame.CatchErrorsWrapper, dynamo.reset
         original = wrapper.__call__
 
-        @wraps(original)
+        @in_place_of(wrapper, "__call__")
         def call(this: Any, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> Any:
             return self._compile(lambda state: original(this, frame, cache_entry, state), frame, frame_state)
 
-        @wraps(reset)
+        @in_place_of(dynamo, "reset")
         def forget() -> None:
             reset()
             self._made, self._by_id, self._waiting, self._left, self._given_up = {}, {}, {}, {}, {}
             self._sizes.restore({})
-
-        wrapper.__call__, dynamo.reset = call, forget
 
     def _compile(self, compile_frame: Callable[[dict[str, Any]], Any], frame: Any, frame_state: dict[str, Any]) -> Any:
         types = sys.modules[f"{DYNAMO}.types"]

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
 from types import CodeType
 from typing import Any, Final
 
 from detrain.base.byte_digests import digest_bytes
+from detrain.base.in_place import in_place_of
 
 Known = dict[str, dict[str, Any]]
 """By frame, and by where an input comes from: what is known of its size, as data."""
@@ -71,7 +71,7 @@ class Sizes:
         pgo: Any = sys.modules[_PGO]
         original = pgo.update_automatic_dynamic
 
-        @wraps(original)
+        @in_place_of(pgo, "update_automatic_dynamic")
         def update(tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
             frame = _frame(tx.f_code, tx.closure)
             held = pgo.get_code_state()[_code_id(pgo, tx)].automatic_dynamic
@@ -87,8 +87,6 @@ class Sizes:
             if self._noting is not None:
                 self._noting.setdefault(frame, {})[name] = _data(pgo, result)
             return result
-
-        pgo.update_automatic_dynamic = update
 
 
 def has_any(known: Known) -> bool:

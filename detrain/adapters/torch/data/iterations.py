@@ -20,8 +20,7 @@ import torch
 from torch.utils.data import dataloader
 
 from detrain.adapters.torch.data import stateful_loader
-from detrain.adapters.torch.data.samplers import generators_of, is_known, reason_to_load, takes_turns
-from detrain.adapters.torch.data.watched_sampler import SamplerWatch
+from detrain.adapters.torch.data.samplers import SamplerWatch, generators_of, is_known, reason_to_load, takes_turns
 from detrain.adapters.torch.data.worker import MARK, Stamp, StampedInit, WorkerExhausted, signature
 from detrain.base import messages
 from detrain.base.errors import DetrainError, Diverged, FrameworkUnsupported

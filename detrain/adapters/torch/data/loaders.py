@@ -16,6 +16,7 @@ from detrain.adapters.torch.data.iterations import Iterations, IteratorPlace
 from detrain.base.digest import Array
 from detrain.base.errors import DetrainError
 from detrain.base.options import Mode
+from detrain.python.inspect.hooks import LoaderPositions
 from detrain.python.loaders.generator_replay import Elements
 from detrain.python.process import children
 
@@ -25,8 +26,8 @@ _OLD_COPIES: Final = "the data set of persistent workers (a copy: the program ha
 KINDS: Final = (KIND, stateful_loader.KIND)
 
 
-class TorchLoaders:
-    """See `detrain.adapters.api.LoaderPositions`."""
+class TorchLoaders(LoaderPositions):
+    """See `detrain.python.inspect.hooks.LoaderPositions`."""
 
     def __init__(
         self,
@@ -74,10 +75,6 @@ class TorchLoaders:
             if iterator is loader:
                 return f"{_KEY} {known.number}"
         return ""
-
-    def called(self) -> Mapping[str, object]:
-        """What loaders call, names lead to."""
-        return {}
 
     def places(self) -> list[tuple[weakref.ref[Any], IteratorPlace]]:
         """Return how far the iterators alive are."""

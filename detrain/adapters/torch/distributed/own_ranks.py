@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 from detrain.base import messages
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import is_user_file
 
 _NO_RANKS: Final = ("multiprocessing.", "torch.utils.data.")
@@ -50,7 +51,7 @@ class OwnRanks:
         spawning: Any = sys.modules["torch.multiprocessing.spawn"]
         several: Any = spawning.start_processes
 
-        @functools.wraps(several)
+        @in_place_of(spawning, "start_processes", torch.multiprocessing)
         def start_processes(*arguments: Any, **named: Any) -> Any:
             given = inspect.signature(several).bind(*arguments, **named)
             given.apply_defaults()
@@ -60,9 +61,6 @@ class OwnRanks:
                 return self._call(call["fn"], call["args"])
             with self._starting(call["nprocs"], _AS_IT_IS if is_simple else _SELF):
                 return several(*arguments, **named)
-
-        spawning.start_processes = start_processes
-        setattr(torch.multiprocessing, "start_processes", start_processes)  # noqa: B010  mypy does not know it
 
     def _joining(self) -> None:
         """The process is about to join a group of several."""
@@ -152,7 +150,7 @@ def _replace_join(joining: Callable[[], None], joined: Callable[[int], None] = l
         return
     join: Any = distributed_c10d.init_process_group
 
-    @functools.wraps(join)
+    @in_place_of(distributed_c10d, "init_process_group", torch.distributed)
     def init_process_group(*arguments: Any, **named: Any) -> None:
         given = named.get("world_size", arguments[3] if len(arguments) > 3 else -1)
         said = os.environ.get("WORLD_SIZE", "")
@@ -162,8 +160,6 @@ def _replace_join(joining: Callable[[], None], joined: Callable[[int], None] = l
         join(*arguments, **named)
         if not is_alone:
             joined(torch.distributed.get_world_size())
-
-    torch.distributed.init_process_group = distributed_c10d.init_process_group = init_process_group
 
 
 def _refusal(count: str, todo: str) -> FrameworkUnsupported:

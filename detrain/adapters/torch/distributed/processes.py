@@ -1,10 +1,21 @@
-"""Which programs of several processes are exact, and what their processes tell each other."""
+"""Which programs of several processes are exact, what their processes tell each other, and that their end comes.
+
+In PyTorch, what sums the gradients of a model (its reducer) may be the last that refers to a process group. It is
+deleted with Python's lock held, the group with it, and the group waits for its threads. One of these may wait for that
+lock, to let go of the last collective's tensors: then the process stands still behind its last line (seen with 2.13 and
+gloo, torch/csrc/distributed/c10d: `~ProcessGroupGloo`, `runLoop`). An object of Python that refers to the group is
+deleted without the lock. So here one does, until the reducer is gone; and where that is never, for ever.
+"""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
 import gc
 import sys
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
@@ -16,11 +27,11 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch.distributed.buckets import Buckets
-from detrain.adapters.torch.distributed.ends import have_groups_outlive_reducers
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.own_ranks import OwnRanks
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
+from detrain.base.in_place import in_place_of
 
 _UNKNOWN_BACKENDS: Final = ("mpi", "ucc", "xccl", "hccl")
 _COLLECTIVES: Final = (
@@ -32,6 +43,11 @@ _STAGES: Final = ("torch.distributed.pipelining.stage", "_PipelineStageBase", "p
 _TENSORS: Final = ("torch.distributed.tensor", "DTensor", "DTensor (FSDP2, tensor parallelism)")
 _ZERO: Final = ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer")
 """Classes (module, name) whose objects spread a state over processes, and what they are called."""
+
+_SWITCH_S: Final = 0.02
+"""Some times what Python lets a thread wait for its lock (`sys.getswitchinterval`)."""
+_kept: set[weakref.finalize[Any, Any]] = set()
+"""By object that may delete a group, what refers to the group until that object is gone."""
 
 
 class Processes:
@@ -142,13 +158,11 @@ def _tell_of_joins(on_uneven: Callable[[], object]) -> None:
     """Have it told when the program enters what lets ranks do more batches than others."""
     enter = Join.__enter__
 
-    @functools.wraps(enter)
+    @in_place_of(Join, "__enter__")
     def entered(join: Any) -> Any:
         if join._enable:
             on_uneven()
         return enter(join)
-
-    Join.__enter__ = entered
 
 
 def _objects(*described: tuple[str, str, str]) -> list[tuple[Any, str]]:
@@ -176,3 +190,43 @@ def _keep_starts_apart(job: str) -> None:
             yield torch.distributed.PrefixStore(f"detrain/{job}", store), rank, world
 
     handlers["env"] = handler
+
+
+def have_groups_outlive_reducers() -> None:
+    """Have it so for all models that are made distributed from now on."""
+    made: Any = DistributedDataParallel._ddp_init_helper
+    moved: Any = DistributedDataParallel._update_process_group
+
+    def init(model: Any, *arguments: Any, **named: Any) -> None:
+        made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
+        _keep_group(model)
+
+    def update(model: Any, group: Any) -> None:
+        moved(model, group)
+        _keep_group(model)
+
+    DistributedDataParallel._ddp_init_helper = init
+    DistributedDataParallel._update_process_group = update
+    atexit.register(_at_exit)
+
+
+def _keep_group(model: Any) -> None:
+    _kept.difference_update([each for each in _kept if not each.alive])
+    for each in (model.reducer, model.logger):  # that refers to the reducer, too
+        finalizer = weakref.finalize(each, _let_go, model.process_group)
+        finalizer.atexit = False
+        _kept.add(finalizer)
+
+
+def _let_go(_group: object) -> None:
+    """The group is deleted when this returns, if nothing else refers to it."""
+
+
+def _at_exit() -> None:
+    """What Python deletes from here on, it deletes in any order: keep the groups that are there for ever, and let the
+    threads have the lock that wait for it.
+    """
+    for found in [each.peek() for each in _kept]:
+        if found is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(found[2][0]))
+            time.sleep(_SWITCH_S)

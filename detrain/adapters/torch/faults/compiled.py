@@ -25,6 +25,7 @@ from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
 from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.base.errors import FaultInvalid
+from detrain.base.in_place import in_place_of
 
 _OFF: Final = "TORCHDYNAMO_DISABLE"
 """Set to 1, `torch.compile` returns what it is given."""
@@ -104,7 +105,7 @@ class Compiled:
                 self._leave()
             return result
 
-        @wraps(compile_graph)
+        @in_place_of(graphs, "call_user_compiler")
         def call_user_compiler(this: Any, *args: Any, **kwargs: Any) -> Any:
             root = this.local_scope.get("self")
             self._root = weakref.ref(root) if isinstance(root, torch.nn.Module) else None
@@ -118,16 +119,14 @@ class Compiled:
         module = frames.OptimizedModule
         call = module.__call__
 
-        @wraps(call)
+        @in_place_of(module, "__call__")
         def call_module(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self._call is None and self._ops.is_on:  # or it warns of our hooks
                 with self._ops.where.unheard():
                     return call(this, *args, **kwargs)
             return call(this, *args, **kwargs)
 
-        module.__call__ = call_module
         frames.set_eval_frame, frames._maybe_set_eval_frame = set_eval_frame, set_eval_frame_back
-        graphs.call_user_compiler = call_user_compiler
 
     def _enter(self, frame: FrameType) -> None:
         self._call, self._owner = frame, getattr(frame.f_locals.get("fn"), "__self__", None)
@@ -163,7 +162,7 @@ class Compiled:
         module: Any = sys.modules[GRAPHS]
         original = module.aot_stage2_compile
 
-        @wraps(original)
+        @in_place_of(module, "aot_stage2_compile")
         def compile_(state: Any, capture: Any, partition: Any, forward: Any, backward: Any = None, inference: Any = None) -> Any:
             passes = Passes(self._root)
             self._graphs += 1
@@ -176,7 +175,6 @@ class Compiled:
                 self._heard(inference or forward, passes),
             )
 
-        module.aot_stage2_compile = compile_
         # What comes from AOTAutograd's own cache comes without its graph; kernels are in another one.
         module.should_use_local_autograd_cache = module.should_use_remote_autograd_cache = lambda: False
 

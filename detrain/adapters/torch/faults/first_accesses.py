@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from detrain.adapters.torch.faults.op_operands import dtype_of, name_of, read_by, tensors_in
+from detrain.base.in_place import in_place_of
 from detrain.faults.sites import Access
 
 _READ, _OVERWRITTEN = 1, 2
@@ -35,13 +36,11 @@ def watch() -> None:
         setattr(torch.Tensor, name, _noting(getattr(torch.Tensor, name)))
     original: Any = torch.from_numpy
 
-    @wraps(original)
+    @in_place_of(torch, "from_numpy")
     def from_numpy(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         _given_away.add(result.untyped_storage())
         return result
-
-    torch.from_numpy = from_numpy
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import torch
 
-from detrain.adapters.instruments import Also
+from detrain.adapters.instruments import Also, OpInjector
 from detrain.adapters.torch.faults.op_operands import INTEGERS, dtype_of
 from detrain.adapters.torch.held_memory import unseen
 from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import little_endian
 from detrain.faults.experiment import UNARMED, Firing, Injection
-from detrain.faults.sites import op_and_output
 
 
 class Injectors:
@@ -80,23 +80,16 @@ class Injectors:
         return [self.first, *(injector for injector, _ in self._others)]
 
 
-class Injector:
-    """The injection of a process that is taken up, and what has been done of it."""
+class Injector(OpInjector):
+    """Puts it into tensors."""
 
     def __init__(self) -> None:
-        self.injection: Injection | None = None
-        """What is taken up."""
-        self._op, self._output = "", 0
-        self._countdown = self._count = self._misfits = 0
-        self._golden = self._injected = b""
+        super().__init__()
         self._is_changing = False
 
     def select(self, injection: Injection) -> None:
         """Put this injection in from now on; nothing has been done of it."""
-        self.injection = injection
-        self._op, self._output = op_and_output(injection.site)
-        self._countdown = self._count = self._misfits = 0
-        self._golden = self._injected = b""
+        super().select(injection)
         self._is_changing = False
 
     def check(self) -> None:
@@ -107,30 +100,6 @@ class Injector:
                 f"{self.injection.operand}",
                 "choose an output for the fault, or another site",
             )
-
-    def arm(self, occurrence: int) -> None:
-        """Have the next run of the site, or one so many runs later, hit."""
-        self._countdown = occurrence + 1
-
-    def disarm(self) -> None:
-        """Have no run hit."""
-        self._countdown = 0
-
-    def firing(self) -> Firing | None:
-        """Return what has been done so far; None: nothing."""
-        has_run = self._count or self._misfits
-        return Firing(self._count, self._golden, self._injected, self._misfits) if has_run else None
-
-    def must_hit(self, name: str, signature: str) -> bool:
-        """Return whether the op that is about to run is to be hit; it counts as run."""
-        if not self._countdown or not self.is_site(name, signature):
-            return False
-        self._countdown -= 1
-        return not self._countdown
-
-    def is_site(self, name: str, signature: str) -> bool:
-        """Return whether an op is the one that the fault is of."""
-        return self.injection is not None and name == self._op and self.injection.signature in ("", signature)
 
     def may_take(self, args: Sequence[Any], outputs: Sequence[Any], *, is_now: bool) -> bool:
         """Return whether an op has the shapes that the fault is for; of one that is to be hit and has not, note it."""
@@ -234,9 +203,9 @@ class Injector:
         at = _places(tensor, injection.array("positions"))
         keep, flip = (torch.from_numpy(injection.array(name)).to(memory.device) for name in ("keep", "flip"))
         values = (memory[_places(tensor, injection.array("sources"))] & keep) ^ flip
-        self._golden = _bytes(memory[at])
+        self._golden = little_endian(memory[at].cpu().numpy())
         memory[at] = values
-        self._injected = _bytes(memory[at])
+        self._injected = little_endian(memory[at].cpu().numpy())
 
 
 def bits_of(tensor: Any) -> Any:
@@ -260,11 +229,6 @@ def _places(tensor: Any, positions: Any) -> Any:
     ):
         found += index.astype(np.int64) * stride
     return torch.from_numpy(found).to(tensor.device)
-
-
-def _bytes(bits: Any) -> bytes:
-    array = bits.cpu().numpy()
-    return bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
 
 
 def bits_copied(tensor: Any) -> Any:

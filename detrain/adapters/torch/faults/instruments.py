@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from detrain.adapters.instruments import Also, TakesInstruments
+from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.keras_metrics import KerasMetrics, Sums
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import first_accesses
@@ -22,7 +22,7 @@ from detrain.faults.experiment import Bounds, Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
 
 
-class TorchInstruments:
+class TorchInstruments(Instruments):
     """See `detrain.adapters.instruments.Instruments`."""
 
     is_part_of_steps: Final = False

@@ -13,6 +13,7 @@ from torch._guards import TracingContext
 from torch.autograd import graph
 
 from detrain.adapters.torch.held_memory import unseen
+from detrain.base.in_place import in_place_of
 
 
 class Losses:
@@ -49,15 +50,13 @@ class Losses:
     def _watch(self, scaler: Any) -> None:
         original = scaler.scale
 
-        @wraps(original)
+        @in_place_of(scaler, "scale")
         def scale(this: Any, outputs: Any) -> Any:
             result = original(this, outputs)
             if isinstance(outputs, torch.Tensor) and isinstance(result, torch.Tensor) and result is not outputs:
                 number = id(result)
                 self._scaled[number] = weakref.ref(result, lambda _gone: self._scaled.pop(number, None)), outputs.detach()
             return result
-
-        scaler.scale = scale
 
     def _note(self, tensors: Iterable[Any]) -> None:
         with unseen(), torch.no_grad():

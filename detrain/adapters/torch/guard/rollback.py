@@ -13,15 +13,15 @@ from typing import Literal
 
 from torch.utils.data import DataLoader
 
-from detrain.adapters.api import Again, CannotGoBackError, PutBack
+from detrain.adapters.api import Again, CannotGoBackError, PutBack, Rollback
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.hooks import GlobalHooks
 
 
-class TorchRollback:
-    """See `detrain.adapters.api.Rollback`."""
+class TorchRollback(Rollback):
+    """See `detrain.adapters.api.Rollback`. What cannot be put back is found when it is to be."""
 
     def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks, compiled: History) -> None:
         self._loaders, self._hooks, self._compiled = loaders, hooks, compiled
@@ -47,10 +47,6 @@ class TorchRollback:
             self._loaders.set_count(begun)
 
         return put_back
-
-    def irreversible(self) -> list[str]:
-        """Return nothing: what cannot be put back is found when it is to be."""
-        return []
 
     def begin_load(self) -> Callable[[], Again]:
         """Return what notes whether the load draws from a DataLoader, which is brought back and gives its batch anew:

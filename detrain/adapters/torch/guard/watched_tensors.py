@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from detrain.adapters.api import Watched
+from detrain.adapters.api import Watched, adam_constant, bounded
 from detrain.adapters.torch.held_memory import unseen
 from detrain.adapters.torch.named_objects import NamedObjects
 
@@ -23,10 +23,6 @@ _SQUARES: Final = ("sq", "var", "sum", "second")
 """Parts of the names of state and buffers that hold squares."""
 _ADAM_LIKE: Final = ("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam")
 """PyTorch's optimizers whose `exp_avg` and `exp_avg_sq` are means of the gradient and of its square."""
-_ROUNDING: Final = 1.01
-"""Slack for the rounding of many updates."""
-_UNSEEN: Final = 2e-19
-"""Squares of values below this are lost in float32."""
 _EXACT: Final = (torch.float32, torch.float64)
 """In what is less exact a mean may stand still: no bound follows from theory."""
 
@@ -131,20 +127,9 @@ def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], fou
     if id(m) not in found or id(v) not in found or m.dtype not in _EXACT or v.dtype not in _EXACT:
         return
     # The widest bound of all groups: one parameter is in one of them.
-    factors = [_constant(*map(float, group["betas"])) for group in optimizer.param_groups]
-    if None in factors:
-        return
-    factor = _ROUNDING * max(each for each in factors if each is not None) * m.numel() ** 0.25
-    watched = found[id(m)][0]
-    unseen_part = math.sqrt(m.numel()) * _UNSEEN
-    found[id(m)] = Watched(watched.key, watched.group, 1, math.inf, keys["exp_avg_sq"], factor, unseen_part), m
-
-
-def _constant(first: float, second: float) -> float | None:
-    """Return C of |m| <= C sqrt(v), by element, or None if there is no such bound (docs/explanation/guard.md)."""
-    if not 0 <= first * first < second < 1:
-        return None
-    return (1 - first) / math.sqrt((1 - second) * (1 - first * first / second))
+    constant = max(adam_constant(*map(float, group["betas"])) for group in optimizer.param_groups)
+    if math.isfinite(constant):
+        found[id(m)] = bounded(found[id(m)][0], keys["exp_avg_sq"], constant, m.numel()), m
 
 
 def _is_of_torch(optimizer: Any) -> bool:
