@@ -15,6 +15,8 @@ import pytest
 from detrain.base.errors import HomeInUse, MirrorFailed
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror import lease as leases
+from detrain.store.mirror import remote as remotes
+from detrain.store.mirror import sender as senders
 from detrain.store.mirror import states
 from detrain.store.mirror.lease import Lease
 from detrain.store.mirror.remote import Remote
@@ -23,6 +25,7 @@ from detrain.store.mirror.sender import _Sender, main
 from detrain.store.mirror.states import get_state, state_names
 from tests.store.homes import Run
 from tests.store.mirrors import home_with, is_whole, order_for, send, sender_of, size_at
+from tests.store.servers import S3Server, SilentServer
 
 
 def test_of_two_that_take_a_mirror_at_once_one_gets_it(remote: Remote) -> None:
@@ -211,6 +214,38 @@ def test_a_run_that_is_killed_while_its_mirror_is_taken_leaves_it_free(
     main(order, its)
 
     assert remote.get("lease.json") is None
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_sender_whose_run_is_killed_ends_though_its_server_does_not_answer(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(remotes, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(senders, "_LONGEST_LEFT_S", 3.0)
+    monkeypatch.setattr(os, "nice", lambda _by: 0)
+    run, (mine, its) = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), socket.socketpair()
+    remote, silent = Remote(s3_server.url, "train"), SilentServer()
+    order = order_for(home_with(tmp_path / "ckpt", 1), remote, run_pid=run.pid)
+    sends = threading.Thread(target=main, args=(order, its), daemon=True)
+    begin = _Sender.run
+
+    def begin_alone(sender: _Sender) -> None:
+        if not answers:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.port}")
+            sender._remote.forget()
+        begin(sender)
+
+    monkeypatch.setattr(_Sender, "run", begin_alone)
+    sends.start()
+    assert mine.recv(1) == b"+"
+    run.kill()
+    run.wait()
+
+    sends.join(15)
+    assert not sends.is_alive()
+    silent.stop()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_server.port}")
+    assert len(state_names(Remote(s3_server.url, "train"))) == answers
 
 
 class Clock:

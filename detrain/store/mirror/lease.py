@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.errors import HomeInUse
+from detrain.base.errors import HomeInUse, MirrorFailed
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import state_names
 
@@ -27,6 +27,7 @@ _PATIENCE: Final = 2.5
 """So many times as long nothing is heard of one that is gone."""
 _NAME: Final = "lease.json"
 _UNKNOWN: Final = 0
+_TRIES: Final = 20
 _LONGEST_S: Final = 120.0
 """For so long a process of this machine that still sends what a run has left is waited for."""
 
@@ -60,7 +61,7 @@ class Lease:
         return self._mine.term
 
     def _take(self, run_pid: int) -> Holder:
-        while True:
+        for _ in range(_TRIES):
             before = self._read()
             if before is not None:
                 self._require_gone(before)
@@ -76,6 +77,7 @@ class Lease:
                 self._remote.remove(_NAME)
             if self._remote.put_new(_NAME, msgspec.json.encode(mine)):
                 return mine
+        raise MirrorFailed(f"the mirror {self._remote.url!r} cannot be used: {_NAME} can neither be read nor written there")
 
     def _newest_term(self) -> int:
         names = state_names(self._remote)

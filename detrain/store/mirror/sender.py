@@ -26,7 +26,7 @@ from detrain.base import messages
 from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed
 from detrain.store.mirror.lease import BEAT_S, Lease
 from detrain.store.mirror.link import DONE, READY, REFUSED, Order
-from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.remote import Remote, within
 from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
 from detrain.store.mirror.states import (
     PART_BYTES,
@@ -43,9 +43,10 @@ from detrain.store.mirror.states import (
 _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
 _LONGEST_LEFT_S: Final = 600.0
-"""For so long a mirror that does not answer is tried when the run is over."""
+"""For so long a mirror that does not answer is tried when the run is over; a last try may end five minutes later."""
 _LEAST_PART_BYTES: Final = 64 << 10
 """Of a part where a bandwidth is asked for: else one is what goes in a second."""
+_SAID_S: Final = 5.0
 _KEPT: Final = 2
 """States that stay."""
 
@@ -72,9 +73,9 @@ def main(order: Order, link: socket.socket) -> None:
 
 
 def _tell(say: Callable[[str], None], text: str) -> None:
-    """Say something, if there is still anybody: the terminal of the run may be gone."""
+    """Say something, if there is still anybody who reads: the terminal of the run may be gone."""
     with contextlib.suppress(OSError, ValueError):
-        say(text)
+        within(_SAID_S, lambda: say(text))
 
 
 class _Sender:
@@ -173,7 +174,7 @@ class _Sender:
             now = self._gatherer.committed()
             if (now is not None and now != last) or (is_last and now is not None):
                 is_whole, last = self._until_done(self._send_state), now
-            if is_last and self._gatherer.committed() == now:
+            if is_last and (self._gatherer.committed() == now or self._has_waited_long()):
                 break
         if self._lease is not None:
             with contextlib.suppress(MirrorFailed):
@@ -283,3 +284,4 @@ class _Sender:
 if __name__ == "__main__":
     logging.disable()  # what a store's library logs on the way to its error would stand in the program's output
     main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))
+    os._exit(0)  # whatever still waits for an answer
