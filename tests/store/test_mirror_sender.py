@@ -62,6 +62,17 @@ def test_a_mirror_whose_process_here_is_gone_is_taken_over_and_its_term_is_the_n
     assert not lease.renew()
 
 
+def test_threads_that_renew_a_lease_at_once_find_it_theirs(remote: Remote) -> None:
+    """One looks while the other writes: the file of a folder is empty for a moment."""
+    lease, found = Lease(remote, os.getpid()), list[bool]()
+    threads = [threading.Thread(target=lambda: found.extend(lease.renew() for _ in range(100))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 200
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_another_machine_is_listened_for_and_no_clock_is_compared(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, is_there: bool
@@ -99,7 +110,7 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     assert [int(name[-14:-5]) for name in names] == [1, 2]
     needed = set().union(*(get_state(remote, name).parts for name in names))
     assert set(states.part_names(remote)) == needed
-    sender._is_lost = True
+    sender._lost.set()
     assert np.all([size_at(remote, part) == states.size_of(part) for part in needed])
 
 
@@ -121,7 +132,7 @@ def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_i
     newest = get_state(remote, state_names(remote)[-1])
     assert (newest == theirs) != is_ahead
     assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
-    sender._is_lost = True
+    sender._lost.set()
 
 
 def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: Remote) -> None:
@@ -136,7 +147,7 @@ def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: R
     sender._send_state()
 
     assert before <= {*state_names(remote), *states.part_names(remote)}
-    assert sender._is_lost
+    assert sender._lost.is_set()
 
 
 @pytest.mark.parametrize("lost", ["all", "one part", "one part is cut off"])
@@ -162,7 +173,7 @@ def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_agai
     assert sender._lease.renew()
     assert is_whole(remote, get_state(remote, state_names(remote)[-1]))
     sender._lease.give_back()
-    sender._is_lost = True
+    sender._lost.set()
 
 
 def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remote) -> None:
@@ -177,7 +188,7 @@ def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remo
     sender._send_state()
 
     assert bring_back(remote, tmp_path / "elsewhere", "train", tmp_path) is not None
-    sender._is_lost = True
+    sender._lost.set()
 
 
 @pytest.mark.parametrize("text", [b"", b'{"token":"9f'])
@@ -287,7 +298,7 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
             assert found is not None
             waiting.append(found[1])
             sender._send_state()
-    sender._is_lost = True
+    sender._lost.set()
     run.journal.close()
 
     assert [get_state(remote, name).checkpoint for name in state_names(remote)] == waiting[-2:]
@@ -324,6 +335,6 @@ def test_a_mirror_that_is_full_is_cleared_of_what_was_sent_in_vain(
         except MirrorFailed as error:
             sender._note(error=error.what)
             assert is_odd, epoch
-    sender._is_lost = True
+    sender._lost.set()
     run.journal.close()
     assert get_state(remote, state_names(remote)[-1]).checkpoint == "train-r1-p0-e00016-e000000.h5"

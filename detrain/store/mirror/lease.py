@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -54,6 +55,8 @@ class Lease:
         self._remote = remote
         self._mine = self._take(run_pid)
         self._is_mine = True
+        self._alone = threading.Lock()
+        """One thread looks and writes: what another one has half written would be a stranger's."""
 
     @property
     def term(self) -> int:
@@ -111,20 +114,22 @@ class Lease:
 
     def renew(self) -> bool:
         """Say that this holder is there; return False if another has taken its place."""
-        now = self._read()
-        if now is None and self._is_mine:  # the mirror has lost it
-            return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
-        if now is None or now.token != self._mine.token:
-            return False
-        self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
-        self._remote.put(_NAME, msgspec.json.encode(self._mine))
-        return True
+        with self._alone:
+            now = self._read()
+            if now is None and self._is_mine:  # the mirror has lost it
+                return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
+            if now is None or now.token != self._mine.token:
+                return False
+            self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
+            self._remote.put(_NAME, msgspec.json.encode(self._mine))
+            return True
 
     def give_back(self) -> None:
         """Let others have it."""
-        self._is_mine = False
-        if (now := self._read()) is not None and now.token == self._mine.token:
-            self._remote.remove(_NAME)
+        with self._alone:
+            self._is_mine = False
+            if (now := self._read()) is not None and now.token == self._mine.token:
+                self._remote.remove(_NAME)
 
     def _read(self) -> Holder | None:
         content = self._remote.get(_NAME)

@@ -92,8 +92,8 @@ class _Sender:
         self._there: set[str] = set()
         """Parts that are in the mirror, as far as is known."""
         self._sent = Sent(url=order.url, pid=os.getpid())
-        self._is_lost = False
-        """Whether another has taken the mirror over."""
+        self._lost = threading.Event()
+        """Another has taken the mirror over."""
         self._over_since: float | None = None
         """When the run was seen to be over."""
         self._process = os.pidfd_open(order.run_pid)
@@ -158,11 +158,10 @@ class _Sender:
 
     def _beat(self) -> None:
         """Say that this process is there, as long as it is."""
-        while not self._is_lost:
-            time.sleep(BEAT_S)
+        while not self._lost.wait(BEAT_S):
             with contextlib.suppress(MirrorFailed):
                 if self._lease is not None and not self._lease.renew():
-                    self._is_lost = True
+                    self._lost.set()
 
     def run(self) -> None:
         """Send what is committed, until the run is over and all is sent."""
@@ -190,7 +189,7 @@ class _Sender:
             try:
                 if self._lease is None:
                     self._take()
-                if self._is_lost:
+                if self._lost.is_set():
                     raise HomeInUse(f"another run has taken the mirror {self._order.url!r} over; nothing is sent to it any more")
                 act()
             except MirrorFailed as error:
@@ -255,7 +254,7 @@ class _Sender:
         if len(kept) == len(names) and not self._sent.error:
             return
         if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
-            self._is_lost = True
+            self._lost.set()
             return
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
             with_it = [name for name in names if common in self._checkpoints(name)]
