@@ -34,6 +34,7 @@ from detrain.store.mirror.states import (
     NotWhole,
     common_checkpoint,
     get_state,
+    newest_state,
     part_names,
     put_state,
     size_of,
@@ -145,8 +146,7 @@ class _Sender:
         """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
         that would be lost.
         """
-        names = state_names(self._remote)
-        newest = get_state(self._remote, names[-1]) if names else None
+        newest = newest_state(self._remote)
         if newest is not None and not is_as_new(self._home, newest, self._order.url):
             raise HomeInUse(
                 f"the mirror {self._order.url!r} has {newest.checkpoint}, from which this run has not gone on: nothing is sent to "
