@@ -104,10 +104,10 @@ def _above_bars(stream: Any) -> Iterator[None]:
 
 
 def shown(path: Path) -> str:
-    """Return a path as short as it can be: from the current folder if it lies in it."""
+    """Return a path as short as it can be: from the current folder if it lies in it, and that is still there."""
     try:
         return str(path.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return str(path)
 
 

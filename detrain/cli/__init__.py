@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -146,7 +145,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f": {error.filename!r}" if error.filename is not None else ""
         return _fail(StoreError(f"{error.strerror or error}{where}"))
     except Exception as error:  # an edge: what nobody expected gets a report
-        traceback.print_exc()
         from detrain.python.process.defect_report import defect
 
         return _fail(defect(error))

@@ -15,6 +15,7 @@ from detrain.base.errors import StoreError, UsageError
 from detrain.cli.run import command as run_command
 from detrain.launcher import own_ranks
 from detrain.python.process.environment import options_of_python
+from detrain.runtime.ranks.launched import be_launcher
 
 
 @click.command(
@@ -42,6 +43,7 @@ def command(arguments: tuple[str, ...]) -> int:
             os.environ.setdefault(name, value)
     words = ["-m", "detrain", "run", *run, *program]
     _find_detrain()
+    be_launcher()
     if importlib.util.find_spec("torch") is not None:
         _become([*launcher, *words])
     return own_ranks.run([sys.executable, *options_of_python(), *words], *_numbers(launcher))

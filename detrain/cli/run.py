@@ -12,6 +12,7 @@ from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
 from detrain.launcher.become import become
 from detrain.launcher.configuration import configure
+from detrain.runtime.ranks import launched
 from detrain.store.job_home import rank_folder
 
 
@@ -24,6 +25,8 @@ def command(*, options: Options, given: Given) -> int:
       detrain run --every 50b train.py --epochs 10
     """
     ranks = Ranks.of_environment()
+    if ranks is not None:
+        launched.end_with_launcher()
     options.check(is_job=ranks is not None)
     if options.timing:
         timing.begin("start of the command")

@@ -10,7 +10,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.config import Config
-from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, UsageError
+from detrain.base.errors import AnotherProgram, CannotSeek, EnvironmentChanged, StoreError, UsageError
 from detrain.base.losses import lacking, place_of_loss
 from detrain.base.messages import shown
 from detrain.base.options import Mode
@@ -80,9 +80,17 @@ def _not_refused(good: Iterable[Choice], allowed: tuple[str, ...]) -> Choice | N
 
 
 def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> list[Choice]:
-    """Return the good checkpoints of the newest run, the newest first. Raises what `newest_checkpoint` raises."""
+    """Return the good checkpoints of the newest run, the newest first, up to one that cannot be read. Raises what
+    `newest_checkpoint` raises.
+    """
     _name_others(catalogue, program)
-    found = list(catalogue.good(program.name))
+    found: list[Choice] = []
+    try:
+        found.extend(catalogue.good(program.name))  # keeps those before an error
+    except StoreError as error:
+        if not found:
+            raise
+        messages.warn(error.what)
     if found:
         _check_program(read_meta(found[0].entry.path), program, arguments)
     return found

@@ -9,7 +9,8 @@ from typing import Any
 from detrain.base import messages
 from detrain.store.catalogue import parse_name
 from detrain.store.mirror.remote import Remote, programs_at
-from detrain.store.mirror.states import NotWhole, State, get_part, get_state, state_names
+from detrain.store.mirror.restore import damage_in, without
+from detrain.store.mirror.states import NotWhole, State, get_state, state_names
 
 
 def list_states(url: str) -> list[dict[str, Any]]:
@@ -18,21 +19,22 @@ def list_states(url: str) -> list[dict[str, Any]]:
 
 
 def check_states(url: str) -> list[dict[str, Any]]:
-    """Return a row for each state in a mirror, with `good`, and why it is not: all its parts are read. Raises
-    MirrorFailed where the mirror does not answer, UsageError.
+    """Return a row for each state in a mirror, with `good`, else why it is not, and the checkpoint from which a run
+    would go on all the same: all its parts are read. Raises MirrorFailed where the mirror does not answer, UsageError.
     """
     rows = []
     for program in programs_at(url):
-        remote, known = Remote(url, program), set[str]()
+        remote, whole = Remote(url, program), set[str]()
         for name in state_names(remote):
-            why = ""
+            why, left = "", None
             try:
-                for part in sorted(get_state(remote, name).parts - known):
-                    get_part(remote, part)
-                    known.add(part)
+                state = get_state(remote, name)
+                lost = damage_in(remote, state, whole)
+                why, left = next(iter(lost.values()), ""), without(state, lost, state.checkpoint)
             except NotWhole as error:
                 why = error.what
-            rows.append({"program": program, "state": name, "good": not why, "why": why})
+            goes_on = "" if left is None else left.checkpoint
+            rows.append({"program": program, "state": name, "good": not why, "why": why, "goes on": goes_on})
     return rows
 
 

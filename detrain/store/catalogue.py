@@ -220,8 +220,7 @@ class Catalogue:
 
     def ways(self, program: str, run: int) -> list[Entry]:
         """Return the checkpoints of a run that have all that they rest on, in order; not checked for damage."""
-        mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
-        return [entry for entry in mine if not _lacks_start(stations(mine, entry))]
+        return with_ways([entry for entry in self.entries() if (entry.program, entry.run) == (program, run)])
 
     def _is_good(self, entry: Entry, good: dict[Path, str], reads_all: bool) -> bool:
         """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
@@ -408,6 +407,11 @@ def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
                 found.append(entry)
                 break
     return found
+
+
+def with_ways(entries: Sequence[Entry]) -> list[Entry]:
+    """Return those of a run's checkpoints that have all that they rest on among them."""
+    return [entry for entry in entries if not _lacks_start(stations(entries, entry))]
 
 
 def _lacks_start(way: Sequence[Entry]) -> bool:

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from detrain.base.config import OUTLIVING, Ranks, ended_by_nccl
-from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, UsageError
+from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, StoreError, UsageError
 from detrain.cli import launch
 from detrain.cli.launch import _numbers, _split
 from detrain.launcher import own_ranks
 from detrain.launcher.agreement import Agreement, CommonStart, Offer
 from detrain.launcher.ranks import _chosen
+from detrain.launcher.resume_point import good_checkpoints
+from detrain.store import Catalogue, Entry
+from tests.store.homes import epoch, state
 
 
 def offer_of(rank: int, good: Sequence[str] = (), run: int = 1, asked_for: str = "same") -> Offer:
@@ -51,6 +54,29 @@ def test_all_take_the_newest_that_all_have(tmp_path: Path) -> None:
 
     assert all(isinstance(each, CommonStart) and each.name == "b" for each in found)
     assert len({each.job for each in found if isinstance(each, CommonStart)}) == 1
+
+
+def test_an_older_checkpoint_that_cannot_be_read_is_not_offered_and_does_not_refuse_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    catalogue, original = Catalogue(tmp_path), Catalogue.confirm
+    for number in (1, 2, 3):
+        catalogue.save("train", 1, epoch(number), state(epoch(number)))
+
+    def confirm(self: Catalogue, entry: Entry, *, reads_all: bool = True) -> str:
+        if entry.cursor in unreadable:
+            raise StoreError("a sector of the disk cannot be read")
+        return original(self, entry, reads_all=reads_all)
+
+    monkeypatch.setattr(Catalogue, "confirm", confirm)
+    program: Any = SimpleNamespace(name="train", changed_sources=lambda _sources: [])
+
+    unreadable = [epoch(1)]
+    assert [choice.entry.cursor for choice in good_checkpoints(catalogue, program, ())] == [epoch(3), epoch(2)]
+    assert "cannot be read" in capfd.readouterr().err
+    unreadable = [epoch(3)]
+    with pytest.raises(StoreError, match="cannot be read"):
+        good_checkpoints(catalogue, program, ())
 
 
 def test_what_an_earlier_start_has_left_is_nobodys_answer(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import getpass
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +75,24 @@ def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     made.stop()
 
 
+class SilentServer:
+    """Takes connections, reads what comes, and never answers."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        held = []
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                held.append(self._socket.accept())
+
+    def stop(self) -> None:
+        self._socket.close()
+
+
 class SshServer:
     """A daemon of SSH for this user alone, with keys of its own."""
 
@@ -112,11 +132,22 @@ class SshServer:
 
     def stop(self) -> None:
         """End it, and all connections to it."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        self._process.kill()
-        for child in children:
-            subprocess.run(["kill", "-9", child], check=False)
+        self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def pause(self) -> None:
+        """Have it and all connections to it stand still."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        pids = [self._process.pid]
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has ended
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                os.kill(pid, number)
 
 
 @pytest.fixture

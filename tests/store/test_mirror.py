@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detrain.base.cursor import Cursor
 from detrain.base.errors import MirrorFailed
-from detrain.reports.mirrors import list_states
+from detrain.reports.mirrors import check_states, list_states
 from detrain.store.catalogue import Catalogue
+from detrain.store.mirror import states
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import bring_back, read_sent
-from detrain.store.mirror.states import Gatherer, MirroredFile, put_state
-from tests.store.homes import Run, newest
+from detrain.store.mirror.states import Gatherer, MirroredFile, State, newest_state, put_state
+from tests.store.homes import Run, epoch, newest, state
 from tests.store.mirrors import files_in, home_with, is_whole, send, size_at
 
 
@@ -42,18 +44,108 @@ def test_a_state_that_is_not_whole_is_passed_over_and_none_at_all_is_an_error(tm
     home = home_with(tmp_path / "ckpt", 10)
     first = send(remote, home)
     second = send(remote, home_with(home, 20), number=1)
-    for state, other in ((second, first), (first, second)):
-        name = state.name if harm.startswith("the state") else sorted(state.parts - other.parts)[0]
-        if harm.endswith("gone"):
-            remote.remove(name)
-        else:
-            remote.put(name, b"0" * (size_at(remote, name) or 0))
-        if state == second:
+    for made, parts in ((second, second.parts - first.parts), (first, first.parts)):
+        for name in [made.name] if harm.startswith("the state") else parts:
+            if harm.endswith("gone"):
+                remote.remove(name)
+            else:
+                remote.put(name, b"0" * (size_at(remote, name) or 0))
+        if made == second:
             assert bring_back(remote, tmp_path / "there", "train", tmp_path) == first
         else:
             with pytest.raises(MirrorFailed, match="no state of the mirror"):
                 bring_back(remote, tmp_path / "nowhere", "train", tmp_path)
             assert not list((tmp_path / "nowhere").glob("*"))
+
+
+def spoil(remote: Remote, state: State, *names: str) -> None:
+    for each in state.home:
+        if each.path in names:
+            remote.put(each.parts[0], b"0" * states.size_of(each.parts[0]))
+
+
+def save(home: Path, *cursors: Cursor) -> Path:
+    Catalogue(home).create()
+    Catalogue(home).journal("train", 1).touch()
+    for cursor in cursors:
+        Catalogue(home).save("train", 1, cursor, state(cursor))
+    return home
+
+
+def name_of(cursor: Cursor) -> str:
+    return Catalogue(Path()).path("train", 1, cursor).name
+
+
+def load(number: int, batch: int) -> Cursor:
+    return Cursor(0, number, batch, "load")
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "goes_on_at"),
+    [
+        ([epoch(2)], load(3, 9)),  # nothing that the newest rests on
+        ([load(3, 4)], load(3, 9)),
+        ([load(3, 9)], load(3, 4)),
+        ([epoch(2), load(3, 9)], load(3, 4)),
+        ([epoch(3)], epoch(2)),  # the start of its epoch
+        ([epoch(2), epoch(3)], None),
+    ],
+)
+def test_of_a_damaged_mirror_comes_back_what_the_newest_rests_on_or_the_newest_before_it(
+    tmp_path: Path, remote: Remote, capfd: pytest.CaptureFixture[str], spoilt: list[Cursor], goes_on_at: Cursor | None
+) -> None:
+    home = save(tmp_path / "ckpt", epoch(2), epoch(3), load(3, 4))
+    send(remote, home)
+    made = send(remote, save(home, load(3, 9)), number=1)
+    spoil(remote, made, *map(name_of, spoilt))
+    rows = check_states(remote.url.removesuffix("/train"))
+    assert [row["good"] for row in rows] == [not set(spoilt) - {load(3, 9)}, False]
+    assert rows[-1]["goes on"] == (name_of(goes_on_at) if goes_on_at else "")
+
+    there = tmp_path / "there"
+    if goes_on_at is None:
+        with pytest.raises(MirrorFailed, match="no state of the mirror"):
+            bring_back(remote, there, "train", tmp_path)
+        assert not list(there.glob("*"))
+        return
+    assert bring_back(remote, there, "train", tmp_path) is not None
+    choice = newest(Catalogue(there), "train")
+    assert choice is not None
+    assert choice.entry.cursor == goes_on_at
+    assert files_in(there).items() <= files_in(home).items() | {(each.name, each.read_bytes()) for each in there.glob("*.manifest")}
+    assert "not whole" in capfd.readouterr().err
+
+
+def test_a_rank_goes_back_to_where_the_others_are_though_later_parts_are_damaged(tmp_path: Path, remote: Remote) -> None:
+    home = save(tmp_path / "ckpt", epoch(2), epoch(3))
+    made = send(remote, save(home, epoch(4)))
+    spoil(remote, made, name_of(epoch(4)))
+
+    assert (back := bring_back(remote, tmp_path / "there", "train", tmp_path, name_of(epoch(3)))) is not None
+    assert back.checkpoint == name_of(epoch(3))
+    assert [entry.cursor for entry in Catalogue(tmp_path / "there").entries()] == [epoch(2), epoch(3)]
+
+
+def test_of_a_job_without_a_common_checkpoint_nothing_comes_back(tmp_path: Path, remote: Remote) -> None:
+    send(remote, save(tmp_path / "ckpt", epoch(2)))
+
+    assert bring_back(remote, tmp_path / "there", "train", tmp_path, "") is None
+
+
+def test_a_state_that_is_half_written_is_not_the_newest(tmp_path: Path, remote: Remote) -> None:
+    made = send(remote, save(tmp_path / "ckpt", epoch(2)))
+    remote.put("states/000001-000000009.json", b"half")
+
+    assert newest_state(remote) == made
+
+
+def test_the_newest_holder_counts_though_what_is_whole_of_it_is_earlier(tmp_path: Path, remote: Remote) -> None:
+    send(remote, save(tmp_path / "taken for gone", epoch(9)), term=1)
+    made = send(remote, save(tmp_path / "ckpt", epoch(2), epoch(3)), term=2)
+    spoil(remote, made, name_of(epoch(3)))
+
+    assert (back := bring_back(remote, tmp_path / "there", "train", tmp_path)) is not None
+    assert (back.term, back.checkpoint) == (2, name_of(epoch(2)))
 
 
 def test_a_home_that_is_behind_is_put_aside_and_one_that_is_ahead_stays(tmp_path: Path, remote: Remote) -> None:

@@ -15,6 +15,8 @@ import pytest
 from detrain.base.errors import HomeInUse, MirrorFailed
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror import lease as leases
+from detrain.store.mirror import remote as remotes
+from detrain.store.mirror import sender as senders
 from detrain.store.mirror import states
 from detrain.store.mirror.lease import Lease
 from detrain.store.mirror.remote import Remote
@@ -23,6 +25,7 @@ from detrain.store.mirror.sender import _Sender, main
 from detrain.store.mirror.states import get_state, state_names
 from tests.store.homes import Run
 from tests.store.mirrors import home_with, is_whole, order_for, send, sender_of, size_at
+from tests.store.servers import S3Server, SilentServer
 
 
 def test_of_two_that_take_a_mirror_at_once_one_gets_it(remote: Remote) -> None:
@@ -57,6 +60,17 @@ def test_a_mirror_whose_process_here_is_gone_is_taken_over_and_its_term_is_the_n
     assert lease.renew()
     lease.give_back()
     assert not lease.renew()
+
+
+def test_threads_that_renew_a_lease_at_once_find_it_theirs(remote: Remote) -> None:
+    """One looks while the other writes: the file of a folder is empty for a moment."""
+    lease, found = Lease(remote, os.getpid()), list[bool]()
+    threads = [threading.Thread(target=lambda: found.extend(lease.renew() for _ in range(100))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 200
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -96,7 +110,7 @@ def test_states_and_their_parts_go_when_newer_ones_are_there(tmp_path: Path, rem
     assert [int(name[-14:-5]) for name in names] == [1, 2]
     needed = set().union(*(get_state(remote, name).parts for name in names))
     assert set(states.part_names(remote)) == needed
-    sender._is_lost = True
+    sender._lost.set()
     assert np.all([size_at(remote, part) == states.size_of(part) for part in needed])
 
 
@@ -118,7 +132,7 @@ def test_a_mirror_that_comes_later_is_not_written_over_by_a_run_that_is_behind_i
     newest = get_state(remote, state_names(remote)[-1])
     assert (newest == theirs) != is_ahead
     assert ("from which this run has not gone on" in capfd.readouterr().err) != is_ahead
-    sender._is_lost = True
+    sender._lost.set()
 
 
 def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: Remote) -> None:
@@ -133,7 +147,7 @@ def test_who_has_lost_a_mirror_removes_nothing_from_it(tmp_path: Path, remote: R
     sender._send_state()
 
     assert before <= {*state_names(remote), *states.part_names(remote)}
-    assert sender._is_lost
+    assert sender._lost.is_set()
 
 
 @pytest.mark.parametrize("lost", ["all", "one part", "one part is cut off"])
@@ -159,7 +173,7 @@ def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_agai
     assert sender._lease.renew()
     assert is_whole(remote, get_state(remote, state_names(remote)[-1]))
     sender._lease.give_back()
-    sender._is_lost = True
+    sender._lost.set()
 
 
 def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remote) -> None:
@@ -174,7 +188,7 @@ def test_a_part_that_is_found_damaged_is_sent_again(tmp_path: Path, remote: Remo
     sender._send_state()
 
     assert bring_back(remote, tmp_path / "elsewhere", "train", tmp_path) is not None
-    sender._is_lost = True
+    sender._lost.set()
 
 
 @pytest.mark.parametrize("text", [b"", b'{"token":"9f'])
@@ -211,6 +225,38 @@ def test_a_run_that_is_killed_while_its_mirror_is_taken_leaves_it_free(
     main(order, its)
 
     assert remote.get("lease.json") is None
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_sender_whose_run_is_killed_ends_though_its_server_does_not_answer(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(remotes, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(senders, "_LONGEST_LEFT_S", 3.0)
+    monkeypatch.setattr(os, "nice", lambda _by: 0)
+    run, (mine, its) = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), socket.socketpair()
+    remote, silent = Remote(s3_server.url, "train"), SilentServer()
+    order = order_for(home_with(tmp_path / "ckpt", 1), remote, run_pid=run.pid)
+    sends = threading.Thread(target=main, args=(order, its), daemon=True)
+    begin = _Sender.run
+
+    def begin_alone(sender: _Sender) -> None:
+        if not answers:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.port}")
+            sender._remote.forget()
+        begin(sender)
+
+    monkeypatch.setattr(_Sender, "run", begin_alone)
+    sends.start()
+    assert mine.recv(1) == b"+"
+    run.kill()
+    run.wait()
+
+    sends.join(15)
+    assert not sends.is_alive()
+    silent.stop()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_server.port}")
+    assert len(state_names(Remote(s3_server.url, "train"))) == answers
 
 
 class Clock:
@@ -252,7 +298,7 @@ def test_a_bandwidth_is_kept_to_in_each_second_and_a_newer_checkpoint_takes_the_
             assert found is not None
             waiting.append(found[1])
             sender._send_state()
-    sender._is_lost = True
+    sender._lost.set()
     run.journal.close()
 
     assert [get_state(remote, name).checkpoint for name in state_names(remote)] == waiting[-2:]
@@ -289,6 +335,6 @@ def test_a_mirror_that_is_full_is_cleared_of_what_was_sent_in_vain(
         except MirrorFailed as error:
             sender._note(error=error.what)
             assert is_odd, epoch
-    sender._is_lost = True
+    sender._lost.set()
     run.journal.close()
     assert get_state(remote, state_names(remote)[-1]).checkpoint == "train-r1-p0-e00016-e000000.h5"

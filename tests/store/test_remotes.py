@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from detrain.base.errors import MirrorFailed, UsageError
+from detrain.store.mirror import remote as remotes
 from detrain.store.mirror.remote import Remote, programs_at
-from tests.store.servers import S3Server, SshServer
+from tests.store.servers import S3Server, SilentServer, SshServer
 
 
 @pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow), "ssh"])
@@ -75,6 +77,36 @@ def test_a_server_that_was_away_is_reached_again(request: pytest.FixtureRequest,
     server.begin()
 
     assert remote.get("a") == b"1"
+
+
+@pytest.mark.parametrize("name", ["s3", "ssh"])
+def test_a_server_that_does_not_answer_is_waited_for_so_long_and_no_longer(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By themselves its packages wait for more than six minutes (S3), or for ever (SFTP that has answered once)."""
+    server: S3Server | SshServer = request.getfixturevalue(f"{name}_server")
+    monkeypatch.setattr(remotes, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(remotes, "_SLOWEST_S", 2.0)
+    remote, silent = Remote(server.url, "train"), SilentServer()
+    if isinstance(server, S3Server):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.port}")
+    else:
+        remote.put("a", b"1")
+        server.pause()
+    since = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(MirrorFailed, match="no answer for 2 s"):
+            remote.put("a", b"2")
+    assert time.monotonic() - since < 8
+    silent.stop()
+    if isinstance(server, S3Server):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
+    else:
+        server.go_on()
+    monkeypatch.setattr(remotes, "_ANSWER_S", 60.0)
+
+    remote.put("a", b"3")
+    assert remote.get("a") == b"3"
 
 
 @pytest.mark.parametrize("url", ["nowhere://bucket", "s4://bucket"])

@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from detrain.base import VERSION
-from detrain.base.errors import DetrainError
+from detrain.base import VERSION, messages
+from detrain.base.errors import DetrainError, StoreError
 from detrain.python.process.environment import base_environment
 
 _LONGEST: Final = 200
@@ -21,9 +21,14 @@ _LONGEST: Final = 200
 
 
 def defect(error: BaseException, home: Path | None = None) -> DetrainError:
-    """Write a report of an error that nobody expected; return the error to print. `home` has the `inst.info`, if
-    any.
+    """Print the traceback of an error that nobody expected, and write a report; return the error to print. `home` has
+    the `inst.info`, if any.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return StoreError("the folder in which this process runs has been removed", "start it again in one that stays")
+    messages.put("".join(traceback.format_exception(error)).rstrip("\n"))
     try:
         path = _write(_text(error, home))
     except OSError as cause:

@@ -22,8 +22,12 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
 
 def this_process() -> Process:
     """Return the running process."""
-    _, started = _stat(os.getpid())
-    return Process(os.getpid(), started)
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> Process:
+    """Return a process of this node by its number. Raises OSError."""
+    return Process(pid, _stat(pid)[1])
 
 
 def this_node() -> str:

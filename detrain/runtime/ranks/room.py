@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from detrain.base.errors import RanksApart
+from detrain.runtime.ranks import launched
 from detrain.runtime.ranks import watcher as watching
 from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
@@ -88,6 +89,7 @@ class RankMember:
         self._watcher = Watcher(machine, mesh, self._gate, held, self._program, self.pace, source, place, self._sigterm, leave)
         _live.add(self)
         self._watcher.start()
+        launched.end_by.append(lambda why: self._watcher.tell(Trouble(why)))
 
     @property
     def is_frozen(self) -> bool:
@@ -155,6 +157,7 @@ class RankMember:
         self.pace.stop()
         self._program.rest()
         self._watcher.tell(Finish())
+        launched.end_by.pop()
         self._watcher.join()  # where a death came first, this is the end
         _live.discard(self)
         if self._sigterm is not None:

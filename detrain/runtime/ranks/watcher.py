@@ -96,7 +96,7 @@ def _say_last(ending: Ending) -> None:
     messages.flush_output()
     if ending.speaks:
         saved = "nothing was saved" if ending.manifest is None else f"saved, see {messages.shown(ending.manifest)}"
-        messages.say(f"{ending.text}: {saved}")
+        messages.put(f"detrain: {ending.text}: {saved}")
 
 
 Leave = Callable[[Ending], None]

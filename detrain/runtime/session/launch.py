@@ -44,6 +44,7 @@ from detrain.python.outside.clock_and_entropy import fix_listings
 from detrain.python.process import library_random, seeds
 from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
+from detrain.runtime.ranks import launched
 from detrain.runtime.session import probes
 from detrain.runtime.session.session import Session
 
@@ -58,6 +59,7 @@ def main() -> None:
     timing.go_on(config.start)
     if config.ranks is not None:
         messages.be_rank(config.ranks.rank)
+        launched.end_with_launcher()
     os.environ.pop("DETRAIN_REPLACED", None)
     hook_tracebacks()
     _session, traced = settle(config)

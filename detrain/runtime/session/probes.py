@@ -22,7 +22,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -114,7 +113,6 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
     except DetrainError as error:
         fail(error)
     except Exception as error:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
-        messages.put(traceback.format_exc().rstrip("\n"))
         from detrain.python.process.defect_report import defect
 
         fail(defect(error, _session.parts.catalogue.folder if _session is not None else None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.errors import HomeInUse
+from detrain.base.errors import HomeInUse, MirrorFailed
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import state_names
 
@@ -27,6 +28,7 @@ _PATIENCE: Final = 2.5
 """So many times as long nothing is heard of one that is gone."""
 _NAME: Final = "lease.json"
 _UNKNOWN: Final = 0
+_TRIES: Final = 20
 _LONGEST_S: Final = 120.0
 """For so long a process of this machine that still sends what a run has left is waited for."""
 
@@ -53,6 +55,8 @@ class Lease:
         self._remote = remote
         self._mine = self._take(run_pid)
         self._is_mine = True
+        self._alone = threading.Lock()
+        """One thread looks and writes: what another one has half written would be a stranger's."""
 
     @property
     def term(self) -> int:
@@ -60,7 +64,7 @@ class Lease:
         return self._mine.term
 
     def _take(self, run_pid: int) -> Holder:
-        while True:
+        for _ in range(_TRIES):
             before = self._read()
             if before is not None:
                 self._require_gone(before)
@@ -76,6 +80,7 @@ class Lease:
                 self._remote.remove(_NAME)
             if self._remote.put_new(_NAME, msgspec.json.encode(mine)):
                 return mine
+        raise MirrorFailed(f"the mirror {self._remote.url!r} cannot be used: {_NAME} can neither be read nor written there")
 
     def _newest_term(self) -> int:
         names = state_names(self._remote)
@@ -109,20 +114,22 @@ class Lease:
 
     def renew(self) -> bool:
         """Say that this holder is there; return False if another has taken its place."""
-        now = self._read()
-        if now is None and self._is_mine:  # the mirror has lost it
-            return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
-        if now is None or now.token != self._mine.token:
-            return False
-        self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
-        self._remote.put(_NAME, msgspec.json.encode(self._mine))
-        return True
+        with self._alone:
+            now = self._read()
+            if now is None and self._is_mine:  # the mirror has lost it
+                return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
+            if now is None or now.token != self._mine.token:
+                return False
+            self._mine = msgspec.structs.replace(self._mine, beats=self._mine.beats + 1)
+            self._remote.put(_NAME, msgspec.json.encode(self._mine))
+            return True
 
     def give_back(self) -> None:
         """Let others have it."""
-        self._is_mine = False
-        if (now := self._read()) is not None and now.token == self._mine.token:
-            self._remote.remove(_NAME)
+        with self._alone:
+            self._is_mine = False
+            if (now := self._read()) is not None and now.token == self._mine.token:
+                self._remote.remove(_NAME)
 
     def _read(self) -> Holder | None:
         content = self._remote.get(_NAME)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, Final, ParamSpec, TypeVar
 
 from detrain.base.errors import MirrorFailed, UsageError
 
 _TRIES: Final = 8
+_ANSWER_S: Final = 60.0
+"""For so long an answer is waited for."""
+_SLOWEST_S: Final = 300.0
+"""The same for a mirror that has answered on this connection: it may be slow, and take 8 MiB at 28 kB a second."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -19,17 +25,35 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(act)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        remote: Any = args[0]
         try:
-            return act(*args, **kwargs)
+            found = within(_SLOWEST_S if remote.has_answered else _ANSWER_S, lambda: act(*args, **kwargs))
         except (MirrorFailed, UsageError):
             raise
         except Exception as error:
-            remote: Any = args[0]
             remote.forget()  # or a connection that is broken would stay so
             said = " ".join(str(error).split()) or type(error).__name__
             raise MirrorFailed(f"the mirror {remote.url!r} cannot be used: {said[:300]}") from error
+        remote.has_answered = True
+        return found
 
     return call
+
+
+def within(limit_s: float, act: Callable[[], T]) -> T:
+    """Return what `act` returns, or raise what it raises. TimeoutError where it takes longer: it goes on by itself."""
+    done = Future[T]()
+
+    def do() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:  # for who waits
+            done.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    if not wait([done], limit_s).done:
+        raise TimeoutError(f"no answer for {limit_s:g} s")
+    return done.result()
 
 
 def programs_at(url: str) -> list[str]:
@@ -53,6 +77,7 @@ class Remote:
     def __init__(self, url: str, program: str) -> None:
         self.url, self._program = url, program
         self._found: tuple[Any, str] | None = None
+        self.has_answered = False
 
     def _reached(self) -> tuple[Any, str]:
         """Return the file system, with a connection where it has such a thing, and the folder in it."""
@@ -76,7 +101,9 @@ class Remote:
 
     def forget(self) -> None:
         """Connect anew the next time."""
-        self._found = None
+        found, self._found, self.has_answered = self._found, None, False
+        if found is not None and "sftp" in found[0].protocol:
+            found[0].client.close()  # who still waits for an answer would do so for ever
 
     def _path(self, name: str) -> str:
         return f"{self._reached()[1]}/{name}"

@@ -6,6 +6,7 @@ import contextlib
 import filecmp
 import os
 import shutil
+from collections.abc import Container, Set
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ import msgspec
 from detrain.base import messages
 from detrain.base.errors import MirrorFailed
 from detrain.store.atomic_file import sync_folder, way_out
-from detrain.store.catalogue import KEPT, Catalogue, is_ours, parse_name
+from detrain.store.catalogue import KEPT, Catalogue, is_ours, parse_name, with_ways
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import MirroredFile, NotWhole, State, get_part, get_state, state_names
 
@@ -63,42 +64,86 @@ _ASIDE: Final = "before-the-mirror"
 def bring_back(
     remote: Remote, home: Path, program: str, folder: Path, common: str | None = None, *, is_holder: bool = False
 ) -> State | None:
-    """Put the newest whole state of a mirror into a home that has nothing of the program, or is behind; what was there
-    is put aside. So are files of the program in `folder` that are not those of the state.
+    """Put the newest state of a mirror into a home that has nothing of the program, or is behind; what was there is put
+    aside. So are files of the program in `folder` that are not those of the state. Where parts are damaged, what rests
+    on them does not come back: the state is taken that has the newest checkpoint of which all is whole.
 
     `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
     `is_holder`: this process may write the mirror: damaged parts are removed there, so that they are sent again.
 
-    Returns the state; None where the home is as new, or the mirror is empty. Raises MirrorFailed where no state of the
-    mirror is whole, or it does not answer.
+    Returns what has come back; None where the home is as new, or the mirror is empty. Raises MirrorFailed where nothing
+    can be gone on from, or the mirror does not answer.
     """
-    names = state_names(remote)
-    damage: NotWhole | None = None
-    for name in reversed(names):
-        try:
-            state = get_state(remote, name)
-            if common is not None and common not in state.checkpoints:
-                continue
-            if is_as_new(home, state, remote.url):
-                return None
-            try:
-                _put_back(remote, state, home, folder)
-            except NotWhole:
-                if is_holder:
-                    _remove_damaged(remote, state)
-                raise
-        except NotWhole as error:
-            if damage is None:
-                messages.warn(f"a state of the mirror is not whole, an older one is looked for: {error.what}")
-            damage = error
-            continue
+
+    def put_back(state: State) -> State:
+        _put_back(remote, state, home, folder)
         write_sent(home, program, Sent(url=remote.url, term=state.term, number=state.number, checkpoint=state.checkpoint))
         return state
-    if damage is not None:
+
+    why, left, whole = "", list[State](), set[str]()
+    for name in reversed(state_names(remote)):
+        try:
+            state = get_state(remote, name)
+        except NotWhole as error:
+            why = why or _told(error)
+            continue
+        wanted = state.checkpoint if common is None else common
+        if wanted not in state.checkpoints or any(_order(each) > (state.term, _place(wanted)) for each in left):
+            continue
+        if is_as_new(home, state, remote.url):
+            return None
+        try:
+            return put_back(state)
+        except NotWhole as error:
+            why = why or _told(error)
+        lost = damage_in(remote, state, whole)
+        if is_holder:
+            _remove_damaged(remote, {part for each in lost for part in each.parts} - whole)
+        if (rest := without(state, lost, wanted)) is not None:
+            left.append(rest)
+    if left:
+        return put_back(max(left, key=_order))
+    if why:
         raise MirrorFailed(
-            f"no state of the mirror {remote.url!r} is whole: {damage.what}", "start anew with --fresh, or give another --mirror"
+            f"no state of the mirror {remote.url!r} is whole: {why}", "start anew with --fresh, or give another --mirror"
         )
     return None
+
+
+def _told(error: NotWhole) -> str:
+    messages.warn(f"a state of the mirror is not whole: {error.what}")
+    return error.what
+
+
+def damage_in(remote: Remote, state: State, whole: set[str]) -> dict[MirroredFile, str]:
+    """Return the files of a state of which the mirror has not all, each with what is wrong. All parts are read, but for
+    those that are known to be `whole`; others that are so are added. Raises MirrorFailed where it does not answer.
+    """
+    lost: dict[MirroredFile, str] = {}
+    for each in (*state.home, *state.files):
+        try:
+            for part in each.parts:
+                if part not in whole:
+                    get_part(remote, part)
+                    whole.add(part)
+        except NotWhole as error:
+            lost[each] = error.what
+    return lost
+
+
+def without(state: State, lost: Container[MirroredFile], upto: str) -> State | None:
+    """Return a state as it is without some files, its `checkpoint` the newest up to one of which all is left; None
+    where there is none. A checkpoint rests on those on the way to it, and on all that is no checkpoint but the
+    chronicle.
+    """
+    left = tuple(each for each in state.home if each not in lost)
+    entries = [entry for each in left if (entry := parse_name(Path(each.path))) is not None]
+    ways = with_ways([entry for entry in entries if (entry.program, entry.run) == (state.program, state.run)])
+    usable = [entry.path.name for entry in ways if _place(entry.path.name) <= _place(upto)]
+    spare = {each for each in state.home if each.path.endswith((".h5", ".chronicle"))}
+    if not usable or any(each in lost and each not in spare for each in (*state.home, *state.files)):
+        return None
+    return msgspec.structs.replace(state, checkpoint=max(usable, key=_place), home=left)
 
 
 def is_as_new(home: Path, state: State, url: str) -> bool:
@@ -112,14 +157,17 @@ def is_as_new(home: Path, state: State, url: str) -> bool:
     known = read_sent(home, state.program)
     if committed and known is not None and known.url == url and known.number >= 0:
         return (known.term, known.number) >= (state.term, state.number)
-    return max(committed, default=(0, ())) >= _place(state)
+    return max(committed, default=(0, ())) >= _place(state.checkpoint)
 
 
-def _place(state: State) -> tuple[int, tuple[int, ...]]:
-    entry = parse_name(Path(state.checkpoint))
-    if entry is None:
-        raise NotWhole(f"{state.checkpoint!r} in a state of the mirror is no name of a checkpoint")
+def _place(name: str) -> tuple[int, tuple[int, ...]]:
+    entry = parse_name(Path(name))
+    assert entry is not None, name  # a state is read with such names alone
     return entry.run, entry.cursor.key()
+
+
+def _order(state: State) -> tuple[int, tuple[int, tuple[int, ...]]]:
+    return state.term, _place(state.checkpoint)
 
 
 def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
@@ -130,8 +178,6 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
         for base, files in ((folder, state.files), (home, state.home)):
             for each in files:
                 path = base / each.path
-                if base == home and not (is_ours(path) if path.parent == home else path.parent.suffix == KEPT):
-                    raise NotWhole(f"{each.path!r} in {state.name} is no file of a checkpoint home")
                 beside = home if base == home else path.parent
                 beside.mkdir(parents=True, exist_ok=True)
                 temporary = beside / f".{path.name}.{os.getpid()}.tmp"
@@ -161,8 +207,8 @@ def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
     sync_folder(home)
 
 
-def _remove_damaged(remote: Remote, state: State) -> None:
-    for part in state.parts:
+def _remove_damaged(remote: Remote, parts: Set[str]) -> None:
+    for part in parts:
         try:
             get_part(remote, part)
         except NotWhole:
@@ -175,8 +221,6 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
             file.write(get_part(remote, part))
         file.flush()
         os.fsync(file.fileno())
-        if file.tell() != each.size:
-            raise NotWhole(f"{each.path!r} in the mirror {remote.url!r} has {file.tell()} bytes, not {each.size}")
 
 
 def _lead_to(changes: Path, before: str, now: Path) -> None:

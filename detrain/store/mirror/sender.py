@@ -26,7 +26,7 @@ from detrain.base import messages
 from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed
 from detrain.store.mirror.lease import BEAT_S, Lease
 from detrain.store.mirror.link import DONE, READY, REFUSED, Order
-from detrain.store.mirror.remote import Remote
+from detrain.store.mirror.remote import Remote, within
 from detrain.store.mirror.restore import Sent, bring_back, is_as_new, read_sent, write_sent
 from detrain.store.mirror.states import (
     PART_BYTES,
@@ -34,6 +34,7 @@ from detrain.store.mirror.states import (
     NotWhole,
     common_checkpoint,
     get_state,
+    newest_state,
     part_names,
     put_state,
     size_of,
@@ -43,9 +44,10 @@ from detrain.store.mirror.states import (
 _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
 _LONGEST_LEFT_S: Final = 600.0
-"""For so long a mirror that does not answer is tried when the run is over."""
+"""For so long a mirror that does not answer is tried when the run is over; a last try may end five minutes later."""
 _LEAST_PART_BYTES: Final = 64 << 10
 """Of a part where a bandwidth is asked for: else one is what goes in a second."""
+_SAID_S: Final = 5.0
 _KEPT: Final = 2
 """States that stay."""
 
@@ -72,9 +74,9 @@ def main(order: Order, link: socket.socket) -> None:
 
 
 def _tell(say: Callable[[str], None], text: str) -> None:
-    """Say something, if there is still anybody: the terminal of the run may be gone."""
+    """Say something, if there is still anybody who reads: the terminal of the run may be gone."""
     with contextlib.suppress(OSError, ValueError):
-        say(text)
+        within(_SAID_S, lambda: say(text))
 
 
 class _Sender:
@@ -91,8 +93,8 @@ class _Sender:
         self._there: set[str] = set()
         """Parts that are in the mirror, as far as is known."""
         self._sent = Sent(url=order.url, pid=os.getpid())
-        self._is_lost = False
-        """Whether another has taken the mirror over."""
+        self._lost = threading.Event()
+        """Another has taken the mirror over."""
         self._over_since: float | None = None
         """When the run was seen to be over."""
         self._process = os.pidfd_open(order.run_pid)
@@ -144,8 +146,7 @@ class _Sender:
         """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
         that would be lost.
         """
-        names = state_names(self._remote)
-        newest = get_state(self._remote, names[-1]) if names else None
+        newest = newest_state(self._remote)
         if newest is not None and not is_as_new(self._home, newest, self._order.url):
             raise HomeInUse(
                 f"the mirror {self._order.url!r} has {newest.checkpoint}, from which this run has not gone on: nothing is sent to "
@@ -157,11 +158,10 @@ class _Sender:
 
     def _beat(self) -> None:
         """Say that this process is there, as long as it is."""
-        while not self._is_lost:
-            time.sleep(BEAT_S)
+        while not self._lost.wait(BEAT_S):
             with contextlib.suppress(MirrorFailed):
                 if self._lease is not None and not self._lease.renew():
-                    self._is_lost = True
+                    self._lost.set()
 
     def run(self) -> None:
         """Send what is committed, until the run is over and all is sent."""
@@ -173,7 +173,7 @@ class _Sender:
             now = self._gatherer.committed()
             if (now is not None and now != last) or (is_last and now is not None):
                 is_whole, last = self._until_done(self._send_state), now
-            if is_last and self._gatherer.committed() == now:
+            if is_last and (self._gatherer.committed() == now or self._has_waited_long()):
                 break
         if self._lease is not None:
             with contextlib.suppress(MirrorFailed):
@@ -189,7 +189,7 @@ class _Sender:
             try:
                 if self._lease is None:
                     self._take()
-                if self._is_lost:
+                if self._lost.is_set():
                     raise HomeInUse(f"another run has taken the mirror {self._order.url!r} over; nothing is sent to it any more")
                 act()
             except MirrorFailed as error:
@@ -254,7 +254,7 @@ class _Sender:
         if len(kept) == len(names) and not self._sent.error:
             return
         if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
-            self._is_lost = True
+            self._lost.set()
             return
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
             with_it = [name for name in names if common in self._checkpoints(name)]
@@ -283,3 +283,4 @@ class _Sender:
 if __name__ == "__main__":
     logging.disable()  # what a store's library logs on the way to its error would stand in the program's output
     main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))
+    os._exit(0)  # whatever still waits for an answer

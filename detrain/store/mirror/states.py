@@ -20,7 +20,7 @@ import msgspec
 import xxhash
 
 from detrain.base.errors import MirrorFailed
-from detrain.store.catalogue import INFO_NAME, KEPT, TAKEN, Catalogue, parse_name
+from detrain.store.catalogue import INFO_NAME, KEPT, TAKEN, Catalogue, is_ours, parse_name
 from detrain.store.mirror.remote import Remote
 
 FORMAT: Final = 1
@@ -267,7 +267,21 @@ def get_state(remote: Remote, name: str) -> State:
         path = PurePosixPath(each.path)
         if path.is_absolute() or ".." in path.parts or not path.name:
             raise NotWhole(f"{name} in the mirror {remote.url!r} leads out of its folder: {each.path!r}")
+        if sum(map(size_of, each.parts)) != each.size:
+            raise NotWhole(f"{each.path!r} in {name} has {each.size} bytes, and parts of others")
+        if each in state.home and not (is_ours(Path(path)) if len(path.parts) == 1 else path.parent.suffix == KEPT):
+            raise NotWhole(f"{each.path!r} in {name} is no file of a checkpoint home")
+    if parse_name(Path(state.checkpoint)) is None:
+        raise NotWhole(f"{state.checkpoint!r} in {name} is no name of a checkpoint")
     return state
+
+
+def newest_state(remote: Remote) -> State | None:
+    """Return the newest state that can be read; None if there is none. Raises MirrorFailed."""
+    for name in reversed(state_names(remote)):
+        with contextlib.suppress(NotWhole):
+            return get_state(remote, name)
+    return None
 
 
 def common_checkpoint(url: str, program: str, world: int) -> str:

@@ -1,0 +1,59 @@
+"""The process that has started the ranks of this machine. Where it is gone, nobody ends them or starts them again, and
+what they wait for may never come: a rank ends when its launcher does.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import select
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from detrain.runtime.ranks.processes import Process, process_of, rests, this_node
+
+_VARIABLE: Final = "DETRAIN_LAUNCHER"
+_OF_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"
+
+
+def be_launcher() -> None:
+    """Tell the ranks that are started from here that this process is their launcher, whatever it becomes."""
+    os.environ[_VARIABLE] = _written(os.getpid())
+
+
+def _written(pid: int) -> str:
+    return msgspec.json.encode((this_node(), process_of(pid))).decode()
+
+
+def end_with_launcher() -> None:
+    """Have this rank end with its launcher, at once if that is gone already. Only `detrain launch` and torchrun are
+    known as such. The thread that waits is none of Python's `threading`: the program has as many as without it.
+    """
+    if _VARIABLE not in os.environ and _OF_TORCHRUN in os.environ:
+        os.environ[_VARIABLE] = _written(os.getppid())
+    if _VARIABLE in os.environ:
+        node, launcher = msgspec.json.decode(os.environ[_VARIABLE], type=tuple[str, Process])
+        if node == this_node():
+            _thread.start_new_thread(_await, (launcher,))
+
+
+def _await(launcher: Process) -> None:
+    with contextlib.suppress(OSError):  # it is gone
+        descriptor = os.pidfd_open(launcher.pid)
+        if rests(launcher) != "is gone":
+            select.select([descriptor], [], [])
+    end_by[-1](f"its launcher (process {launcher.pid}) has ended")
+
+
+def _leave(why: str) -> None:
+    from detrain.runtime.ranks.watcher import Ending, leave
+
+    rank, place = os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0")
+    leave(Ending(None, f"rank {rank}: {why}", speaks=place == "0", is_own=False))
+
+
+end_by: Final[list[Callable[[str], object]]] = [_leave]
+"""How this rank ends, given the reason, in a thread: by the last."""
