@@ -60,10 +60,16 @@ def imported_modules(entry: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@lru_cache(maxsize=1 << 12)
 def holds_libraries(folder: Path) -> bool:
-    """Return whether a folder is one of libraries: by its name, or as an installer has left its notes in it."""
-    return folder.name in LIBRARIES or next(folder.glob(_NOTES), None) is not None
+    """Return whether a folder is one of libraries: by its name, or as modules are imported from it and an installer has
+    left its notes there.
+    """
+    return folder.name in LIBRARIES or folder in _noted_folders(tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _noted_folders(of: tuple[str, ...]) -> frozenset[Path]:
+    return frozenset(Path(folder).resolve() for folder in of if folder and next(Path(folder).glob(_NOTES), None) is not None)
 
 
 def imported_by_libraries(names: set[str]) -> set[str]:

@@ -96,9 +96,10 @@ def test_what_is_compiled_beside_its_source_is_no_file_of_the_users(tmp_path):
     assert not is_user_file(str(tmp_path / "__pycache__" / "fast.cp311.nbi"))
 
 
-def test_a_folder_in_which_an_installer_has_left_its_notes_holds_libraries(program, tmp_path):
+def test_a_folder_in_which_an_installer_has_left_its_notes_holds_libraries(program, tmp_path, monkeypatch):
     """As `pip install --target` makes one, on PYTHONPATH. One that the program lies in holds its files, too."""
     for folder in (tmp_path / "target", program):
+        monkeypatch.syspath_prepend(folder)
         (folder / "six-1.17.dist-info").mkdir(parents=True)
         (folder / "six-1.17.dist-info" / "RECORD").touch()
 
