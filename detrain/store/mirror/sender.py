@@ -231,15 +231,20 @@ class _Sender:
         if self._sent.error:  # of what was sent in vain it may be full
             self._clear()
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
-        # What is there is asked anew: a store may lose it, and be cleared by somebody.
-        self._there = {part for part, size in part_names(self._remote).items() if size == size_of(part)}
+        # What is there is asked anew, also behind the last part: a store may lose it, and be cleared by somebody.
+        self._there = self._parts_there()
         state = self._gatherer.state(self._lease.term, number, self._there, self._send)
         if state is None:
             return
+        if lost := len(state.parts - self._parts_there()):
+            raise MirrorFailed(f"the mirror {self._order.url!r} has lost {lost} parts of what was sent")
         put_state(self._remote, state)
         self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
         self._note(pid=os.getpid())
         self._clear()
+
+    def _parts_there(self) -> set[str]:
+        return {part for part, size in part_names(self._remote).items() if size == size_of(part)}
 
     def _send(self, part: str, content: bytes) -> None:
         if part in self._there:
