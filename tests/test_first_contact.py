@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.base.errors import DetrainError, UsageError
+from detrain.base.errors import DetrainError, StoreError, UsageError
 from detrain.cli import doctor, main
 from detrain.python.process.defect_report import defect
 from detrain.verify.installation import Check, check_installation
@@ -107,6 +107,20 @@ def test_the_report_has_the_loops_that_a_run_wrote_down(tmp_path: Path, monkeypa
 
     (report,) = tmp_path.glob("detrain-report-*.txt")
     assert 'structure\n{"nests": []}' in report.read_text()
+
+
+def test_a_folder_that_is_removed_under_a_process_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+
+    assert isinstance(defect(FileNotFoundError("here")), StoreError)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr().err == ""
 
 
 def test_what_trains_through_fit_is_shown_also_beside_a_loop_in_another_module(

@@ -44,6 +44,7 @@ while not pathlib.Path("gone").exists():
 dist.init_process_group("gloo")
 """
 """Waits in C++, for a store that the launcher had."""
+LONG_BEFORE_THE_LOOP = f"import time; time.sleep(900)\n{RANKS}"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ dist.init_process_group("gloo")
         (BEFORE_THE_GROUP, [], "here-*", "nothing was saved"),
         pytest.param(RANKS, ["--no-jit", "--every", "2b"], "ckpt/*/*/*.h5", "nothing was saved", marks=pytest.mark.slow),
         pytest.param(RANKS, ["--jit"], "ckpt/*/*/*.h5", "saved, see ckpt", marks=pytest.mark.slow),
-        pytest.param("import time; time.sleep(900)", [], "ckpt/*/rank-*", "nothing was saved", marks=pytest.mark.slow),
+        pytest.param(LONG_BEFORE_THE_LOOP, [], "ckpt/*/rank-*", "nothing was saved", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_end_with_a_message_when_their_launcher_is_killed(

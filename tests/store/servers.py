@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class S3Server:
 
     def __init__(self) -> None:
         self.port = 0
+        self.is_full = False
         self.begin()
 
     def begin(self) -> None:
@@ -33,6 +34,17 @@ class S3Server:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port)
         self._server.start()
         _host, self.port = self._server.get_host_and_port()
+        serves: Any = self._server._server
+        app = serves.app
+
+        def answer(environ: dict[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+            if self.is_full and environ["REQUEST_METHOD"] == "PUT":
+                start("507 Insufficient Storage", [])
+                return []
+            served: Iterable[bytes] = app(environ, start)
+            return served
+
+        serves.app = answer
 
     @property
     def url(self) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from detrain.store.mirror.lease import Lease
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import bring_back
 from detrain.store.mirror.sender import _Sender, main
-from detrain.store.mirror.states import get_state, state_names
+from detrain.store.mirror.states import State, get_state, state_names
 from tests.store.homes import Run
 from tests.store.mirrors import home_with, is_whole, order_for, send, sender_of, size_at
 from tests.store.servers import S3Server, SilentServer
@@ -173,6 +174,28 @@ def test_what_a_mirror_loses_meanwhile_is_sent_again_and_the_lease_is_taken_agai
     assert sender._lease.renew()
     assert is_whole(remote, get_state(remote, state_names(remote)[-1]))
     sender._lease.give_back()
+    sender._lost.set()
+
+
+def test_what_a_mirror_loses_while_a_state_is_sent_is_sent_before_that(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is emptied when all but the state is there."""
+    sender, made = sender_of(home_with(tmp_path / "ckpt", 10, 20), remote), list[State]()
+    original = sender._gatherer.state
+
+    def state(*arguments: Any) -> State | None:
+        found = original(*arguments)
+        if found is not None and not made:
+            for part in found.parts:
+                remote.remove(part)
+            made.append(found)
+        return found
+
+    monkeypatch.setattr(sender._gatherer, "state", state)
+    assert sender._until_done(sender._send_state)
+
+    assert is_whole(remote, get_state(remote, state_names(remote)[-1]))
     sender._lost.set()
 
 

@@ -21,11 +21,12 @@ _OF_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"
 
 def be_launcher() -> None:
     """Tell the ranks that are started from here that this process is their launcher, whatever it becomes."""
-    os.environ[_VARIABLE] = _written(os.getpid())
+    _name(os.getpid())
 
 
-def _written(pid: int) -> str:
-    return msgspec.json.encode((this_node(), process_of(pid))).decode()
+def _name(pid: int) -> None:
+    with contextlib.suppress(OSError):  # no Linux; or it is outside of this container
+        os.environ[_VARIABLE] = msgspec.json.encode((this_node(), process_of(pid))).decode()
 
 
 def end_with_launcher() -> None:
@@ -33,7 +34,7 @@ def end_with_launcher() -> None:
     known as such. The thread that waits is none of Python's `threading`: the program has as many as without it.
     """
     if _VARIABLE not in os.environ and _OF_TORCHRUN in os.environ:
-        os.environ[_VARIABLE] = _written(os.getppid())
+        _name(os.getppid())
     if _VARIABLE in os.environ:
         node, launcher = msgspec.json.decode(os.environ[_VARIABLE], type=tuple[str, Process])
         if node == this_node():

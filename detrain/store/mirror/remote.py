@@ -26,6 +26,7 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(act)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         remote: Any = args[0]
+        remote.load()
         try:
             found = within(_SLOWEST_S if remote.has_answered else _ANSWER_S, lambda: act(*args, **kwargs))
         except (MirrorFailed, UsageError):
@@ -94,6 +95,13 @@ class Remote:
                 raise UsageError(f"--mirror {self.url!r} is no address: {error}", todo) from error
             self._found = files, f"{str(root).rstrip('/')}/{self._program}"
         return self._found
+
+    def load(self) -> None:
+        """Import what an address of this kind needs, which may take long, and is not the mirror's answer."""
+        with contextlib.suppress(ImportError, ValueError):  # `_reached` says it
+            import fsspec
+
+            fsspec.get_filesystem_class(self.url.partition("://")[0] if "://" in self.url else "file")
 
     @property
     def _files(self) -> Any:

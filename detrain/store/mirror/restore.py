@@ -127,7 +127,7 @@ def damage_in(remote: Remote, state: State, whole: set[str]) -> dict[MirroredFil
                     get_part(remote, part)
                     whole.add(part)
         except NotWhole as error:
-            lost[each] = error.what
+            lost[each] = f"{each.path}: {error.what}"
     return lost
 
 

@@ -95,8 +95,8 @@ class _Sender:
         self._sent = Sent(url=order.url, pid=os.getpid())
         self._lost = threading.Event()
         """Another has taken the mirror over."""
-        self._over_since: float | None = None
-        """When the run was seen to be over."""
+        self._over, self._over_since = threading.Event(), 0.0
+        """The run is over: it has said so, or its process has ended."""
         self._process = os.pidfd_open(order.run_pid)
 
     def begin(self) -> None:
@@ -166,6 +166,7 @@ class _Sender:
     def run(self) -> None:
         """Send what is committed, until the run is over and all is sent."""
         self._is_begun = True
+        threading.Thread(target=self._await_end, daemon=True).start()
         last: tuple[int, str] | None = None
         is_whole = True
         while is_whole:
@@ -208,18 +209,20 @@ class _Sender:
             self._is_over(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
 
+    def _await_end(self) -> None:
+        select.select([self._link.fileno(), self._process], [], [])
+        self._over_since = time.monotonic()
+        self._over.set()
+
     def _has_waited_long(self) -> bool:
-        return self._over_since is not None and time.monotonic() - self._over_since > _LONGEST_LEFT_S
+        return self._over.is_set() and time.monotonic() - self._over_since > _LONGEST_LEFT_S
 
     def _is_over(self, wait_s: float) -> bool:
-        """Wait a moment, and return whether the run is over: it has said so, or its process has ended."""
-        if self._over_since is not None:
+        """Wait a moment, and return whether the run is over."""
+        if self._over.is_set():
             time.sleep(min(wait_s, 1.0))
             return True
-        ready, _, _ = select.select([self._link.fileno(), self._process], [], [], wait_s)
-        if ready:
-            self._over_since = time.monotonic()
-        return bool(ready)
+        return self._over.wait(wait_s)
 
     def _send_state(self) -> None:
         assert self._lease is not None
@@ -228,15 +231,20 @@ class _Sender:
         if self._sent.error:  # of what was sent in vain it may be full
             self._clear()
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
-        # What is there is asked anew: a store may lose it, and be cleared by somebody.
-        self._there = {part for part, size in part_names(self._remote).items() if size == size_of(part)}
+        # What is there is asked anew, also behind the last part: a store may lose it, and be cleared by somebody.
+        self._there = self._parts_there()
         state = self._gatherer.state(self._lease.term, number, self._there, self._send)
         if state is None:
             return
+        if lost := len(state.parts - self._parts_there()):
+            raise MirrorFailed(f"the mirror {self._order.url!r} has lost {lost} parts of what was sent")
         put_state(self._remote, state)
         self._sent = Sent(url=self._order.url, term=state.term, number=number, checkpoint=state.checkpoint)
         self._note(pid=os.getpid())
         self._clear()
+
+    def _parts_there(self) -> set[str]:
+        return {part for part, size in part_names(self._remote).items() if size == size_of(part)}
 
     def _send(self, part: str, content: bytes) -> None:
         if part in self._there:
