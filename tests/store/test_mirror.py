@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detrain.base.errors import MirrorFailed
-from detrain.reports.mirrors import list_states
+from detrain.reports.checkpoints import list_states
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.restore import bring_back, read_sent

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detrain.adapters.torch import scripted, wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
-from detrain.adapters.torch.devices.copies import TorchDevices
+from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream

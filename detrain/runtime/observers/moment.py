@@ -24,7 +24,6 @@ from detrain.base.errors import UsageError
 from detrain.python.inspect.names import type_name
 from detrain.runtime.observers.prompts import Prompt, open_prompt
 
-"""Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
 _PROBES: Final = "execute"
 """The name that a probe binds."""
 _LONGEST: Final = 60

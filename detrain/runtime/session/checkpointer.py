@@ -67,7 +67,7 @@ class Checkpointer:
 
     def has_restored(self, meta: Meta) -> None:
         """The state of a checkpoint has been set."""
-        self.has_updates = True  # or there would be no checkpoint: see `unsupported.check_training`
+        self.has_updates = True  # or there would be no checkpoint: see `registry.check_training`
         if meta.cut == "epoch":
             self._epoch_base, self._batches_saved = meta.epoch, meta.batches_done
         self._saves.last_at = time.monotonic()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detrain.adapters import registry, unsupported
+from detrain.adapters import registry
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
@@ -289,7 +289,7 @@ class _Finder:
             self._imported_by_program = imported_modules(Path(self._config.entry))
         if own & (self._imported_by_program | sys.modules.keys()):
             return False
-        unsupported.left_out.append(name)
+        registry.left_out.append(name)
         return True
 
     def _behind(
@@ -327,7 +327,7 @@ class _Finder:
             return
         try:
             if name == "keras" and not self._config.bare:
-                unsupported.check_keras()
+                registry.check_keras()
                 if (backend := keras_backend.in_process()) != "tensorflow":
                     KerasEpochs(backend, probes.fail)
             if name in library_random.FOLLOWED:

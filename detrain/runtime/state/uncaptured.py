@@ -10,7 +10,7 @@ from threading import Thread
 from types import FrameType
 from typing import Final
 
-from detrain.adapters import unsupported
+from detrain.adapters import registry
 from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.digest import digest_value
@@ -124,7 +124,7 @@ class Uncaptured:
         return {
             *(loss for loss in not_captured if not loss.endswith(f"{OF_GRAPH})")),
             *self._reads.changed(self._pulls.alive(), self._moment()),
-            *unsupported.check_training(has_updates=has_updates),
+            *registry.check_training(has_updates=has_updates),
             *children.living(again, self._ran),
             *pool_jobs.living(),
             *counted_draws(frame),
