@@ -21,9 +21,8 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
-from detrain.campaign.left_trials import LeftTrials
 from detrain.campaign.subject import Subject, errors_of
-from detrain.campaign.time_limit import Watch, limit_of, usual_s
+from detrain.campaign.time_limit import LeftTrials, Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine

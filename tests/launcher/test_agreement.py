@@ -17,8 +17,7 @@ from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDi
 from detrain.cli import launch
 from detrain.cli.launch import _numbers, _split
 from detrain.launcher import own_ranks
-from detrain.launcher.agreement import Agreement, CommonStart, Offer
-from detrain.launcher.ranks import _chosen
+from detrain.launcher.ranks import Agreement, CommonStart, Offer, _chosen
 
 
 def offer_of(rank: int, good: Sequence[str] = (), run: int = 1, asked_for: str = "same") -> Offer:

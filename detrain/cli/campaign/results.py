@@ -118,7 +118,7 @@ def export(
     import msgspec
 
     from detrain.campaign.engine.header import profile_for
-    from detrain.faults.exchange.tree import export_tree
+    from detrain.faults.exchange.lists import export_tree
     from detrain.faults.population.plan import SampledPlan
     from detrain.faults.population.trial_row import OUTSIDE
 

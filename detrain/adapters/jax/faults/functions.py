@@ -24,9 +24,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
-from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, is_branching
+from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, is_branching, wider_call
 from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint, Points
-from detrain.adapters.jax.faults.inner_jaxprs import wider_call
 from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.adapters.jax.private_names import Var
