@@ -28,8 +28,7 @@ from detrain.base.losses import (
     lacking,
     place_of_loss,
 )
-from detrain.python.inspect.generator_callers import counted_draws
-from detrain.python.loaders.generator_reads import READS_AND_CHANGED, GeneratorReads
+from detrain.python.loaders.generator_reads import READS_AND_CHANGED, GeneratorReads, counted_draws
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process import children, pending_callbacks, pool_jobs
