@@ -147,8 +147,6 @@ class Repeatability(msgspec.Struct, frozen=True):
 
 
 WITH_DOCTOR: Final = {each.imported: each.name for each in KNOWN if each.has_doctor}
-
-
 """Those whose computations are known, as people call them."""
 
 
