@@ -41,7 +41,7 @@ from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
 from detrain.python.inspect.live_names import codes_in
 from detrain.python.outside.clock_and_entropy import fix_listings
-from detrain.python.process import library_random, seeds
+from detrain.python.process import library_random
 from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.session import probes
@@ -99,7 +99,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     if not config.bare:
         _watch_sources(config)
     finder = _Finder(config, session, traced)
-    finder.shift_seeds(seeds.OF_PYTHON)
+    finder.shift_seeds(library_random.SEEDS_OF_PYTHON)
     sys.meta_path.insert(0, finder)
     return session, traced
 
@@ -253,7 +253,7 @@ class _Finder:
         """Have the program be one with other seeds, where this run is to be one."""
         experiment = self._session.parts.experiment if self._session is not None else None
         if experiment is not None and experiment.plan.seeds_by:
-            seeds.shift(functions, experiment.plan.seeds_by)
+            library_random.shift_seeds(functions, experiment.plan.seeds_by)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
