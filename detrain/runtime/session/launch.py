@@ -32,11 +32,9 @@ from detrain.base.config import VARIABLE, Config
 from detrain.base.errors import AnotherProgram, DetrainError
 from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
-from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
-from detrain.instrument.yield_probes import BEGUN
-from detrain.instrument.yield_probes import PROBE as YIELD
+from detrain.instrument.value_probes import BEGUN, FETCH, YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
 from detrain.python.inspect.live_names import codes_in
