@@ -24,7 +24,7 @@ from detrain.python.loaders.generator_replay import Elements
 from detrain.python.outside.fs_answers import Answers
 from detrain.python.outside.rewritten_files import Contents
 from detrain.python.process.random_streams import Stream
-from detrain.store.weights_file import WeightsFile
+from detrain.store.snapshot import WeightsFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from detrain.python.inspect.hooks import LoaderPositions, ObjectRules, SharedTen
 from detrain.python.inspect.object_graph import Graph
 from detrain.python.process.random_streams import Stream
 from detrain.store import Snapshot, opened
-from detrain.store.weights_file import WeightsFile
+from detrain.store.snapshot import WeightsFile
 
 
 class Adapters:

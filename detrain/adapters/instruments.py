@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from detrain.base.digest import Array
 from detrain.faults.experiment import Bounds, Experiment, Firing, Injection
@@ -14,8 +14,29 @@ Also = Sequence[tuple[Injection, int]]
 """Injections in the same step as another, each at an op of its own, with the execution that is hit."""
 
 
+class StepSeries(Protocol):
+    """Loss and metrics of what runs."""
+
+    def begin(self) -> None:
+        """The first step of this process is about to run."""
+
+    def has_loss(self) -> bool:
+        """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
+
+    def read(self) -> dict[str, float]:
+        """Return the loss and metrics of what has run since the last call."""
+
+    def state(self) -> object:
+        """Return what it remembers from step to step."""
+
+    def set_state(self, state: Any) -> None:
+        """Have it remember what it did, and forget what has been noted since."""
+
+
 class Instruments(Protocol):
     """A framework's side of an experiment."""
+
+    series: StepSeries
 
     @property
     def is_part_of_steps(self) -> bool:
@@ -58,26 +79,11 @@ class Instruments(Protocol):
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of a variable in memory; None if there is none with its name, shape and dtype."""
 
-    def begin_series(self) -> None:
-        """The first step of this process is about to run."""
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-
-    def series(self) -> dict[str, float]:
-        """Return the loss and metrics of what has run since the last call."""
-
     def outputs(self) -> list[Array]:
         """Return what forward passes without gradients have given since the last call, the class on the last axis; of
         an experiment of inference.
         """
         return []
-
-    def state(self) -> object:
-        """Return what the series remembers."""
-
-    def set_state(self, state: object) -> None:
-        """Have the series remember what it did."""
 
     def sites(self) -> list[Site]:
         """Return the sites of the step that has ended."""

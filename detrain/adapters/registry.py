@@ -1,4 +1,5 @@
-"""The adapters, and the modules whose import calls for them.
+"""The adapters, and the modules whose import calls for them; and frameworks whose state detrain cannot read: a run that
+trains with one is refused, at the latest at its first checkpoint.
 
 An adapter is imported when the program imports its framework.
 """
@@ -8,17 +9,25 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 from detrain.adapters.api import Adapter, Settings
+from detrain.base import keras_backend
 from detrain.base.errors import FrameworkUnsupported
-from detrain.base.framework_names import FRAMEWORKS, FrameworkNames
+from detrain.base.framework_names import FRAMEWORKS, KNOWN, NAMES, FrameworkNames
+from detrain.python.inspect.user_modules import user_modules
 from detrain.python.process.random_streams import Streams
 
 ADAPTERS: Final = {each.imported: each for each in FRAMEWORKS}
 """The frameworks that have an adapter, by the module whose import brings them in."""
 FOLLOWED: Final = tuple(module for each in FRAMEWORKS for module in each.followed)
 """Other modules of whose import the adapters are told."""
+
+FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
+_TODO: Final = f"train with {NAMES}, or run the program with --bare: deterministic settings, no checkpoints"
+left_out: Final[list[str]] = []
+"""Frameworks that another one has imported in passing, and the program does not import by its source."""
 
 
 def make(name: str, settings: Settings, streams: Streams) -> Adapter:
@@ -43,3 +52,44 @@ def _check_version(framework: FrameworkNames) -> None:
         f"{framework.name} {imported} is not supported: this detrain knows {known}",
         f"install {wanted} (the extra `detrain[{framework.imported}]`)",
     )
+
+
+def imported() -> list[str]:
+    """Return the names of such frameworks that the process has imported."""
+    return [name for name in FOREIGN if name in sys.modules]
+
+
+def check_training(*, has_updates: bool) -> list[str]:
+    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights
+    of a framework that detrain knows.
+
+    Raises FrameworkUnsupported where nothing else than such a framework can have trained in the loop.
+    """
+    names = imported()
+    used = next((name for name in left_out if any(_is_of(name, each) for each in user_modules().values())), "")
+    if used:
+        raise FrameworkUnsupported(
+            f"the program uses {used}, which its source does not import and another framework has imported before it",
+            f"write `import {used}` at the top of the program",
+        )
+    if names and not has_updates:
+        raise FrameworkUnsupported(
+            f"the loop has updated no weights of {NAMES}, and the program uses {' and '.join(names)}, "
+            "whose weights no checkpoint holds yet",
+            _TODO,
+        )
+    return [f"{name} (its tensors, models and random streams)" for name in names]
+
+
+def _is_of(name: str, module: Any) -> bool:
+    family = next(each.modules for each in KNOWN if name in each.modules)
+    family = family if keras_backend.in_process() == name else family - {"keras"}
+    held = (each for each in list(vars(module).values()) if isinstance(each, ModuleType))
+    return any(each.__name__.partition(".")[0] in family for each in held)
+
+
+def check_keras() -> None:
+    """Keras has been imported. Raises FrameworkUnsupported where it computes with a framework that has no adapter."""
+    backend = keras_backend.in_process()
+    if not any(backend == each.imported for each in KNOWN):
+        raise FrameworkUnsupported(f"Keras runs on {backend!r} here (KERAS_BACKEND), whose weights no checkpoint holds yet", _TODO)

@@ -20,7 +20,8 @@ RESTARTED: Final = "DETRAIN_GUARD_RUN"
 """Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
 
 MOMENT: Final = "DETRAIN_MOMENT"
-"""Environment variable by which `detrain at` says at which moment a run is to stand."""
+"""Environment variable by which `detrain at` says, as JSON, at which moment a run is to stand: what is evaluated there
+comes from the command line, and from no file."""
 IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
 """Environment variable by which a run that has met a damaged checkpoint has the next one read all beforehand."""
 

@@ -21,9 +21,8 @@ from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.campaign.early_end import EarlyEnds
 from detrain.campaign.full_disk import require_room
-from detrain.campaign.left_trials import LeftTrials
 from detrain.campaign.subject import Subject, errors_of
-from detrain.campaign.time_limit import Watch, limit_of, usual_s
+from detrain.campaign.time_limit import LeftTrials, Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
@@ -340,7 +339,7 @@ class _TrialProcess:
 
     def _confirm(self, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
         """Yield the trials behind which the steps of this log are the golden run's."""
-        clean = [_cursor(step) for step in done.steps if step.batch >= 0]
+        clean = [step.address for step in done.steps if step.batch >= 0]
         clean = [cursor for cursor in clean if plan.injection is None or cursor < plan.at]
         if clean:
             yield from self._sound([number for number, each in self._pending.items() if max(clean) >= _reached(each)])
@@ -376,8 +375,8 @@ class _TrialProcess:
         before = self._known.get((*plan.at[:2], plan.at[2] - 1)) if plan.at[2] else None
         if done.start and plan.at[2] and (before is None or done.start != before.state):
             return False
-        steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or _cursor(step) < plan.at)]
-        return all((known := self._known.get(_cursor(step))) is not None and is_as(known, step) for step in steps)
+        steps = [step for step in done.steps if step.batch >= 0 and (plan.injection is None or step.address < plan.at)]
+        return all((known := self._known.get(step.address)) is not None and is_as(known, step) for step in steps)
 
 
 def left_running(home: Path) -> Experiment | None:
@@ -402,9 +401,5 @@ def _written_at(log: Path, otherwise: float) -> float:
 
 def _reached(done: TrialResult) -> Address:
     """Return the first step of the last epoch that a trial has run into."""
-    last = max((_cursor(step) for step in done.steps if step.batch >= 0), default=(0, 0, 0))
+    last = max((step.address for step in done.steps if step.batch >= 0), default=(0, 0, 0))
     return (*last[:2], 0)
-
-
-def _cursor(step: StepLine) -> Address:
-    return step.phase, step.epoch, step.batch

@@ -237,7 +237,7 @@ class Subject:
 
     def _watched(self) -> dict[Address, StepLine]:
         lines = [msgspec.json.decode(file.read_bytes(), type=StepLine) for file in sorted(self.folder.glob(f"sites*{_WATCHED}"))]
-        return {(line.phase, line.epoch, line.batch): line for line in lines}
+        return {line.address: line for line in lines}
 
     def say(self, text: str) -> None:
         """Say whose output follows."""

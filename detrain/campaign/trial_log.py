@@ -92,7 +92,7 @@ class TrialResult:
 
     def by_cursor(self) -> dict[Address, StepLine]:
         """Return the steps by (phase, epoch, batch)."""
-        return {(step.phase, step.epoch, step.batch): step for step in self.steps}
+        return {step.address: step for step in self.steps}
 
 
 def read_log(path: Path) -> TrialResult:
@@ -114,7 +114,7 @@ def read_log(path: Path) -> TrialResult:
                 entry = msgspec.json.decode(line, type=Log)
             except msgspec.DecodeError:  # the process was killed while it wrote
                 continue
-            at = (entry.step.phase, entry.step.epoch, entry.step.batch) if entry.step is not None else END
+            at = entry.step.address if entry.step is not None else END
             if entry.step is not None:
                 steps[at] = entry.step
             if entry.seconds:

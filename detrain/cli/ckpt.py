@@ -1,4 +1,4 @@
-"""`detrain ckpt`: list, show and verify checkpoints."""
+"""`detrain ckpt`: list, show, verify and export checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from detrain.base.errors import CheckpointDamaged
 from detrain.cli.export import command as export_command
 from detrain.cli.shared.printing import console
-from detrain.reports import checkpoints, jobs, mirrors
+from detrain.reports import checkpoints, jobs
 from detrain.store import Catalogue, read
 from detrain.store.job_home import jobs_in
 from detrain.store.mirror.remote import Remote, programs_at
@@ -46,7 +46,7 @@ def list_checkpoints(as_json: bool, place: str) -> int:
       detrain ckpt ls s3://bucket/folder
     """
     if _is_mirror(place):
-        return _print_rows(mirrors.list_states(place), as_json, f"nothing in the mirror {place}")
+        return _print_rows(checkpoints.list_states(place), as_json, f"nothing in the mirror {place}")
     return _list_home(as_json, Path(place))
 
 
@@ -120,7 +120,7 @@ def verify_checkpoints(as_json: bool, place: str) -> int:
       detrain ckpt verify s3://bucket/folder
     """
     if _is_mirror(place):
-        rows = mirrors.check_states(place)
+        rows = checkpoints.check_states(place)
         _print_rows(rows, as_json, f"nothing in the mirror {place}")
         return 0 if all(row["good"] for row in rows) else CheckpointDamaged.exit_code
     return _verify_home(as_json, Path(place))

@@ -12,8 +12,7 @@ import msgspec
 from detrain.base.options import Option, home_option
 from detrain.cli.shared.options import AsJson, takes_options
 from detrain.cli.shared.printing import console
-from detrain.verify.installation import Check, check_installation
-from detrain.verify.repeatability import FRAMEWORKS, PROCESSES, Repeated, installed, measure
+from detrain.verify.installation import PROCESSES, WITH_DOCTOR, Check, Repeated, check_installation, installed, measure
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def command(
     *,
     framework: Annotated[
-        str | None, Option("Whose computations.  [default: the one installed]", type=click.Choice(tuple(FRAMEWORKS)))
+        str | None, Option("Whose computations.  [default: the one installed]", type=click.Choice(tuple(WITH_DOCTOR)))
     ] = None,
     as_json: AsJson = False,
     repeats: Annotated[int, Option("Repetitions in each process.", "N", least=2)] = 8,
@@ -54,7 +53,7 @@ def command(
         is_good = is_good and found.is_repeatable
         if not as_json:
             click.echo()
-            _print(FRAMEWORKS[measured], found.rows, repeats)
+            _print(WITH_DOCTOR[measured], found.rows, repeats)
     if as_json:
         click.echo(json.dumps(said, indent=2))
     return 0 if is_good else 1

@@ -14,8 +14,7 @@ from detrain.cli.shared.options import AsJson, Given, InfoHome, takes_options
 from detrain.cli.shared.printing import show_fit
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure
-from detrain.moments.past_run import PastRun
-from detrain.moments.reach import costs, reach
+from detrain.moments.past_run import PastRun, costs, reach
 from detrain.reports.foreseen_state import foreseen_state
 from detrain.store.job_home import ranks_of
 

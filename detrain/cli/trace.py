@@ -5,7 +5,7 @@ from __future__ import annotations
 from detrain.base.options import TraceOptions
 from detrain.cli.shared.options import Given, program_command
 from detrain.launcher.become import become
-from detrain.launcher.tracing import configure_trace
+from detrain.launcher.configuration import configure_trace
 
 
 @program_command

@@ -12,8 +12,7 @@ from detrain.base.errors import Diverged
 from detrain.base.options import Option
 from detrain.cli.shared.options import AsJson, Given, program_command
 from detrain.cli.shared.printing import console
-from detrain.verify.job_verification import verify_job
-from detrain.verify.verification import Verification, verify_program
+from detrain.verify.verification import Verification, verify_job, verify_program
 from detrain.verify.verified_run import described
 
 

@@ -24,7 +24,7 @@ from detrain.export.object_tensors import tensors_of
 from detrain.store import Meta, Snapshot, read
 from detrain.store.atomic_file import Sink, exporting
 from detrain.store.catalogue import is_ours
-from detrain.store.weights_file import WeightsFile
+from detrain.store.snapshot import WeightsFile
 
 if TYPE_CHECKING:
     import h5py

@@ -23,17 +23,21 @@ from detrain.base.structure import AnyLoop, Loop, Nest, Structure, bound_names, 
 from detrain.instrument.find_loads import find_load, surely_loads
 from detrain.instrument.find_updates import UpdateCalls, find_updates
 from detrain.instrument.fit_calls import fits_in
-from detrain.instrument.scopes import Scope, methods_in, references_compiled_in, scopes_in, without_keras_steps
 from detrain.instrument.syntax import (
+    Scope,
     called_name,
     counting_names,
     inner_nodes,
     invoked_by,
     loop_counts,
     loops_in,
+    methods_in,
     own_nodes,
     read_names,
+    references_compiled_in,
+    scopes_in,
     trained_names,
+    without_keras_steps,
 )
 
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]

@@ -9,9 +9,10 @@ from typing import Final
 
 from detrain.base.framework_names import JAX
 from detrain.base.structure import AnyLoop, bound_names
-from detrain.instrument.scopes import Scope, aliases_in
 from detrain.instrument.syntax import (
     Inner,
+    Scope,
+    aliases_in,
     arguments_of,
     called_name,
     invoked_by,

@@ -1,4 +1,6 @@
-"""How a run goes: what was asked for, the probes, the folder of its checkpoints, and where it goes on."""
+"""How a run goes: what was asked for, the probes, the folder of its checkpoints, and where it goes on; or that it is
+only to find the loops of a program, by watching it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ import msgspec
 
 from detrain.base import messages, timing
 from detrain.base.byte_digests import digest_bytes
-from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks
-from detrain.base.options import DEFAULT_SEED, Every, Options
+from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks, Trace
+from detrain.base.errors import UsageError
+from detrain.base.options import DEFAULT_SEED, Every, Options, TraceOptions
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD, just_in_time, require_for_ranks, require_no_other_kind, where_ranks_go_on
@@ -137,3 +140,28 @@ def _merged(*found: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
     return {
         file: sorted(edit for each in found for edit in each.get(file, [])) for file in {file for each in found for file in each}
     }
+
+
+def configure_trace(program: Program, arguments: tuple[str, ...], options: TraceOptions) -> Config:
+    """Return the configuration of a traced run, which writes an inst.info into the home; that folder is made.
+
+    Raises UsageError for a second round without a first, StoreError.
+    """
+    from detrain.instrument.find_loops import analyse
+    from detrain.tracer.events import marks_are_used
+
+    home = Path(options.home)
+    info = home.absolute() / INFO_NAME
+    if options.second and not info.is_file():
+        raise UsageError(f"--second: there is no first round in {str(info)!r}", "run `detrain trace` without --second first")
+    Catalogue(home.absolute()).create()
+    edits, marks = program.edits_for_marks() if marks_are_used() else ({}, [])
+    trace = Trace(
+        **msgspec.structs.asdict(options),
+        info=str(info),
+        base=str(program.path.parent),
+        static=analyse(program.path),
+        marks=tuple(marks),
+    )
+    config = new_config(program, arguments, home, 0, Options())
+    return msgspec.structs.replace(config, trace=trace, edits=edits)

@@ -76,14 +76,14 @@ class Program:
     def edits_for_yields(self) -> dict[str, list[Edit]]:
         """Return the probes to insert into the generators of the program, by file."""
         from detrain.base.source_files import sources
-        from detrain.instrument.yield_probes import edits_for_yields
+        from detrain.instrument.value_probes import edits_for_yields
 
         found = {file: edits_for_yields(Path(file).read_bytes()) for file, _tree in sources(self.path)}
         return {self._as_run(file): edits for file, edits in found.items() if edits}
 
     def edits_for_fetches(self, structure: Structure) -> dict[str, list[Edit]]:
         """Return the probes to insert where the line of an update loads its batch, by file."""
-        from detrain.instrument.fetch_probes import edits_for_fetches
+        from detrain.instrument.value_probes import edits_for_fetches
 
         files = {nest.batch_loop.file for nest in structure.nests}
         found = {file: edits_for_fetches(Path(file).read_bytes(), structure.nests, file) for file in sorted(files)}

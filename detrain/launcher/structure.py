@@ -30,8 +30,7 @@ def find_structure(program: Program, *homes: Path) -> Structure:
         structure = analyse(program.path)
     if structure.nests or program.probes():
         return structure
-    from detrain.adapters.registry import ADAPTERS, FOLLOWED
-    from detrain.adapters.unsupported import FOREIGN
+    from detrain.adapters.registry import ADAPTERS, FOLLOWED, FOREIGN
     from detrain.instrument.find_loops import library_nests
 
     imported = imported_modules(program.path)

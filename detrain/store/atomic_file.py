@@ -178,6 +178,24 @@ def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
     return descriptor
 
 
+def append_line(path: Path, line: bytes, first: bytes = b"", *, is_flushed: bool = False) -> None:
+    """Append a line to a file, behind `first` where there is none yet, or an end of what a crash has torn.
+
+    Raises OSError.
+    """
+    descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    try:
+        size = os.fstat(descriptor).st_size
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        left = (b"\n" if is_torn else b"" if size else first) + line
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if is_flushed:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_regular(path: Path, kind: str) -> bytes:
     """Return what is in a file, which is a `kind`; nothing if it is not there. Raises StoreError."""
     try:

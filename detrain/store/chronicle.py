@@ -9,7 +9,6 @@ version writes, is passed over: nothing that a run does rests on this file.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 
 from detrain.base.byte_digests import digest_source
 from detrain.base.errors import StoreError
-from detrain.store.atomic_file import open_regular, read_regular, way_out
+from detrain.store.atomic_file import append_line, read_regular, way_out
 
 
 class Source(msgspec.Struct, frozen=True, tag="source", tag_field="kind"):
@@ -105,17 +104,8 @@ class Chronicle:
 
     def add(self, event: Event) -> None:
         """Add a line. Raises StoreError."""
-        line = msgspec.json.encode(event) + b"\n"
         try:
-            descriptor = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            try:
-                size = os.fstat(descriptor).st_size
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # torn by a crash
-                    line = b"\n" + line
-                while line:
-                    line = line[os.write(descriptor, line) :]
-            finally:
-                os.close(descriptor)
+            append_line(self.path, msgspec.json.encode(event) + b"\n")
         except OSError as error:
             raise StoreError(f"cannot write {str(self.path)!r}: {error.strerror or error}", way_out(error)) from error
 

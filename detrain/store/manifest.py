@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 
 from detrain.base.errors import CheckpointTooNew, StoreError
-from detrain.store.atomic_file import open_regular, read_regular, way_out
+from detrain.store.atomic_file import append_line, open_regular, read_regular, way_out
 
 MANIFEST_VERSION: Final = 1
 
@@ -96,20 +96,7 @@ class Manifest:
 
     def _append(self, line: _Line, *, is_flushed: bool) -> None:
         try:
-            descriptor = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            try:
-                size = os.fstat(descriptor).st_size
-                # The first line of the file, or the end of one that a crash has torn.
-                before = _formatted(_Line(version=MANIFEST_VERSION)) if size == 0 else b""
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    before = b"\n"
-                left = before + _formatted(line)
-                while left:
-                    left = left[os.write(descriptor, left) :]
-                if is_flushed:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            append_line(self.path, _formatted(line), _formatted(_Line(version=MANIFEST_VERSION)), is_flushed=is_flushed)
         except OSError as error:
             raise self._cannot_write(error) from error
 

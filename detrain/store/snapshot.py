@@ -1,4 +1,6 @@
-"""What a checkpoint holds: the state of a program at a cut."""
+"""What a checkpoint holds: the state of a program at a cut, and what it says about the weights file that a framework
+would write of a model: data alone, no framework is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from detrain.base.cursor import FileState
-from detrain.store.weights_file import WeightsFile
 
 if TYPE_CHECKING:
     from detrain.base.digest import Array
     from detrain.store.atomic_file import Sink
+
+
+class WeightsGroup(msgspec.Struct, frozen=True, array_like=True):
+    """What one object of a model (a layer, an optimizer) stores: its path in the file, its name, the keys of its
+    variables.
+    """
+
+    path: str
+    name: str | None
+    keys: tuple[str, ...]
+
+
+class WeightsFile(msgspec.Struct, frozen=True):
+    """The weights file of a model.
+
+    Without groups the model was not built, or `refused` says why there can be no file.
+    """
+
+    name: str
+    groups: tuple[WeightsGroup, ...] = ()
+    refused: str = ""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):

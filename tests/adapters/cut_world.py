@@ -14,8 +14,7 @@ import numpy as np
 from detrain.adapters.group import Adapters
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.decoder import Decoder
-from detrain.python.codec.encoder import Encoder
+from detrain.python.codec.coders import Decoder, Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.inspect.object_graph import ABSENT, Encoded
 from detrain.python.loaders.generator_replay import LoopGenerators

@@ -18,8 +18,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.devices import copies  # noqa: E402
-from detrain.adapters.torch.devices.copies import TorchDevices  # noqa: E402
+from detrain.adapters.torch import devices as of_devices  # noqa: E402
+from detrain.adapters.torch.devices import TorchDevices  # noqa: E402
 from detrain.adapters.torch.streams import GeneratorStream  # noqa: E402
 from detrain.python.codec.graph_files import unpack  # noqa: E402
 from detrain.python.inspect.object_graph import FORMAT, Graph  # noqa: E402
@@ -110,13 +110,15 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         max_memory_allocated=lambda _device: card.peak,
     )
     names = ("uint8", "no_grad", "inference_mode", "OutOfMemoryError")
-    monkeypatch.setattr(copies, "torch", SimpleNamespace(cuda=cuda, empty=empty, **{name: getattr(torch, name) for name in names}))
-    monkeypatch.setattr(copies, "has_stepped", lambda: True)
+    monkeypatch.setattr(
+        of_devices, "torch", SimpleNamespace(cuda=cuda, empty=empty, **{name: getattr(torch, name) for name in names})
+    )
+    monkeypatch.setattr(of_devices, "has_stepped", lambda: True)
     return card
 
 
 def test_a_storage_is_copied_on_its_device_and_comes_over_when_it_is_asked_for(card: Card) -> None:
-    storage, held = card.storage(1), copies.Copies()
+    storage, held = card.storage(1), of_devices.Copies()
 
     with held.later():
         found = held.hold(storage)
@@ -132,7 +134,7 @@ def test_a_storage_is_copied_on_its_device_and_comes_over_when_it_is_asked_for(c
 
 
 def test_elsewhere_its_bytes_come_over_at_once(card: Card) -> None:
-    found = copies.Copies().hold(card.storage(2))
+    found = of_devices.Copies().hold(card.storage(2))
 
     assert found.tolist() == [2] * BYTES
     assert card.log == []
@@ -145,10 +147,10 @@ def test_its_bytes_come_over_at_once(card: Card, why: str, monkeypatch: pytest.M
     elif why == "the device says that it is full":
         card.is_full = True
     elif why == "no step was made":
-        monkeypatch.setattr(copies, "has_stepped", lambda: False)
+        monkeypatch.setattr(of_devices, "has_stepped", lambda: False)
     else:
-        monkeypatch.setattr(copies, "_SMALL_BYTES", BYTES + 1)
-    held = copies.Copies()
+        monkeypatch.setattr(of_devices, "_SMALL_BYTES", BYTES + 1)
+    held = of_devices.Copies()
 
     with held.later():
         found = held.hold(card.storage(3))
@@ -159,17 +161,17 @@ def test_its_bytes_come_over_at_once(card: Card, why: str, monkeypatch: pytest.M
 
 def test_copies_take_no_more_than_the_program_leaves_free(card: Card) -> None:
     card.free = 3 * BYTES
-    held = copies.Copies()
+    held = of_devices.Copies()
 
     with held.later():
         kinds = [type(held.hold(card.storage(number))) for number in range(4)]
 
-    assert kinds == [copies.HeldBytes, copies.HeldBytes, np.ndarray, np.ndarray]
+    assert kinds == [of_devices.HeldBytes, of_devices.HeldBytes, np.ndarray, np.ndarray]
 
 
 def test_a_peak_that_the_program_has_set_back_counts(card: Card) -> None:
     card.free, card.peak = 4 * BYTES, 4 * BYTES
-    held = copies.Copies()
+    held = of_devices.Copies()
     with held.later():
         held.hold(card.storage(1))
 

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.devices.copies import TorchDevices  # noqa: E402
+from detrain.adapters.torch.devices import TorchDevices  # noqa: E402
 from detrain.adapters.torch.tensors import TorchTensors  # noqa: E402
 from detrain.base.array_memory import writing  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.devices.copies import TorchDevices  # noqa: E402  PyTorch may be missing
+from detrain.adapters.torch.devices import TorchDevices  # noqa: E402  PyTorch may be missing
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors  # noqa: E402
 from detrain.adapters.torch.leaves import TorchLeaves  # noqa: E402
 

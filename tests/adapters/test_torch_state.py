@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from detrain.adapters.torch.hooks import GlobalHooks  # noqa: E402
+from detrain.adapters.torch.settings import GlobalHooks  # noqa: E402
 from detrain.base.errors import NotCapturable  # noqa: E402
-from detrain.python.codec.encoder import Encoder  # noqa: E402
+from detrain.python.codec.coders import Encoder  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
 from tests.adapters.torch_resume import CASES, World, packed, run  # noqa: E402
 

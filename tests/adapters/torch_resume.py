@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch.devices.copies import TorchDevices
+from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
-from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import TorchLeaves
+from detrain.adapters.torch.settings import GlobalHooks
 from detrain.adapters.torch.tensors import TorchTensors
 from tests.adapters import cut_world
 from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed

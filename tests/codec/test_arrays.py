@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.coders import Decoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import encode_value, restore_value
 from detrain.python.inspect.object_graph import Encoded

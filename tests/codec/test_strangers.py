@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detrain.python.codec.encoder import Encoder
+from detrain.python.codec.coders import Encoder
 from detrain.python.outside import open_files
 from tests.codec import program
 from tests.codec.program import of_a_library

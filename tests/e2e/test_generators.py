@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import NotCapturable
 from detrain.instrument.text_edits import apply
-from detrain.instrument.yield_probes import BEGUN, PROBE, edits_for_yields
+from detrain.instrument.value_probes import BEGUN, YIELD, edits_for_yields
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run, compared
@@ -274,7 +274,7 @@ def test_probes_change_nothing_that_a_generator_yields(lines: list[str]) -> None
     for text in (source, edited):
         seen: list[object] = []
         space: dict[str, object] = {
-            PROBE: lambda value: value,
+            YIELD: lambda value: value,
             BEGUN: lambda value=None: value,
             "print": lambda *values, seen=seen: seen.append(values),
         }

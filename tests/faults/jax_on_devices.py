@@ -100,7 +100,7 @@ def main(what: str) -> None:
             firing = instruments.firing()
             if firing is None or firing.count != 1 or found == golden:
                 wrong.append(f"{site.name} on {worker}: {firing}")
-            if instruments.series().keys() != {"loss"}:
+            if instruments.series.read().keys() != {"loss"}:
                 wrong.append("the loss, a mean over devices, is not seen")
             if site is gradient:
                 hand = ("gradient", worker, int(injection.array("positions")[0]), np.uint32(1 << 30), 0)

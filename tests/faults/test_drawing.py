@@ -16,7 +16,7 @@ from detrain.base.cursor import parse_cursor, written
 from detrain.base.errors import FaultInvalid, SiteUnknown
 from detrain.campaign.outcomes import NO_STEP, UNKNOWN, outcome_of
 from detrain.campaign.planning.drawn_plan import DrawnPlan
-from detrain.campaign.requested_fault import drawn_fault
+from detrain.campaign.trial import drawn_fault
 from detrain.campaign.trial_log import HANG, TrialResult, same_before, same_from
 from detrain.faults.bits import dtype_named
 from detrain.faults.drawing import at_element, draw_injection, injection

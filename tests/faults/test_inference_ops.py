@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detrain.adapters.torch.faults.op_operands import attributes_of, name_of
-from detrain.adapters.torch.forward_passes import scores_of
+from detrain.adapters.torch.updates import scores_of
 from detrain.faults.drawing import linear_op
 from detrain.faults.sites import OperandShape, Site
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detrain.base.errors import FaultInvalid, ReplayDiffers
-from detrain.campaign.requested_fault import recorded_fault
+from detrain.campaign.trial import recorded_fault
 from detrain.campaign.trial_log import TrialResult
 from detrain.campaign.trial_record import compare, digest_of, elements_of, steps_of
 from detrain.faults.experiment import Alarm, Experiment, Firing, Injection

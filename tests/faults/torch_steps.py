@@ -419,25 +419,25 @@ def losses_of_steps() -> None:
     """Those of several `backward` are added up; penalties do not count; those of a scaler are unscaled."""
     weight = torch.tensor([2.0, 3.0], requires_grad=True)
     said = instruments
-    said.begin_series()
+    said.series.begin()
     weight.square().sum().backward()
     (weight[0] * 10).backward()
-    assert said.has_trained()
-    assert said.series() == {"loss": 33.0}
-    assert said.series() == {}
-    assert not said.has_trained()
+    assert said.series.has_loss()
+    assert said.series.read() == {"loss": 33.0}
+    assert said.series.read() == {}
+    assert not said.series.has_loss()
     inner = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)[0]
     (inner.sum() + weight[1]).backward()
-    assert said.series() == {"loss": 3 * 4 + 3 * 9 + 3.0}
+    assert said.series.read() == {"loss": 3 * 4 + 3 * 9 + 3.0}
     torch.autograd.grad(weight.sum(), [weight])
-    assert said.series() == {"loss": 5.0}
+    assert said.series.read() == {"loss": 5.0}
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaler.scale(weight.sum()).backward()
-    assert said.series() == {"loss": 5.0}
+    assert said.series.read() == {"loss": 5.0}
     torch.func.grad(lambda value: (value * 7).sum())(torch.ones(2))
-    assert said.series() == {"loss": 14.0}
+    assert said.series.read() == {"loss": 14.0}
     (weight * math.nan).sum().backward()
-    assert math.isnan(said.series()["loss"])
+    assert math.isnan(said.series.read()["loss"])
 
 
 def mixed_precision() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detrain.base.structure import Loop, Nest
-from detrain.instrument.fetch_probes import edits_for_fetches
 from detrain.instrument.text_edits import apply
+from detrain.instrument.value_probes import edits_for_fetches
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDi
 from detrain.cli import launch
 from detrain.cli.launch import _numbers, _split
 from detrain.launcher import own_ranks
-from detrain.launcher.agreement import Agreement, CommonStart, Offer
-from detrain.launcher.ranks import _chosen
+from detrain.launcher.ranks import Agreement, CommonStart, Offer, _chosen
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Entry
 from tests.store.homes import epoch, state

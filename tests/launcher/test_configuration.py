@@ -13,10 +13,9 @@ from detrain.base.config import RESTARTED
 from detrain.base.cursor import Cursor
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, NoStructure, ProgramNotFound, UsageError
 from detrain.base.options import Every, Options, TraceOptions
-from detrain.launcher.configuration import configure
+from detrain.launcher.configuration import configure, configure_trace
 from detrain.launcher.program import Program
 from detrain.launcher.structure import find_structure, info_owner
-from detrain.launcher.tracing import configure_trace
 from detrain.store import Catalogue
 from detrain.store.journal import Journal
 from tests.store.homes import epoch, state

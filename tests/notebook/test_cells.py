@@ -10,8 +10,7 @@ from detrain.base.compiled_sources import source_of
 from detrain.base.errors import UsageError
 from detrain.instrument.find_loops import analyse
 from detrain.instrument.rewriter import edits_for
-from detrain.notebook.cells import Cells
-from detrain.notebook.run import _has_only_magics, _parsed
+from detrain.notebook.run import Cells, _has_only_magics, _parsed
 
 TRAINING = """\
 for epoch in range(2):

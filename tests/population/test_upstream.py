@@ -20,8 +20,7 @@ import pytest
 
 from detrain.base.errors import FaultInvalid
 from detrain.faults.exchange.kernels import nvbitfi_kernels, sassifi_kernels
-from detrain.faults.exchange.lists import parse_name, read_list
-from detrain.faults.exchange.tree import export_tree
+from detrain.faults.exchange.lists import export_tree, parse_name, read_list
 from detrain.faults.population.groups import SASSIFI_MODELS, Group, NvbitfiGroup
 from tests.population import made, made_rows
 

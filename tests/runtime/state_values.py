@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.decoder import Decoder
-from detrain.python.codec.encoder import Encoder
+from detrain.python.codec.coders import Decoder, Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.object_graph import ABSENT, Encoded

@@ -11,9 +11,8 @@ import pytest
 from detrain.base.config import SELDOM, Config
 from detrain.base.options import Every
 from detrain.python.loaders.strategy import RunningLoop
-from detrain.runtime.ranks.rate import Rate
 from detrain.runtime.session.batch_recorder import BatchRecorder
-from detrain.runtime.session.just_in_time import JustInTime
+from detrain.runtime.session.just_in_time import JustInTime, Rate
 from detrain.runtime.session.session import Session
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from detrain.adapters.group import Adapters
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.decoder import Decoder
+from detrain.python.codec.coders import Decoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.inspect.object_graph import FORMAT
 from detrain.python.loaders.generator_replay import LoopGenerators

@@ -52,6 +52,7 @@ class Instruments:
         self.armed: list[Address] = []
         self.now: Address = (0, 0, 0)
         self.phantom: Address | None = None
+        self.series = self
 
     def begin_step(self) -> None:
         """Nothing to count."""
@@ -82,13 +83,13 @@ class Instruments:
     def firing(self) -> Firing | None:
         return Firing(self.hits, b"\0\0\0\0", b"\1\0\0\0", self.misfits) if self.hits or self.misfits else None
 
-    def begin_series(self) -> None:
+    def begin(self) -> None:
         """Nothing has been measured before."""
 
-    def has_trained(self) -> bool:
+    def has_loss(self) -> bool:
         return self.now != self.phantom
 
-    def series(self) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         return {"loss": float(self.now[1] * 4 + self.now[2])}
 
     def sites(self) -> list[Site]:
@@ -247,7 +248,7 @@ def test_a_fault_that_did_not_fire_is_an_error(tmp_path: Path, monkeypatch: pyte
 
 def test_what_is_not_finite_survives_the_log_and_may_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instruments = Instruments()
-    monkeypatch.setattr(instruments, "series", lambda: {"loss": float("nan") if instruments.now == (0, 1, 2) else 1.0})
+    monkeypatch.setattr(instruments, "read", lambda: {"loss": float("nan") if instruments.now == (0, 1, 2) else 1.0})
 
     assert run(tmp_path, monkeypatch, instruments, STEPS, at=(0, 1, 1), stops_on_nonfinite=True)
     assert read_log(tmp_path / "log").by_cursor()[0, 1, 2].series == {"loss": "nan"}
@@ -266,8 +267,8 @@ def test_with_two_frameworks_the_one_that_has_the_site_is_hit_and_losses_are_add
 
     assert (one.armed, other.armed) == ([(0, 1, 1)], [(0, 1, 1)])
     assert both.firing() == one.firing() is not None
-    assert both.has_trained()
-    assert both.series() == {"loss": 10.0}
+    assert both.series.has_loss()
+    assert both.series.read() == {"loss": 10.0}
     assert both.sites() == []
 
 

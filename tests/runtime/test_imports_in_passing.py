@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detrain.adapters import unsupported
+from detrain.adapters import registry
 from detrain.base.errors import FrameworkUnsupported
 from detrain.runtime.session.launch import _Finder
 
@@ -26,7 +26,7 @@ def is_followed(importer: str, program: Path) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    monkeypatch.setattr(unsupported, "left_out", [])
+    monkeypatch.setattr(registry, "left_out", [])
     for name in [each for each in sys.modules if each.partition(".")[0] in ("jax", "jaxlib", "flax", "optax", "equinox", "orbax")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -35,14 +35,14 @@ def nothing_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_framework_that_the_program_or_a_library_of_it_imports_is_followed(importer: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import tensorflow\n")
     assert is_followed(importer, tmp_path / "program.py")
-    assert unsupported.left_out == []
+    assert registry.left_out == []
 
 
 def test_one_that_another_framework_imports_is_not_unless_the_program_does(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import tensorflow\n")
     assert not is_followed("tensorflow.lite.python.util", program)
-    assert unsupported.left_out == ["jax"]
+    assert registry.left_out == ["jax"]
     program.write_text("import tensorflow\nimport optax\n")
     assert is_followed("tensorflow.lite.python.util", program)
 
@@ -51,7 +51,7 @@ def test_a_program_that_uses_what_was_left_out_is_refused(monkeypatch: pytest.Mo
 
     user, jax = types.ModuleType("user"), types.ModuleType("jax.numpy")
     user.jnp = jax  # type: ignore[attr-defined]
-    monkeypatch.setattr(unsupported, "user_modules", lambda: {"user": user})
-    monkeypatch.setattr(unsupported, "left_out", ["jax"])
+    monkeypatch.setattr(registry, "user_modules", lambda: {"user": user})
+    monkeypatch.setattr(registry, "left_out", ["jax"])
     with pytest.raises(FrameworkUnsupported, match="uses jax"):
-        unsupported.check_training(has_updates=True)
+        registry.check_training(has_updates=True)

@@ -24,7 +24,7 @@ from detrain.base.errors import CannotExport, StoreError, UsageError
 from detrain.cli.export import command
 from detrain.export.files import Exported, export
 from detrain.store import Meta, Snapshot, read, read_meta, write
-from detrain.store.weights_file import WeightsFile, WeightsGroup
+from detrain.store.snapshot import WeightsFile, WeightsGroup
 
 TENSORS: dict[str, Array] = {
     "dense/kernel": np.array([[1.5, -0.0], [np.nan, np.inf]], np.float32),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import MirrorFailed
-from detrain.reports.mirrors import check_states, list_states
+from detrain.reports.checkpoints import check_states, list_states
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror import states
 from detrain.store.mirror.remote import Remote

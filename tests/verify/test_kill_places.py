@@ -7,7 +7,7 @@ import random
 import pytest
 
 from detrain.base.cursor import Address
-from detrain.verify.kill_places import places_to_kill
+from detrain.verify.verification import places_to_kill
 
 
 def run(*phases: list[int]) -> list[Address]:

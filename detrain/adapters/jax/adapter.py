@@ -16,14 +16,13 @@ import jax
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax import shardings
-from detrain.adapters.jax.eager_control import EagerControl
 from detrain.adapters.jax.faults.instruments import JaxInstruments
 from detrain.adapters.jax.guard.norms import AdamDecays, JaxNorms
 from detrain.adapters.jax.guard.rollback import JaxRollback
 from detrain.adapters.jax.leaves import NAME, JaxLeaves, JaxRules
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.processes import Processes
-from detrain.adapters.jax.traces import Traces, trace_digest
+from detrain.adapters.jax.traces import EagerControl, Traces
 from detrain.adapters.jax.updates import JaxUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
@@ -46,7 +45,7 @@ class Jax(Adapter):
         self._meshes: str | None = None
         self._updates = JaxUpdates(settings.on_update)
         self._traces, self._watched = Traces(self._fail), set[str]()
-        self._control = EagerControl(self._fail, trace_digest)
+        self._control = EagerControl(self._fail)
         self.leaves = JaxLeaves(self._updates)
         self.names = NamedArrays()
         self.rollback = rollback = JaxRollback()

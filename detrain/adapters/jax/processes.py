@@ -16,7 +16,7 @@ from jax._src.xla_bridge import backends_are_initialized
 from detrain.adapters.api import Settings
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
-from detrain.python.process import libc_random
+from detrain.python.process.settings import leave_libc_out
 
 _PARTS: Final = "the program trains over processes of JAX, of which each has shards of its own"
 
@@ -46,7 +46,7 @@ class Processes:
                 f"the process is number {rank} of {world} for JAX, and rank {ranks.rank} of {ranks.world} for the launcher",
                 "call `jax.distributed.initialize()` without numbers, or with RANK and WORLD_SIZE; or run it with --bare",
             )
-        libc_random.leave_out("gloo, as processes connect")
+        leave_libc_out("gloo, as processes connect")
         if self._on_unheld is not None and self._on_unheld(_PARTS):
             raise FrameworkUnsupported(
                 f"--jit: {_PARTS}, and no other rank has those of one that dies",

@@ -4,6 +4,9 @@ when a value that it read from there has changed since.
 A resumed run traces later. It is compared with what the first run had traced, and stops where that was something else,
 before it computes with it. A function is known by its name, and by its number among those of that name; a trace by the
 types of the arguments and the static ones.
+
+So are bodies of `lax.scan`, `while_loop`, `cond`, `map` and `jax.checkpoint` that are called outside of `jax.jit`: JAX
+traces such a function once, and keeps the trace as long as the function lives.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, Final
 
 import jax
@@ -19,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.jitted import Jitted
-from detrain.adapters.jax.marks import calls
+from detrain.adapters.jax.marks import Own, calls
 from detrain.adapters.jax.spread_arrays import content, is_spread
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.digest import digest_array
@@ -30,6 +34,12 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 _OF_PMAP: Final = "_cached_shard_map.<locals>."
 Found = dict[str, dict[str, list[str]]]
 """By function, by arguments: the digests of what was traced."""
+
+_OF_JIT: Final = "jit"
+_OWN: Final = ", JAX's "
+"""In the key of a function that JAX has made around one of the program's."""
+_OfBodies = dict[str, dict[str, str]]
+"""By function, by the types of its arguments: the digest of what was traced."""
 
 
 class Traces:
@@ -89,13 +99,7 @@ class Traces:
         digest = trace_digest(jaxpr)
         expected = self._expected.get(function.key, {}).get(arguments)
         if expected is not None and digest not in expected:
-            self._fail(
-                Diverged(
-                    f"the compiled function {function.key.partition(' ')[0]!r} is not what the first run had traced: Python values "
-                    "that it reads (globals, attributes, variables around it) have changed since, which JAX does not see",
-                    "pass them as arguments, or start anew with --fresh",
-                )
-            )
+            self._fail(_other_trace(f"compiled function {function.key.partition(' ')[0]!r}", "pass them as arguments"))
         known = self._found.setdefault(function.key, {}).setdefault(arguments, [])
         if digest not in known:
             known.append(digest)
@@ -105,6 +109,14 @@ class Traces:
 def _is_of_pmap(function: Jitted, traced: Any) -> bool:
     """Return whether a function that is traced is what JAX makes of one that `jax.pmap` was given."""
     return function.kind == "jax.pmap" and str(getattr(traced, "__qualname__", "")).startswith(_OF_PMAP)
+
+
+def _other_trace(what: str, todo: str) -> Diverged:
+    return Diverged(
+        f"the {what} is not what the first run had traced: Python values that it reads (globals, attributes, variables around "
+        "it) have changed since, which JAX does not see",
+        f"{todo}, or start anew with --fresh",
+    )
 
 
 def trace_digest(jaxpr: Any) -> str:
@@ -148,3 +160,63 @@ def _plain(value: Any) -> Any:
     is_key = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     value = jax.random.key_data(value) if is_key else value
     return content(value) if is_spread(value) else np.asarray(value)
+
+
+class EagerControl:
+    """The traces of bodies that are alive, and what the first run had."""
+
+    def __init__(self, fail: Callable[[Exception], object]) -> None:
+        self._fail = fail
+        self._traced: weakref.WeakKeyDictionary[Any, tuple[str, dict[Any, str]]] = weakref.WeakKeyDictionary()
+        """By function: its key, and the digests of its traces by their arguments and the mesh that is set."""
+        self._made: dict[str, int] = {}
+        """How many functions there were of each key: one that is made anew for each call has no trace that lasts."""
+        self._expected: _OfBodies = {}
+        trace = private_names.trace_of_bodies()
+
+        def traced(fun: Any, in_avals: Any, debug_info: Any, *context: Any, **options: Any) -> Any:
+            found = trace(fun, in_avals, debug_info, *context, **options)
+            if debug_info.traced_for != _OF_JIT and not any(isinstance(call, Jitted | Own) for call in calls()):
+                self._note(fun, in_avals, debug_info, found[0])
+            return found
+
+        private_names.replace_trace_of_bodies(traced)
+
+    def state(self) -> _OfBodies:
+        """Return the traces that may be used again."""
+        found = {key: dict(traces) for key, traces in self._expected.items()}
+        for key, traces in list(self._traced.values()):
+            found.setdefault(key, {}).update({_shown_place(place): digest for place, digest in traces.items()})
+        return {key: traces for key, traces in found.items() if self._made.get(key, 1) == 1}
+
+    def expect(self, was: Mapping[str, Mapping[str, str]]) -> None:
+        """Compare what is traced from now on with what `state` returned in the first run."""
+        self._expected = {key: dict(traces) for key, traces in was.items()}
+
+    def _note(self, fun: Any, avals: Any, debug_info: Any, jaxpr: Any) -> None:
+        known = self._traced.get(fun)
+        if known is None:
+            key = _key(fun, debug_info)
+            known = self._traced[fun] = key, {}
+            self._made[key] = self._made.get(key, 0) + 1
+        key, traces = known
+        place = avals, private_names.mesh_that_is_set()
+        if place in traces:
+            return
+        digest = traces[place] = trace_digest(jaxpr)
+        if self._expected.get(key, {}).get(_shown_place(place), digest) != digest:
+            self._fail(_other_trace(f"body {key.partition(_OWN)[0]}", "hand them over as arguments (in the carry)"))
+
+
+def _shown_place(place: tuple[Any, Any]) -> str:
+    """Return the types of arguments, and the mesh that is set, in words."""
+    avals, mesh = place
+    return str(avals) if mesh.empty else f"{avals} {mesh}"
+
+
+def _key(fun: Any, debug_info: Any) -> str:
+    """Return what a function is known by: JAX traces functions of its own in the name of the program's, too."""
+    name, _, place = str(debug_info.func_src_info).partition(" at ")
+    own = str(getattr(fun, "__qualname__", type(fun).__qualname__)).rpartition(".")[2]
+    of_jax = "" if own == name else f"{_OWN}{own}"
+    return f"{name!r} ({debug_info.traced_for}, {PurePath(place).name}){of_jax}"

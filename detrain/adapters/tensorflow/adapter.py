@@ -36,8 +36,8 @@ from detrain.adapters.tensorflow.keras.weights_files import KerasWeights
 from detrain.adapters.tensorflow.keras_import import Keras, Watchers, watch_class
 from detrain.adapters.tensorflow.leaves import TensorFlowLeaves
 from detrain.adapters.tensorflow.op_order import fix_order
+from detrain.adapters.tensorflow.random.eager_draws import TensorFlowStreams
 from detrain.adapters.tensorflow.random.random_counters import RandomCounters
-from detrain.adapters.tensorflow.random.streams import TensorFlowStreams
 from detrain.adapters.tensorflow.refusals import refuse_unseen
 from detrain.adapters.tensorflow.rollback import TensorFlowRollback
 from detrain.adapters.tensorflow.rules import TensorFlowRules

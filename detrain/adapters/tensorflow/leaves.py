@@ -22,8 +22,7 @@ from tensorflow.python.util.object_identity import Reference
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.data.datasets import ITERATORS, Datasets
-from detrain.adapters.tensorflow.keras.loop_metrics import METRIC, metric_parts, remake_metric
-from detrain.adapters.tensorflow.keras.loop_models import MADE
+from detrain.adapters.tensorflow.keras.loop_models import MADE, METRIC, metric_parts, remake_metric
 from detrain.adapters.tensorflow.keras_import import Keras
 from detrain.adapters.tensorflow.tracing.builder import FUNCTION, Builder
 from detrain.adapters.tensorflow.values.tensors import array_of, read_each

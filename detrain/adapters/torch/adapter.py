@@ -23,20 +23,19 @@ from detrain.adapters.torch import lost_graph
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
-from detrain.adapters.torch.devices.copies import TorchDevices
+from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
 from detrain.adapters.torch.faults.instruments import TorchInstruments
-from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.adapters.torch.guard.norms import TorchNorms
 from detrain.adapters.torch.guard.rollback import TorchRollback
-from detrain.adapters.torch.hooks import GlobalHooks
 from detrain.adapters.torch.leaves import TorchLeaves
 from detrain.adapters.torch.named_objects import NamedObjects
+from detrain.adapters.torch.settings import GlobalHooks
 from detrain.adapters.torch.streams import TorchStreams, watch_seeds
 from detrain.adapters.torch.tensors import TorchTensors
-from detrain.adapters.torch.updates import TorchUpdates
+from detrain.adapters.torch.updates import ForwardPasses, TorchUpdates
 from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.in_place import in_place_of
@@ -97,7 +96,7 @@ class Torch(Adapter):
     def state(self) -> bytes:
         """Return the settings of the process, and how many loaders, iterators and hooks were made."""
         state = {
-            "flags": {name: get() for name, (get, _set) in flags.FLAGS.items()},
+            "flags": flags.flags(),
             "loaders": self.loaders.counts(),
             "hooks": self._hooks.count(),
             "fully sharded": self._fully_sharded.state(),
@@ -113,10 +112,7 @@ class Torch(Adapter):
         if self._processes.buckets is not None:
             self._processes.buckets.restore(was.get("buckets", []))  # first: it moves streams, and leaves gradients
         self._fully_sharded.restore(was.get("fully sharded", []))
-        for name, value in was["flags"].items():
-            get, set_flag = flags.FLAGS[name]
-            if get() != value:
-                set_flag(value)
+        flags.set_flags(was["flags"])
         self._compiled.restore(was.get("compiled"))
         self.loaders.restore(was["loaders"], positions, mode)
         self._hooks.set_count(was["hooks"])

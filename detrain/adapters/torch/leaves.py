@@ -13,9 +13,9 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
-from detrain.adapters.torch import scripted, wrapped_steps
+from detrain.adapters.torch import wrapped_steps
 from detrain.adapters.torch.data.loaders import KINDS, TorchLoaders
-from detrain.adapters.torch.devices.copies import TorchDevices
+from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.distributed.spread_tensors import MESH, TENSOR, SpreadTensors
 from detrain.adapters.torch.held_memory import is_spread, shard_of, unseen
 from detrain.adapters.torch.streams import GeneratorStream
@@ -114,7 +114,7 @@ class TorchLeaves(TensorLeaves):
         if class_name(cls) == _COMPILED:
             return "torch.compiled", [value.dynamo_ctx, _of_program(value)]
         if isinstance(value, torch.jit.ScriptModule):
-            return scripted.KIND, scripted.parts(value)
+            return wrapped_steps.SCRIPTED, wrapped_steps.scripted_parts(value)
         if (spread := self._spread.parts(value)) is not None:
             return spread
         if is_spread(value):
@@ -162,8 +162,8 @@ class TorchLeaves(TensorLeaves):
             return made
         if kind == "torch.compiled":
             return _remake_compiled(parts, current)
-        if kind == scripted.KIND:
-            return scripted.remake(parts, current)
+        if kind == wrapped_steps.SCRIPTED:
+            return wrapped_steps.remade_scripted(parts, current)
         if kind in (TENSOR, MESH):
             with unseen():
                 return self._spread.remake(kind, parts, current)

@@ -4,12 +4,14 @@ exact, and a gradient through it ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
 import torch
 
 from detrain.base.errors import DetrainError, NotCapturable
+from detrain.python.inspect.held import walk
 
 _WHAT: Final = "a gradient goes through a tensor that was computed before the checkpoint, which does not hold the graph behind it"
 _TODO: Final = "compute it again, or take checkpoints where no graph goes on (--every 1)"
@@ -70,14 +72,16 @@ def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leads_to_lost(outputs: Any) -> bool:
-    waiting = [each.node if isinstance(each, torch.autograd.graph.GradientEdge) else each.grad_fn for each in outputs]
-    seen: set[Any] = set()
-    while waiting:
-        function = waiting.pop()
-        if function is None or function in seen:
-            continue
-        if isinstance(function, Lost._backward_cls):
-            return True
-        seen.add(function)
-        waiting += [each for each, _number in function.next_functions]
-    return False
+    first = [each.node if isinstance(each, torch.autograd.graph.GradientEdge) else each.grad_fn for each in outputs]
+    return any(isinstance(function, Lost._backward_cls) for function in functions_behind(first, sys.maxsize))
+
+
+def functions_behind(first: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield the functions of a graph that a `backward` from these would call (None: there is none), each once, up to so
+    many.
+    """
+
+    def below(function: Any) -> list[Any]:
+        return [each for each, _number in function.next_functions if each is not None]
+
+    return walk((each for each in first if each is not None), below, id, most=most)

@@ -1,4 +1,6 @@
-"""What is set for all of PyTorch and decides about bits: fixed when it is imported, told as environment, kept as state.
+"""What is set for all of PyTorch and decides about bits: fixed when it is imported, told as environment, kept as state;
+and what else it keeps for the whole process, where no name leads to it: how many hooks were made, which keys them;
+those that are called for every module and optimizer; weights in other forms.
 
 Of 66 computations on a CPU with two threads, 6 do not repeat as PyTorch is (`index_put_`, `index_copy_`, the backward
 of indexing and `take`), and all do with deterministic algorithms; 22 depend on the number of threads. Measured with
@@ -14,6 +16,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch.nn.modules import module as modules
+from torch.nn.utils import parametrize
+from torch.optim import optimizer as optimizers
+from torch.utils.hooks import RemovableHandle
 
 from detrain.base import messages
 
@@ -30,6 +36,11 @@ _COMPILER: Final = ("torch._dynamo.config", "torch._inductor.config", "torch._fu
 _SCALARS: Final = (bool, int, float, str, type(None))
 
 Flag = tuple[Callable[[], Any], Callable[[Any], object]]
+
+_GLOBAL: Final[dict[str, Any]] = {
+    **{f"module {name}": vars(modules)[name] for name in vars(modules) if name.startswith("_global_") and name.endswith("_hooks")},
+    **{f"optimizer {name}": vars(optimizers)[name] for name in vars(optimizers) if name.startswith("_global_optimizer_")},
+}
 
 
 def _set_autocast(states: list[tuple[str, bool, str]]) -> None:
@@ -145,6 +156,19 @@ FLAGS: Final[dict[str, Flag]] = {
 """What a program may set for all of PyTorch, and its loop may change. What each gives goes through JSON."""
 
 
+def flags() -> dict[str, Any]:
+    """Return what is set of them."""
+    return {name: get() for name, (get, _set) in FLAGS.items()}
+
+
+def set_flags(was: dict[str, Any]) -> None:
+    """Set those that are others now."""
+    for name, value in was.items():
+        get, set_flag = FLAGS[name]
+        if get() != value:
+            set_flag(value)
+
+
 def fix(seed: int, threads: int) -> None:
     """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, it warns.
 
@@ -181,3 +205,45 @@ def environment() -> dict[str, str]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+class GlobalHooks:
+    """The count of hooks, which is state, and hooks of the process, which are named where a loop changes them."""
+
+    def __init__(self) -> None:
+        self._before = _global()
+
+    def begin_phase(self) -> None:
+        """What there is now, a resumed process has, too."""
+        self._before = _global()
+
+    def count(self) -> int:
+        """Return the number of the next hook: two of one number would be one."""
+        return int(RemovableHandle.next_id)
+
+    def set_count(self, count: int) -> None:
+        """Set it; hooks that were made to come here have lower numbers."""
+        RemovableHandle.next_id = count
+
+    def uncaptured(self) -> list[str]:
+        """Return what the loop has registered or removed for all modules or optimizers, in words."""
+        now = _global()
+        return [*_kept(), *(f"hooks of every {name.partition(' ')[0]}" for name, held in now.items() if held != self._before[name])]
+
+
+def _kept() -> list[str]:
+    """Return what weights in other forms PyTorch keeps as long as a loop is inside of a `with`: a resumed run would
+    make them anew, of weights that have been trained since.
+    """
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    found = []
+    if depth and torch.is_autocast_cache_enabled():
+        found.append("weights that `torch.autocast` around the loop has converted and keeps")
+    if parametrize._cache:
+        found.append("what `parametrize.cached` around the loop keeps")
+    return found
+
+
+def _global() -> dict[str, list[tuple[int, int]]]:
+    return {name: [(key, id(hook)) for key, hook in held.items()] for name, held in _GLOBAL.items() if isinstance(held, dict)}

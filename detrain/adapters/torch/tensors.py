@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from detrain.adapters.torch import lost_graph
-from detrain.adapters.torch.devices.copies import TorchDevices
+from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.base.losses import OF_GRAPH

@@ -1,4 +1,9 @@
-"""The plan's file: which program, with what, and what trials are drawn from. Any process makes the same plan of it."""
+"""The plan's file: which program, with what, and what trials are drawn from. Any process makes the same plan of it.
+
+In a campaign of two phases all trials run a few steps, and some of them to the horizon, in a campaign beside it. The
+second one's plan is the first one's with another horizon: the same numbers are the same faults. Which of them are run
+is a pure function of the first one's rows, so it is the same for any workers, and whatever was killed.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +36,15 @@ from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan
 from detrain.faults.population.profile import Profile, read_profile, write_profile
-from detrain.faults.population.stopping import shares_by_pilot
+from detrain.faults.population.stopping import second_phase, shares_by_pilot
 from detrain.launcher.program import Program
 from detrain.python.process.environment import set_threads
 
 VERSION: Final = 4
 _NAME: Final = "plan.json"
 _PROFILE: Final = "profile.json"
+
+_PREFIX = "second"
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,3 +354,28 @@ def _plan_without_ranges(header: Header, subject: Subject) -> tuple[CampaignPlan
         return plan, subject.whole()
     drawn = header.drawn or Drawn()
     return drawn_plan(subject, drawn, seed=header.seed, count=header.count, after=header.after, coming=header.coming)
+
+
+def make_both(header: Header, home: Path, name: str) -> Campaign:
+    """Write the plans of both phases; return the first. Raises CampaignStopped, StoreError."""
+    assert header.two_phase is not None
+    make(msgspec.structs.replace(header, two_phase=None), home, name, prefix=_PREFIX)
+    return make(msgspec.structs.replace(header, after=header.two_phase.first), home, name)
+
+
+def second_of(campaign: Campaign) -> Campaign | None:
+    """Return the campaign of the second phase; None where there is none. Raises CampaignStopped."""
+    if campaign.header.two_phase is None:
+        return None
+    folder = campaign.folder.with_name(campaign.folder.name.replace("campaign", _PREFIX, 1))
+    return load(folder, must_be_as_now=not campaign.subject.is_of_past)
+
+
+def numbers_of_second(campaign: Campaign) -> list[int] | None:
+    """Return the trials that are run on; None as long as the first phase is not whole."""
+    header, ledgers = campaign.header, Ledgers(campaign.ledgers, campaign.plan.digest)
+    assert header.two_phase is not None
+    if not set(range(campaign.plan.count)) <= ledgers.known():
+        return None
+    rows = [row for row in ledgers.rows() if row.number < campaign.plan.count]
+    return second_phase(rows, header.two_phase.trials, header.seed)

@@ -98,7 +98,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
     steps = _as_often(steps, plan.digests_every)
     trained = [step for step in steps if step.batch >= 0]
     last = trained[-1] if trained else None
-    at_last = known.get(_cursor(last)) if last is not None else None
+    at_last = known.get(last.address) if last is not None else None
     is_equal = last is not None and at_last is not None and last.state != "" and _is_same(last, at_last)
     unsigned = dtype_named(facts.dtype).unsigned.newbyteorder("<")
     fired = done.fired or Firing(0, b"", b"")
@@ -175,10 +175,6 @@ def _as_often(steps: list[StepLine], every: int) -> list[StepLine]:
     return [step if place in due or not step.state else msgspec.structs.replace(step, state="") for place, step in enumerate(steps)]
 
 
-def _cursor(step: StepLine) -> Address:
-    return step.phase, step.epoch, step.batch
-
-
 def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> int:
     """Return the number of steps behind which all variables are the golden run's, at the first digest and all that
     follow.
@@ -187,7 +183,7 @@ def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> in
     for place, step in enumerate(steps):
         if not step.state:
             continue
-        golden = known.get(_cursor(step))
+        golden = known.get(step.address)
         if golden is None or not _is_same(step, golden):
             found = -1
         elif found < 0:

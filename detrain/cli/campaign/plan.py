@@ -103,8 +103,7 @@ def plan(
     """
     import msgspec
 
-    from detrain.campaign.engine.header import Header, Sampled, make, shared_out_by
-    from detrain.campaign.engine.second_phase import make_both
+    from detrain.campaign.engine.header import Header, Sampled, make, make_both, shared_out_by
     from detrain.campaign.judging.check import is_function
     from detrain.campaign.outcomes import read_thresholds
     from detrain.campaign.planning.drawn_plan import Drawn

@@ -76,7 +76,7 @@ def record(
 ) -> int:
     """Do one trial again in a process of its own, and write its record: `detrain replay` proves that."""
 
-    from detrain.campaign.engine.second_phase import second_of
+    from detrain.campaign.engine.header import second_of
     from detrain.campaign.outcomes import outcome_of
     from detrain.campaign.trial_record import record_of
     from detrain.campaign.trials_done import do_trials
@@ -118,7 +118,7 @@ def export(
     import msgspec
 
     from detrain.campaign.engine.header import profile_for
-    from detrain.faults.exchange.tree import export_tree
+    from detrain.faults.exchange.lists import export_tree
     from detrain.faults.population.plan import SampledPlan
     from detrain.faults.population.trial_row import OUTSIDE
 
@@ -159,8 +159,8 @@ def _require_one_phase(campaign: Campaign, what: str) -> None:
 
 def _later(campaign: Campaign, rows: list[TrialRow], about: About, confidence: float) -> Later | None:
     """Return what the second phase of a campaign says, if it has one and the first is over."""
+    from detrain.campaign.engine.header import numbers_of_second, second_of
     from detrain.campaign.engine.ledger import Ledgers
-    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
     from detrain.reports.campaign.two_phase import later_of
 
     two_phase, second = campaign.header.two_phase, second_of(campaign)

@@ -45,7 +45,7 @@ def run(
 ) -> int:
     """Run what is missing of a campaign. It may be killed at any moment, and goes on where it was, on any engine."""
     from detrain.campaign.engine.driver import Driver, StopAt
-    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
+    from detrain.campaign.engine.header import numbers_of_second, second_of
     from detrain.campaign.engine.work import How
 
     campaign = chosen.campaign()
@@ -69,7 +69,7 @@ def run(
 def status(*, chosen: Chosen) -> int:
     """Say how far a campaign is, also while it runs."""
     from detrain.campaign.engine.driver import progress_of
-    from detrain.campaign.engine.second_phase import numbers_of_second, second_of
+    from detrain.campaign.engine.header import numbers_of_second, second_of
 
     campaign = chosen.campaign(must_be_as_now=False)
     later = second_of(campaign)

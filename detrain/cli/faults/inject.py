@@ -14,9 +14,8 @@ from detrain.base.cursor import Address, parse_cursor, written
 from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
-from detrain.campaign.requested_fault import drawn_fault, read_wanted
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, try_fault
+from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, drawn_fault, read_wanted, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
 from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options

@@ -18,9 +18,8 @@ from detrain.base.array_memory import axes_of
 from detrain.base.digest import Array, digest_array
 from detrain.base.set_order import frozen_recipe, set_recipe
 from detrain.python.codec.baseline import Baseline
+from detrain.python.codec.coders import Decoder, Encoder
 from detrain.python.codec.containers import elements
-from detrain.python.codec.decoder import Decoder
-from detrain.python.codec.encoder import Encoder
 from detrain.python.codec.encoding import Encoding, Rule
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.made_again import encode_made

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from detrain.base.cursor import Address
-from detrain.instrument.yield_probes import PROBE
+from detrain.instrument.value_probes import YIELD
 from detrain.python.inspect.frames import names_of
 from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
@@ -209,4 +209,4 @@ def _where(generator: Any) -> object:
 
 
 def _is_seen(code: CodeType) -> bool:
-    return PROBE in code.co_names
+    return YIELD in code.co_names

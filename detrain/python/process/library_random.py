@@ -7,15 +7,19 @@ Those of numba's compiled functions (one generator behind `random`, one behind `
 and set in the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's
 cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn. What
 webdataset shuffles without a seed, it seeds by the clock and the process's number: here by Python's generator.
+
+Seeds that the program sets itself can be shifted by one number: as if the program had been written with others.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
+import numbers
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +41,12 @@ _WITH_STREAMS: Final = sys.stdlib_module_names | MODULES | {"numpy", "detrain"}
 """Packages whose generators are streams by other names."""
 FOLLOWED: Final = ("numba", "webdataset", *saying("unseen"))
 """Top-level modules of whose import `LibraryStreams` is to be told."""
+
+SEEDS_OF_PYTHON: Final = (("random", "seed"), ("numpy.random", "seed"))
+_NAMES: Final = ("seed", "a")
+"""Of the seed, among their parameters."""
+_WIDTH: Final = 1 << 32
+"""Seeds from 0 to below this stay in that range, which is NumPy's."""
 
 
 class _Twister(ctypes.Structure):
@@ -195,3 +205,28 @@ def _seed_webdataset() -> None:
     def repeated(*parts: Any) -> Any:
         is_by_chance = len(parts) == _WITH_CHANCE  # the last three are the process, the time and the system's entropy
         return make_seed(*parts[:3], random.getrandbits(64)) if is_by_chance else make_seed(*parts)
+
+
+def shift_seeds(functions: Iterable[tuple[str, str]], by: int) -> None:
+    """Have functions, by module and name, take a seed that is greater by a number than what they are given.
+
+    A seed that is no number stays.
+    """
+    for module, name in functions:
+        owner = importlib.import_module(module)
+        setattr(owner, name, _shifted(getattr(owner, name), by))
+
+
+def _shifted(seeding: Any, by: int) -> Any:
+    def shifted(seed: Any) -> Any:
+        if not isinstance(seed, numbers.Integral):
+            return seed
+        number = int(seed)
+        return (number + by) % _WIDTH if 0 <= number < _WIDTH else number + by
+
+    @functools.wraps(seeding)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        named = {name: shifted(value) if name in _NAMES else value for name, value in kwargs.items()}
+        return seeding(*map(shifted, args[:1]), *args[1:], **named)
+
+    return call

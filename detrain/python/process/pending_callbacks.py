@@ -1,7 +1,8 @@
 """What the loop has asked the process to call later, and no checkpoint holds: named.
 
 At the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings
-(`signal.alarm`).
+(`signal.alarm`). So are the figures that matplotlib's `pyplot` keeps open: what is drawn into one from epoch to epoch
+is not captured.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import atexit
 import functools
 import signal
+import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import has_user_code
@@ -47,6 +49,16 @@ def asked() -> dict[str, int]:
         "functions that weakref.finalize is to call": sum(_is_programs(each.func) for each in finalizers),
         "timers of the system (signal.alarm, signal.setitimer)": sum(signal.getitimer(kind)[0] > 0 for kind in kinds),
     }
+
+
+OPEN_FIGURES: Final = "figures of matplotlib.pyplot that stay open (drawn into in the loop, harmless)"
+
+
+def drawn_figures() -> dict[int, tuple[int, ...]]:
+    """Return how many things are in each of the axes of the open figures."""
+    helpers: Any = sys.modules.get("matplotlib._pylab_helpers")
+    managers = {} if helpers is None else dict(helpers.Gcf.figs)
+    return {number: tuple(len(axes.get_children()) for axes in each.canvas.figure.axes) for number, each in managers.items()}
 
 
 def _is_programs(function: object) -> bool:

@@ -2,13 +2,19 @@
 
 NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits,
 variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals,
-the garbage collector, the folder that the process is in, its umask, where Python looks for modules, and the stream of
-C's `rand`. Code before the loop runs again in a resumed process; what the loop has changed since is state.
+the garbage collector, the folder that the process is in, its umask, where Python looks for modules. Code before the
+loop runs again in a resumed process; what the loop has changed since is state.
+
+So is the stream of C's `rand` and `random`, from which libraries of C draw (and programs, by `ctypes`): glibc's, which
+can be read. `setstate` and `initstate` of the C library exchange the state that it draws from; the one that is put
+aside lies in memory of the library or of its user, with its kind and its place in its first word (stdlib/random_r.c).
 """
 
 from __future__ import annotations
 
+import ctypes
 import decimal
+import functools
 import gc
 import locale
 import logging
@@ -26,13 +32,17 @@ import numpy as np
 from detrain.base.errors import Diverged
 from detrain.base.framework_names import MODULES
 from detrain.python.inspect.names import class_name, find_warning
-from detrain.python.process import libc_random
 
 _DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _LOCALES: Final = ("LC_COLLATE", "LC_CTYPE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
 _LOGGER_AS_MADE: Final = (logging.NOTSET, False, True)
 _ENVIRON: Final = "os.environ."
 _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
+
+_DEGREES: Final = (0, 7, 15, 31, 63)
+"""Words of a state of each kind, besides the first one."""
+_drawn_by_time: Final[set[str]] = set()
+"""Who draws from it at moments that no program decides."""
 
 
 class ProcessSettings:
@@ -86,7 +96,7 @@ def _read() -> dict[str, object]:
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # A framework's own stands for none: PyTorch's loaders look after their workers.
     found |= {f"signal.{number:d}": each if _is_programs(each) else signal.SIG_DFL for number, each in handlers.items()}
-    found |= {"libc.rand": libc_random.state()}
+    found |= {"libc.rand": libc_state()}
     found |= {"logging disabled": logging.root.manager.disable, "gc": (gc.isenabled(), *gc.get_threshold())}
     found |= {"sys.switchinterval": sys.getswitchinterval()}
     found |= {f"numpy.print.{name}": value for name, value in np.get_printoptions().items() if name != "override_repr"}
@@ -174,7 +184,7 @@ def _write(name: str, value: Any) -> None:
     elif owner == "umask":
         os.umask(value)
     elif owner == "libc":
-        libc_random.set_state(value)
+        set_libc_state(value)
     elif name == "sys.path":
         sys.path[:] = value
     elif name == "numpy.call":
@@ -211,3 +221,46 @@ def _write_variable(name: str, value: str | None) -> None:
         os.environ[name] = value
     if name == "TZ":
         time.tzset()
+
+
+def leave_libc_out(by: str) -> None:
+    """Take the stream for no state from here on: `by` draws from it at moments that no program decides."""
+    _drawn_by_time.add(by)
+
+
+def libc_state() -> bytes | None:
+    """Return the state, or None where the C library is another one, or it is no state."""
+    library, spare = _libc()
+    if library is None or _drawn_by_time:
+        return None
+    address = library.initstate(1, spare, len(spare))
+    content = ctypes.string_at(address, _libc_size(address))
+    library.setstate(address)
+    return content
+
+
+def set_libc_state(content: bytes | None) -> None:
+    """Set what `state` returned, if the stream is of the same kind."""
+    library, spare = _libc()
+    if library is None or content is None:
+        return
+    address = library.initstate(1, spare, len(spare))
+    if _libc_size(address) == len(content):
+        ctypes.memmove(address, content, len(content))
+    library.setstate(address)
+
+
+def _libc_size(address: int) -> int:
+    return 4 * (1 + _DEGREES[ctypes.c_int32.from_address(address).value % len(_DEGREES)])
+
+
+@functools.cache
+def _libc() -> tuple[Any, Any]:
+    """Return the C library and room for a state to draw from meanwhile; (None, None) if it is not glibc."""
+    if "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        return None, None
+    library = ctypes.CDLL(None)
+    library.initstate.restype = ctypes.c_void_p
+    library.initstate.argtypes = [ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t]
+    library.setstate.argtypes = [ctypes.c_void_p]
+    return library, ctypes.create_string_buffer(128)

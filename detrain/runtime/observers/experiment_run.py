@@ -53,6 +53,11 @@ class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
     predictions: tuple[Prediction, ...] = ()
     """What a forward pass says of each of its inputs."""
 
+    @property
+    def address(self) -> Address:
+        """Which step it is of."""
+        return self.phase, self.epoch, self.batch
+
 
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the log."""
@@ -168,9 +173,9 @@ class ExperimentRun:
             return
         if not self._has_begun:
             self._has_begun, self._noted_at = True, time.monotonic()
-            self._instruments.begin_series()
+            self._instruments.series.begin()
         if self.plan.is_inference:  # what has run in between is no part of the step
-            self._instruments.series()
+            self._instruments.series.read()
             self._instruments.outputs()
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
         if self._is_profiling or address == self.plan.digests_at:
@@ -218,7 +223,7 @@ class ExperimentRun:
             sites = self._instruments.sites()
             # What the watched step has done, to be compared with the golden run's: to watch must change nothing.
             is_compared = not self._instruments.is_part_of_steps
-            step = self._step(body, self._instruments.series(), has_digest=True) if is_compared else None
+            step = self._step(body, self._instruments.series.read(), has_digest=True) if is_compared else None
             self._write(Log(sites=sites, step=step))
             self.stop("profile")
             return
@@ -231,10 +236,10 @@ class ExperimentRun:
         elif not self.plan.is_armed:
             self._instruments.disarm()
         self._note_said(body, is_body=True)
-        if is_last and not self._instruments.has_trained():
+        if is_last and not self._instruments.series.has_loss():
             # No step: with a set whose size is not known, `fit` begins a body and then finds that there is no batch.
             return
-        series = _with(self._instruments.series(), kept)
+        series = _with(self._instruments.series.read(), kept)
         step = self._step(body, series, has_digest=self._has_digest(body, is_last=is_last))
         self._write(Log(step=step))
         self.last = step
@@ -263,7 +268,7 @@ class ExperimentRun:
         self._note_said((phase, epoch, BEHIND))
         if self._instruments is None or self.plan.is_profile:
             return
-        series = self._instruments.series()
+        series = self._instruments.series.read()
         series.pop("loss", None)
         series = _with(series, kept)
         if series:

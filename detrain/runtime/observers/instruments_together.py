@@ -9,10 +9,44 @@ from collections.abc import Sequence
 
 import msgspec
 
-from detrain.adapters.instruments import Also, Instruments
+from detrain.adapters.instruments import Also, Instruments, StepSeries
 from detrain.base.digest import Array
 from detrain.faults.experiment import UNARMED, Bounds, Firing, Injection
 from detrain.faults.sites import Site
+
+
+class _SeriesTogether(StepSeries):
+    """The losses of several frameworks added up, and the metrics of all."""
+
+    def __init__(self, sides: Sequence[Instruments]) -> None:
+        self._sides = sides
+
+    def begin(self) -> None:
+        """The first step is about to run."""
+        for each in self._sides:
+            each.series.begin()
+
+    def has_loss(self) -> bool:
+        """Return whether any has taken a gradient, or none ever does."""
+        return any(each.series.has_loss() for each in self._sides)
+
+    def read(self) -> dict[str, float]:
+        """Return loss and metrics; losses of several are added up."""
+        found: dict[str, float] = {}
+        for each in self._sides:
+            series = each.series.read()
+            loss = [losses["loss"] for losses in (found, series) if "loss" in losses]
+            found |= series | ({"loss": sum(loss)} if loss else {})
+        return found
+
+    def state(self) -> object:
+        """Return what each remembers."""
+        return [each.series.state() for each in self._sides]
+
+    def set_state(self, state: object) -> None:
+        """Have each remember what it did; one that has come since remembers nothing."""
+        for each, remembered in zip(self._sides, state if isinstance(state, list) else (), strict=False):
+            each.series.set_state(remembered)
 
 
 class InstrumentsTogether:
@@ -20,6 +54,7 @@ class InstrumentsTogether:
 
     def __init__(self, sides: Sequence[Instruments], injection: Injection | None, also: Also = ()) -> None:
         self._sides = sides
+        self.series: StepSeries = _SeriesTogether(sides)
         self._in_memory: list[Injection] = []
         self._struck: Firing | None = None
         if injection is not None:
@@ -82,36 +117,9 @@ class InstrumentsTogether:
         """Change the bits of a variable of any."""
         return next((found for each in self._sides if (found := each.strike(injection)) is not None), None)
 
-    def begin_series(self) -> None:
-        """The first step is about to run."""
-        for each in self._sides:
-            each.begin_series()
-
-    def has_trained(self) -> bool:
-        """Return whether any has taken a gradient, or none ever does."""
-        return any(each.has_trained() for each in self._sides)
-
-    def series(self) -> dict[str, float]:
-        """Return loss and metrics; losses of several are added up."""
-        found: dict[str, float] = {}
-        for each in self._sides:
-            series = each.series()
-            loss = [losses["loss"] for losses in (found, series) if "loss" in losses]
-            found |= series | ({"loss": sum(loss)} if loss else {})
-        return found
-
     def outputs(self) -> list[Array]:
         """Return what passes of all have given."""
         return [output for each in self._sides for output in each.outputs()]
-
-    def state(self) -> object:
-        """Return what each remembers."""
-        return [each.state() for each in self._sides]
-
-    def set_state(self, state: object) -> None:
-        """Have each remember what it did; one that has come since remembers nothing."""
-        for each, remembered in zip(self._sides, state if isinstance(state, list) else (), strict=False):
-            each.set_state(remembered)
 
     def sites(self) -> list[Site]:
         """Return the sites of all, those in memory behind those of ops."""

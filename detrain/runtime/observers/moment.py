@@ -26,7 +26,6 @@ from detrain.runtime.observers.prompts import Prompt, open_prompt
 if TYPE_CHECKING:
     from detrain.adapters.group import Adapters
 
-"""Holds a moment, as JSON: what is evaluated there comes from the command line, and from no file."""
 _PROBES: Final = "execute"
 """The name that a probe binds."""
 _LONGEST: Final = 60

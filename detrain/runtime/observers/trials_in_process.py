@@ -154,9 +154,9 @@ class TrialsInProcess(ExperimentRun):
 
     def series_state(self) -> object:
         """Return what the series remembers."""
-        return self._instruments.state() if self._instruments is not None else None
+        return self._instruments.series.state() if self._instruments is not None else None
 
     def set_series_state(self, state: object) -> None:
         """Have the series remember what it did."""
         if self._instruments is not None:
-            self._instruments.set_state(state)
+            self._instruments.series.set_state(state)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import Config
 from detrain.base.cursor import Cut
 from detrain.base.digest import Array
 from detrain.base.framework_names import runs_training
 from detrain.base.options import Mode
+from detrain.guard.detector import Guard
 from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.program_metrics import find_metric
@@ -21,13 +24,35 @@ from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load
 from detrain.python.outside import event_files
 from detrain.python.process import filled_queues, pool_jobs
 from detrain.python.process.loading_threads import LoadingThreads
+from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.observers import Observer
+from detrain.runtime.session.batch_recorder import BatchRecorder
 from detrain.runtime.session.saves import Saves
-from detrain.runtime.session.state_parts import StateParts
+from detrain.runtime.session.world import World
+from detrain.runtime.state.capture import Capture
+from detrain.runtime.state.identity import Identity
+from detrain.runtime.state.position import Position
+from detrain.runtime.state.uncaptured import Uncaptured
 from detrain.store import LateArrays, Meta, Snapshot
 
 _EMPTY: Final = 3
 """So many epochs in a row without a batch are turns of something else, as steps in an environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateParts:
+    """The parts of a session that have a share in it."""
+
+    position: Position
+    world: World
+    adapters: Adapters
+    streams: Streams
+    capture: Capture
+    recorder: BatchRecorder
+    uncaptured: Uncaptured
+    identity: Identity
+    guard: Callable[[], Guard | None]
+    """Returns the guard of the run, if it has one by now."""
 
 
 class Checkpointer:
@@ -67,7 +92,7 @@ class Checkpointer:
 
     def has_restored(self, meta: Meta) -> None:
         """The state of a checkpoint has been set."""
-        self.has_updates = True  # or there would be no checkpoint: see `unsupported.check_training`
+        self.has_updates = True  # or there would be no checkpoint: see `registry.check_training`
         if meta.cut == "epoch":
             self._epoch_base, self._batches_saved = meta.epoch, meta.batches_done
         self._saves.last_at = time.monotonic()

@@ -1,24 +1,32 @@
 """What there is to do at a cut, in its order: observers hear of it, the guard looks, a station is met, a checkpoint is
 taken.
+
+What code around bodies prints while batches are loaded again is not heard, since the first run has printed it: by
+`sys.stdout`, and by handlers of `logging` that write to standard output or to stderr. What goes to stderr otherwise is
+heard: progress bars.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from detrain.base import messages, timing
 from detrain.base.cursor import Cut
 from detrain.base.errors import CheckpointDamaged
 from detrain.base.progress import Progress, gigabytes
+from detrain.python.inspect.progress import is_standard
 from detrain.python.loaders.strategy import RunningLoop, offers_position
 from detrain.python.process.sigterm import GRACE_S
 from detrain.runtime.session.parts import Parts
-from detrain.runtime.session.unheard import nothing_printed
 from detrain.store import Snapshot
 from detrain.store.chronicle import Ended, Timed, now
 from detrain.store.mirror import link as mirror
@@ -194,3 +202,42 @@ class Cuts:
         if parts.just_in_time is not None:
             parts.just_in_time.finish()
         mirror.finish()
+
+
+class _Unheard(io.TextIOBase):
+    """A standard stream that this process does not write to; those that are forked meanwhile do."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._process = stream, os.getpid()
+
+    def write(self, text: str) -> int:
+        return len(text) if os.getpid() == self._process else int(self._stream.write(text))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
+
+    def isatty(self) -> bool:
+        return bool(self._stream.isatty())
+
+
+@contextlib.contextmanager
+def nothing_printed() -> Iterator[None]:
+    """Leave out what is printed inside."""
+    process, handle, streams = os.getpid(), logging.Handler.handle, (sys.stdout, sys.stderr)
+
+    def handle_unheard(handler: logging.Handler, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """Ask the handler's filters, which may count, and format nothing."""
+        stream = getattr(handler, "stream", None)
+        if stream is not None and os.getpid() == process and (stream in streams or is_standard(stream)):
+            return handler.filter(record)
+        return handle(handler, record)
+
+    logging.Handler.handle = handle_unheard  # type: ignore[assignment, method-assign]
+    try:
+        with contextlib.redirect_stdout(_Unheard(sys.stdout)):
+            yield
+    finally:
+        logging.Handler.handle = handle  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detrain.adapters import registry, unsupported
+from detrain.adapters import registry
 from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.keras_epochs import KerasEpochs
 from detrain.adapters.registry import ADAPTERS, FOLLOWED
@@ -32,16 +32,14 @@ from detrain.base.config import VARIABLE, Config
 from detrain.base.errors import AnotherProgram, DetrainError
 from detrain.base.framework_names import KNOWN, runs_training
 from detrain.base.source_files import imported_modules
-from detrain.instrument.fetch_probes import PROBE as FETCH
 from detrain.instrument.loop_marks import MARK
 from detrain.instrument.text_edits import compile_edited
-from detrain.instrument.yield_probes import BEGUN
-from detrain.instrument.yield_probes import PROBE as YIELD
+from detrain.instrument.value_probes import BEGUN, FETCH, YIELD
 from detrain.python.inspect import function_source
 from detrain.python.inspect.frames import adopt, is_user_file, outwards, set_program
 from detrain.python.inspect.live_names import codes_in
 from detrain.python.outside.clock_and_entropy import fix_listings
-from detrain.python.process import library_random, seeds
+from detrain.python.process import library_random
 from detrain.python.process.library_random import LibraryStreams
 from detrain.python.process.random_streams import Streams
 from detrain.runtime.ranks import launched
@@ -101,7 +99,7 @@ def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
     if not config.bare:
         _watch_sources(config)
     finder = _Finder(config, session, traced)
-    finder.shift_seeds(seeds.OF_PYTHON)
+    finder.shift_seeds(library_random.SEEDS_OF_PYTHON)
     sys.meta_path.insert(0, finder)
     return session, traced
 
@@ -255,7 +253,7 @@ class _Finder:
         """Have the program be one with other seeds, where this run is to be one."""
         experiment = self._session.parts.experiment if self._session is not None else None
         if experiment is not None and experiment.plan.seeds_by:
-            seeds.shift(functions, experiment.plan.seeds_by)
+            library_random.shift_seeds(functions, experiment.plan.seeds_by)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -291,7 +289,7 @@ class _Finder:
             self._imported_by_program = imported_modules(Path(self._config.entry))
         if own & (self._imported_by_program | sys.modules.keys()):
             return False
-        unsupported.left_out.append(name)
+        registry.left_out.append(name)
         return True
 
     def _behind(
@@ -329,7 +327,7 @@ class _Finder:
             return
         try:
             if name == "keras" and not self._config.bare:
-                unsupported.check_keras()
+                registry.check_keras()
                 if (backend := keras_backend.in_process()) != "tensorflow":
                     KerasEpochs(backend, probes.fail)
             if name in library_random.FOLLOWED:

@@ -24,10 +24,9 @@ from detrain.python.process.sigterm import Termination
 from detrain.runtime.observers.observers import ExperimentObserver, Observer, VerifyObserver
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.runtime.session.batch_recorder import BatchRecorder
-from detrain.runtime.session.checkpointer import Checkpointer
+from detrain.runtime.session.checkpointer import Checkpointer, StateParts
 from detrain.runtime.session.restorer import Restorer
 from detrain.runtime.session.saves import Saves
-from detrain.runtime.session.state_parts import StateParts
 from detrain.runtime.session.world import World
 from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.identity import Identity

@@ -12,10 +12,10 @@ from detrain.base.cursor import Cursor
 from detrain.base.errors import Diverged, NotCapturable
 from detrain.base.losses import is_harmless, lacking, place_of_loss
 from detrain.python.codec.baseline import Baseline
-from detrain.python.inspect.generator_callers import COUNTED
+from detrain.python.loaders.generator_reads import COUNTED
 from detrain.python.loaders.strategy import RunningLoop
 from detrain.python.process import pool_jobs
-from detrain.runtime.session.state_parts import StateParts
+from detrain.runtime.session.checkpointer import StateParts
 from detrain.store import Catalogue, Meta, Snapshot, read_meta
 
 

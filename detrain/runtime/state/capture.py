@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from detrain.adapters.group import Adapters
 from detrain.base.errors import Diverged
 from detrain.python.codec.baseline import Baseline
-from detrain.python.codec.decoder import Decoder
-from detrain.python.codec.encoder import Encoder
+from detrain.python.codec.coders import Decoder, Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
 from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals

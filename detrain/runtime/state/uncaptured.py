@@ -10,7 +10,7 @@ from threading import Thread
 from types import FrameType
 from typing import Final
 
-from detrain.adapters import unsupported
+from detrain.adapters import registry
 from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.digest import digest_value
@@ -28,11 +28,10 @@ from detrain.base.losses import (
     lacking,
     place_of_loss,
 )
-from detrain.python.inspect.generator_callers import counted_draws
-from detrain.python.loaders.generator_reads import READS_AND_CHANGED, GeneratorReads
+from detrain.python.loaders.generator_reads import READS_AND_CHANGED, GeneratorReads, counted_draws
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.outside.rewritten_files import Contents
-from detrain.python.process import children, open_figures, pending_callbacks, pool_jobs
+from detrain.python.process import children, pending_callbacks, pool_jobs
 from detrain.python.process.library_random import HeldStreams
 from detrain.python.process.random_streams import Streams
 
@@ -85,7 +84,11 @@ class Uncaptured:
 
     def begin_phase(self) -> None:
         """The program enters a training loop: what is there now will be there again."""
-        self._figures, self._drawn, self._later = open_figures.drawn(), dict(self._streams.drawn), pending_callbacks.asked()
+        self._figures, self._drawn, self._later = (
+            pending_callbacks.drawn_figures(),
+            dict(self._streams.drawn),
+            pending_callbacks.asked(),
+        )
         self._ran = children.run_times()
 
     def begin_pulls(self) -> None:
@@ -124,7 +127,7 @@ class Uncaptured:
         return {
             *(loss for loss in not_captured if not loss.endswith(f"{OF_GRAPH})")),
             *self._reads.changed(self._pulls.alive(), self._moment()),
-            *unsupported.check_training(has_updates=has_updates),
+            *registry.check_training(has_updates=has_updates),
             *children.living(again, self._ran),
             *pool_jobs.living(),
             *counted_draws(frame),
@@ -133,7 +136,11 @@ class Uncaptured:
             *(f"the generator of {name}" for name, count in self._streams.drawn.items() if count != self._drawn.get(name, 0)),
             *(f"{name} (a generator that a library has made since)" for name in self.held.since()),
             *self._adapters.uncaptured(),
-            *([open_figures.NAME] if any(self._figures.get(number) != now for number, now in open_figures.drawn().items()) else []),
+            *(
+                [pending_callbacks.OPEN_FIGURES]
+                if any(self._figures.get(number) != now for number, now in pending_callbacks.drawn_figures().items())
+                else []
+            ),
         }
 
     def _warn_of_reads(self, changed: list[str]) -> None:

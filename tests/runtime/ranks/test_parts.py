@@ -23,9 +23,9 @@ from detrain.runtime.ranks import processes
 from detrain.runtime.ranks.gate import Gate, Late
 from detrain.runtime.ranks.hang import Pace
 from detrain.runtime.ranks.program import ProgramThread
-from detrain.runtime.ranks.rate import SHARE, Rate
 from detrain.runtime.ranks.slots import SLOTS, HeldSlots, OwnSlots, buddy_of, kept, read_slots
 from detrain.runtime.ranks.vote import Point
+from detrain.runtime.session.just_in_time import SHARE, Rate
 
 RUN = bytes(range(16))
 
@@ -98,7 +98,7 @@ def test_slots_outlive_a_process_that_is_killed_while_it_publishes(tmp_path: Pat
     """A process is needed: its death is what is tried."""
     code = f"""
 from pathlib import Path
-from detrain.runtime.ranks.rate import Rate
+from detrain.runtime.session.just_in_time import Rate
 from detrain.runtime.ranks.slots import OwnSlots
 from detrain.runtime.ranks.vote import Point
 slots = OwnSlots(Path({str(tmp_path)!r}), 0, bytes(range(16)))

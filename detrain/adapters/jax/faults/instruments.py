@@ -1,23 +1,105 @@
-"""JAX's side of an experiment: the equations of the step, the fault, the losses; made before the program uses JAX."""
+"""JAX's side of an experiment: the equations of the step, the fault, the losses; made before the program uses JAX.
+
+Layers of nnx and equinox, whose calls JAX does not hear of, run in a scope with the name that leads to them in the
+program (`model.blocks.0.attn`), as those of linen do by themselves. Nothing else of a function changes.
+
+Arrays of the program are sites in memory: their bits are changed where they lie, before a step runs. JAX never writes
+into an array that is there, and has no way to. On a CPU its memory is the process's own: a bit is changed there, and
+all who hold the array see it. Elsewhere it cannot be reached.
+"""
 
 from __future__ import annotations
 
-from typing import Final, cast
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
 
 import jax
+import numpy as np
 from jax.extend.core import JaxprEqn
 
 from detrain.adapters.instruments import Also, Instruments, TakesInstruments
 from detrain.adapters.jax.faults.functions import Functions
 from detrain.adapters.jax.faults.injector import InjectionPoint
-from detrain.adapters.jax.faults.layer_scopes import name_layers
-from detrain.adapters.jax.faults.memory import Memory
 from detrain.adapters.jax.faults.site_of import sites_of
 from detrain.adapters.jax.faults.step_loss import Losses
-from detrain.adapters.keras_metrics import KerasMetrics, Sums
+from detrain.adapters.jax.named_arrays import NamedArrays
+from detrain.adapters.keras_objects import KerasSeries
 from detrain.base.errors import FaultInvalid
-from detrain.faults.experiment import Firing, Injection, refuse_several
-from detrain.faults.sites import Site
+from detrain.faults.bits import dtype_named, little_endian
+from detrain.faults.experiment import BITS, Firing, Injection, refuse_several
+from detrain.faults.sites import MEMORY, MemoryKind, Site, memory_site
+from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.held import walk
+from detrain.python.inspect.names import own_attributes
+
+_LIBRARIES: Final = (("flax.nnx", "Module", "flax.nnx"), ("equinox", "Module", "equinox.nn"))
+"""(module, the class that all layers derive from, where the library's own layers are)."""
+_MOST: Final = 10_000
+
+
+class Memory:
+    """The arrays that names lead to."""
+
+    def __init__(self) -> None:
+        self._names = NamedArrays()
+        self._weights: set[str] = set()
+        self._struck: list[tuple[Any, Any, Any]] = []
+        """Arrays whose bits were changed: each, the positions, and what was there."""
+
+    def look(self) -> None:
+        """Look which there are."""
+        self._names.look()
+
+    def note_weights(self, weights: dict[int, Any]) -> None:
+        """The step has taken gradients of these arrays; they had their names when it began."""
+        self._weights |= {name for name, (array, _of) in self._names.found.items() if id(array) in weights}
+
+    def sites(self) -> list[Site]:
+        """Return them as sites."""
+        return [
+            memory_site(name, self._kind(name, of), tuple(array.shape), str(array.dtype))
+            for name, (array, of) in self._names.arrays().items()
+            if str(array.dtype) in BITS and len(array.sharding.device_set) == 1
+        ]
+
+    def _kind(self, name: str, of: str) -> MemoryKind:
+        if name in self._weights:
+            return "weight"
+        return "slot" if of else "statistic"
+
+    def undo(self) -> None:
+        """The run goes back to before such faults: arrays, which a moment holds as they are, get their bits again."""
+        for array, at, golden in reversed(self._struck):
+            if not array.is_deleted():
+                _bits(array)[at] = golden
+        self._struck = []
+
+    def strike(self, injection: Injection) -> Firing | None:
+        """Change the bits of one of them; None if there is none of that name, shape and dtype."""
+        found = self._names.arrays().get(injection.site.removeprefix(MEMORY))
+        array = None if found is None else found[0]
+        if array is None or (str(array.dtype), tuple(array.shape)) != (injection.dtype, injection.shape):
+            return None
+        (device,) = array.sharding.device_set
+        if device.platform != "cpu":
+            raise FaultInvalid(
+                f"{injection.site!r} lies on {device}: JAX lets no one write into an array there",
+                "hit what an equation gives: `detrain sites` lists them",
+            )
+        jax.block_until_ready(array)
+        golden, values = injection.put_into(_bits(array))
+        self._struck.append((array, injection.array("positions"), golden))
+        return Firing(1, little_endian(golden), little_endian(values))
+
+
+def _bits(array: Any) -> Any:
+    """Return the memory of an array on a CPU, as its elements' bit patterns, to be written to."""
+    unsigned = dtype_named(str(array.dtype)).unsigned
+    size = array.size * unsigned.itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(array.unsafe_buffer_pointer()), unsigned)
 
 
 class JaxInstruments(Instruments):
@@ -30,7 +112,7 @@ class JaxInstruments(Instruments):
         self._has_digests = plans[0].digests_at is not None
         self.memory_of_arrays = Memory()
         self.losses = Losses(experiment.ends_with)
-        self._metrics = KerasMetrics("jax")
+        self.series = KerasSeries("jax", self.losses, name_layers)  # the program's classes are made then, its step is not traced
         groups: dict[tuple[object, ...], list[Injection]] = {}
         for plan in plans:
             if plan.injection is not None and not plan.injection.is_in_memory:
@@ -97,29 +179,6 @@ class JaxInstruments(Instruments):
         self.memory_of_arrays.look()
         return self.memory_of_arrays.strike(injection)
 
-    def begin_series(self) -> None:
-        """The first step of this process is about to run: the program's classes are made, its step is not traced."""
-        name_layers()
-        self.losses.read()
-        self._metrics.begin()
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-        return self.losses.has_loss()
-
-    def series(self) -> dict[str, float]:
-        """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
-        return self._metrics.read() | self.losses.read()
-
-    def state(self) -> object:
-        """Return what the series remembers from step to step."""
-        return self._metrics.before
-
-    def set_state(self, state: object) -> None:
-        """Forget what has been noted since."""
-        self.losses.read()
-        self._metrics.before = cast(Sums, state)
-
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each equation of the step has given, as digests; and what its functions have taken in."""
         found, self._functions.digests = self._functions.digests or [], None
@@ -142,3 +201,46 @@ def _shown(equation: JaxprEqn) -> str:
     given = ", ".join(str(each.aval) for each in equation.invars)
     made = ", ".join(str(each.aval) for each in equation.outvars)
     return f"{equation.primitive.name} of ({given}) to ({made})"
+
+
+def name_layers() -> None:
+    """Have the libraries' own layers that are there now run in scopes with their names."""
+    for module, base, own in _LIBRARIES:
+        root: Any = getattr(sys.modules.get(module), base, None)
+        for cls in walk(root.__subclasses__(), lambda each: each.__subclasses__()) if root is not None else ():
+            call = vars(cls).get("__call__")
+            if cls.__module__.startswith(own) and call is not None and not hasattr(call, "_detrain_scope"):
+                type.__setattr__(cls, "__call__", _scoped(call, root))
+
+
+def _scoped(call: Any, root: type) -> Any:
+    @functools.wraps(call)
+    def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with jax.named_scope(_name(self, root)):
+            return call(self, *args, **kwargs)
+
+    scoped._detrain_scope = True  # type: ignore[attr-defined]
+    return scoped
+
+
+def _name(layer: Any, root: type) -> str:
+    """Return the name that leads to a layer from the outermost frame of the program from which one does."""
+    for frame in user_frames(sys._getframe())[::-1]:
+        held = [(name, value) for name, value in frame.f_locals.items() if isinstance(value, root)]
+        for name, value in walk(held, functools.partial(_below, root=root), lambda at: id(at[1]), most=_MOST):
+            if value is layer:
+                return name
+    return type(layer).__name__
+
+
+def _below(at: tuple[str, Any], root: type) -> Iterator[tuple[str, Any]]:
+    name, value = at
+    if isinstance(value, root):
+        inside: Any = (own_attributes(value) or {}).items()
+    elif isinstance(value, list | tuple):
+        inside = enumerate(value)
+    elif isinstance(value, dict):
+        inside = value.items()
+    else:
+        return
+    yield from ((f"{name}.{step}", each) for step, each in inside if isinstance(each, root | list | tuple | dict))

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from detrain.adapters.jax.faults.equations import Path, paths_inside
-from detrain.adapters.jax.faults.inner_jaxprs import SHARDED, devices_of, widened, without_names
+from detrain.adapters.jax.faults.equations import SHARDED, Path, devices_of, paths_inside, widened, without_names
 from detrain.adapters.jax.jitted import plain_jit
 from detrain.adapters.jax.marks import Own, calling
 from detrain.adapters.jax.private_names import Var

@@ -14,9 +14,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from detrain.adapters.jax.faults.equations import MOVES
+from detrain.adapters.jax.faults.equations import MOVES, inner_jaxprs, is_call
 from detrain.adapters.jax.faults.functions import Function
-from detrain.adapters.jax.faults.inner_jaxprs import inner_jaxprs, is_call
 from detrain.adapters.jax.trees import leaves_of
 
 

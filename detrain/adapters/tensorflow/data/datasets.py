@@ -1,6 +1,6 @@
 """tf.data: how far the iterators that are alive have come, and how a resumed run brings them there again.
 
-By their positions, where their pipelines have some (`iterator_positions`), else by drawing again (`drawn_again`).
+By their positions, where their pipelines have some, else by drawing again (`iterator_positions`).
 """
 
 from __future__ import annotations

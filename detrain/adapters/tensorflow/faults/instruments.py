@@ -41,7 +41,7 @@ class TensorFlowInstruments(Instruments):
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
         if plans[0].injection is not None:
             self.select(plans[0].injection)
-        self._series = StepMetrics(self._sites, experiment)
+        self.series = StepMetrics(self._sites, experiment)
 
     def _points(self, name: str, replica: int) -> list[Replacer]:
         return [injector for injector in self._injectors if isinstance(injector, InjectionPoint) and injector.fits(name, replica)]
@@ -58,12 +58,12 @@ class TensorFlowInstruments(Instruments):
     def on_keras(self) -> None:
         """Keras is there now."""
         self._sites.on_keras()
-        self._series.on_keras()
+        self.series.on_keras()
 
     def on_keras_2(self) -> None:
         """Keras 2 (`tf_keras`) is there now."""
         self._sites.on_keras_2()
-        self._series.on_keras_2()
+        self.series.on_keras_2()
 
     def begin_step(self) -> None:
         """Count executions from here on."""
@@ -96,26 +96,6 @@ class TensorFlowInstruments(Instruments):
     def strike(self, injection: Injection) -> Firing | None:
         """Change the bits of one of them."""
         return self._memory.strike(injection)
-
-    def begin_series(self) -> None:
-        """The first step of this process is about to run."""
-        self._series.begin()
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-        return self._series.has_loss()
-
-    def series(self) -> dict[str, float]:
-        """Return the loss and metrics of what has run since the last call."""
-        return self._series.read()
-
-    def state(self) -> object:
-        """Return what the series remembers."""
-        return self._series.state()
-
-    def set_state(self, state: object) -> None:
-        """Have the series remember what it did."""
-        self._series.set_state(state)
 
     def digests(self) -> list[tuple[str, int, int]]:
         """Return what each op has given last, as digests."""

@@ -5,7 +5,7 @@ locals (callbacks, logs) are state, and what runs between the loops runs again o
 probes in it call, and where its loader is: saved, and set in a resumed run.
 
 A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from
-the iterator instead; their digests are taken in the data pipeline (`fit_digests`).
+the iterator instead; their digests are taken in the data pipeline (`fit_data`).
 """
 
 from __future__ import annotations

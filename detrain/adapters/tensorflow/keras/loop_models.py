@@ -1,21 +1,28 @@
-"""Models and optimizers that a loop makes: they are made again, by what Keras's own settings say, under their names.
+"""Models, optimizers and metrics that a loop makes: they are made again, by what Keras's own settings say, under their
+names.
 
 A loop that keeps a copy of its best model, or loads one, makes objects that a resumed process lacks. A whole model of
 Keras's own classes is data in Keras's own words, the same that its files hold; what it holds is found by where it lies
 in it (`model_survey`), and named as in the first run, so that its variables, and what was set on its parts, come back
 as those of all others do. When all is back, the model is compared with what it was: each part at its place, and all
-that lies beside (`check`).
+that lies beside (`check`). What such a model is as data, and which can be described, `model_descriptions` says.
 
-What such a model is as data, and which can be described, `model_descriptions` says.
+Of metrics, a new one for each epoch, the values are variables, and come back as those of any others. Only classes that
+Keras itself offers are made, and of settings that are numbers, texts and truths: a checkpoint names neither a class of
+the program's nor code.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedVariable
 
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.keras.model_descriptions import ModelDescriptions
@@ -24,6 +31,10 @@ from detrain.base.errors import DetrainError, Diverged
 
 MADE: Final = "keras.made"
 """The kind of what is in such a model, in a checkpoint."""
+
+METRIC: Final = "keras.Metric"
+_LIBRARIES: Final = ("keras", "tf_keras")
+_PLAIN: Final = (bool, int, float, str, type(None))
 
 
 class _RemadeModel(NamedTuple):
@@ -167,3 +178,46 @@ def _group(key: str) -> tuple[str, str]:
 def _not_again(key: str, why: str) -> Diverged:
     what = f"{key!r}, which the loop had made, does not become again what it was: {why}"
     return Diverged(what, "make it before the loop; and start anew with --fresh")
+
+
+def metric_parts(births: Births, value: Any) -> list[object] | None:
+    """Return the library, the class, the key and the settings of a metric that the loop has made, or None for anything
+    else.
+    """
+    if not births.is_of_loop(value):
+        return None
+    library = next(
+        (name for name in _LIBRARIES if name in sys.modules and _class_of(name, type(value).__name__) is type(value)), None
+    )
+    if library is None:
+        return None
+    if any(isinstance(getattr(each, "_value", each), DistributedVariable) for each in value.variables):
+        return None  # it belongs to a strategy's scope
+    settings = value.get_config()
+    return [library, type(value).__name__, births.key(value), json.dumps(settings)] if _is_plain(settings) else None
+
+
+def remake_metric(births: Births, library: str, name: str, key: str, settings: str) -> object | None:
+    """Return the metric with a key, made again if there is none;
+
+    None if Keras has no such class, or not with such settings.
+    """
+    found = births.find(key)
+    cls = _class_of(library, name) if library in _LIBRARIES else None
+    given = json.loads(settings)
+    if found is None and cls is not None and _is_plain(given):
+        with births.naming(key):
+            found = cls.from_config(given)
+    return found
+
+
+def _is_plain(settings: dict[str, Any]) -> bool:
+    """Return whether Keras looks up nothing by a name in the settings: a function, an object of another class."""
+    values = [item for each in settings.values() for item in (each if type(each) is list else [each])]
+    return "fn" not in settings and all(type(each) in _PLAIN for each in values)
+
+
+def _class_of(library: str, name: str) -> Any:
+    metrics = importlib.import_module(library).metrics
+    found = vars(metrics).get(name)
+    return found if isinstance(found, type) and issubclass(found, metrics.Metric) else None

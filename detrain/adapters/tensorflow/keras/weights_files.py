@@ -18,7 +18,7 @@ from typing import Any, Final
 from tensorflow.python.distribute.values import MirroredVariable
 
 from detrain.adapters.stable_names import Births
-from detrain.store.weights_file import WeightsFile, WeightsGroup
+from detrain.store.snapshot import WeightsFile, WeightsGroup
 
 _KINDS: Final = ("Operation", "Layer", "Functional", "Sequential", "Metric", "Loss")
 """What Keras calls the kinds of objects whose attributes it walks; those of optimizers are listed here without making

@@ -94,11 +94,8 @@ TWINS: Final[dict[str, Draw]] = {
     "random_gamma": _gamma,
     "random_poisson_v2": _poisson,
 }
-"""For each stateful random op its stateless twin, which draws by a seed that it is given: not what the stateful op
-would have drawn, but of the same distribution, shape and type."""
-
-
-"""By the names that the ops have in `gen_random_ops`."""
+"""For each stateful random op, by its name in `gen_random_ops`, its stateless twin, which draws by a seed that it is
+given: not what the stateful op would have drawn, but of the same distribution, shape and type."""
 
 
 class RandomCounters:

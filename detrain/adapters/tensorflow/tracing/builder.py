@@ -22,8 +22,7 @@ from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
 from detrain.adapters.tensorflow.tracing.captured_python import CapturedReads
 from detrain.adapters.tensorflow.tracing.keras_building import ON_BATCH, KerasBuilding, KerasVariables
-from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
-from detrain.adapters.tensorflow.tracing.model_functions import MAKERS, in_keras_at, made_again, make_again, maker_of
+from detrain.adapters.tensorflow.tracing.model_functions import MAKERS, MethodOwners, in_keras_at, made_again, make_again, maker_of
 from detrain.adapters.tensorflow.tracing.traced_functions import TracedFunctions
 from detrain.adapters.tensorflow.values.json_values import NotThereError
 from detrain.base import messages

@@ -28,8 +28,7 @@ from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
 from detrain.adapters.tensorflow.summary_writers import Summaries
 from detrain.adapters.tensorflow.tracing.call_arguments import Calls
-from detrain.adapters.tensorflow.tracing.method_owners import MethodOwners
-from detrain.adapters.tensorflow.tracing.model_functions import function_label, path_in_keras
+from detrain.adapters.tensorflow.tracing.model_functions import MethodOwners, function_label, path_in_keras
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.digest import digest_array
 from detrain.base.in_place import in_place_of

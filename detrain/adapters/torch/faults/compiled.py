@@ -23,7 +23,7 @@ from detrain.adapters.torch.faults.graphs import Graph, Passes, copied, is_once_
 from detrain.adapters.torch.faults.injector import Injectors
 from detrain.adapters.torch.faults.step_place import OpPlace
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
-from detrain.adapters.torch.forward_passes import ForwardPasses
+from detrain.adapters.torch.updates import ForwardPasses
 from detrain.base.errors import FaultInvalid
 from detrain.base.in_place import in_place_of
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from detrain.adapters.instruments import Also, Instruments, TakesInstruments
-from detrain.adapters.keras_metrics import KerasMetrics, Sums
+from detrain.adapters.keras_objects import KerasSeries
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import first_accesses
 from detrain.adapters.torch.faults.compiled import Compiled
@@ -15,8 +15,8 @@ from detrain.adapters.torch.faults.ranges import Ranges
 from detrain.adapters.torch.faults.step_loss import Losses
 from detrain.adapters.torch.faults.step_place import StepCalls
 from detrain.adapters.torch.faults.watched_ops import WatchedOps
-from detrain.adapters.torch.forward_passes import ForwardPasses
 from detrain.adapters.torch.named_objects import NamedObjects
+from detrain.adapters.torch.updates import ForwardPasses
 from detrain.base.digest import Array
 from detrain.faults.experiment import Bounds, Firing, Injection
 from detrain.faults.sites import MEMORY, Site, memory_site
@@ -34,8 +34,7 @@ class TorchInstruments(Instruments):
         self._injectors = Injectors()
         self._names = NamedObjects()
         self._ops = WatchedOps(StepCalls(self._names), self._injectors, is_inference=passes is not None)
-        self._losses = Losses(experiment.ends_with)
-        self._metrics = KerasMetrics("torch")
+        self.series = KerasSeries("torch", Losses(experiment.ends_with))
         self._compiled = Compiled(self._ops, self._injectors, history, passes)
         bounds = next((plan.ranges for plan in plans if plan.ranges), {})
         is_heard = bounds or plans[0].notes_ranges
@@ -107,31 +106,9 @@ class TorchInstruments(Instruments):
         found = self._names.variables().get(injection.site.removeprefix(MEMORY))
         return self._injectors.first.firing() if found is not None and self._injectors.first.strike(injection, found[1]) else None
 
-    def begin_series(self) -> None:
-        """The first step of this process is about to run."""
-        self._losses.read()
-        self._metrics.begin()
-
-    def has_trained(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `series`, or none ever is."""
-        return self._losses.has_loss()
-
-    def series(self) -> dict[str, float]:
-        """Return the loss of what has run since the last call, and what Keras's `fit` has measured."""
-        return self._metrics.read() | self._losses.read()
-
     def outputs(self) -> list[Array]:
         """Return what forward passes without gradients have given since the last call."""
         return [] if self._passes is None else self._passes.outputs()
-
-    def state(self) -> object:
-        """Return what the series remembers from step to step."""
-        return self._metrics.before
-
-    def set_state(self, state: object) -> None:
-        """Forget what has been noted since."""
-        self._losses.read()
-        self._metrics.before = cast(Sums, state)
 
     def ranges(self) -> dict[str, Bounds]:
         """Return between which values the outputs of each module have been."""

@@ -17,7 +17,7 @@ from detrain.adapters.api import Again, CannotGoBackError, PutBack, Rollback
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
-from detrain.adapters.torch.hooks import GlobalHooks
+from detrain.adapters.torch.settings import GlobalHooks
 
 
 class TorchRollback(Rollback):
@@ -30,7 +30,7 @@ class TorchRollback(Rollback):
         """Hold settings, counts, what is compiled and how far loaders are. Tensors are held by who goes through the
         program's objects.
         """
-        set_to = {name: get() for name, (get, _set) in flags.FLAGS.items()}
+        set_to = flags.flags()
         hooks, begun, places = self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places()
         compiled = json.loads(json.dumps(self._compiled.state()))
 
@@ -38,10 +38,7 @@ class TorchRollback(Rollback):
             reasons = self._loaders.put_back(places)
             if reasons:
                 raise CannotGoBackError("; ".join(reasons))
-            for name, value in set_to.items():
-                get, set_flag = flags.FLAGS[name]
-                if get() != value:
-                    set_flag(value)
+            flags.set_flags(set_to)
             self._compiled.restore(compiled)
             self._hooks.set_count(hooks)
             self._loaders.set_count(begun)
