@@ -27,6 +27,8 @@ _BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit",
 """Calls of programs that train by gradients, themselves or through Keras."""
 _SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
+_STEPPERS_OF_JAX: Final = (*_OPTIMIZER_WORDS, "svi")
+"""The latter is what programs call numpyro's stochastic variational inference."""
 _SCALER_WORDS: Final = ("scaler",)
 _NO_OPTIMIZER: Final = ("sched", "lr_")
 """In the names of what has a `step`, too: a learning rate's schedule."""
@@ -116,10 +118,10 @@ def _steps_of_jax(trees: Iterable[ast.Module]) -> set[int]:
 
 
 def _is_step_of_jax(call: ast.Call) -> bool:
-    if called_name(call) != "update" or not isinstance(call.func, ast.Attribute) or len(arguments_of(call)) < 2:
+    if called_name(call) not in ("update", "stable_update") or not isinstance(call.func, ast.Attribute) or len(arguments_of(call)) < 2:
         return False
     text = ast.unparse(call.func.value).lower()
-    return any(word in text for word in _OPTIMIZER_WORDS) or text in ("tx", "self.tx")
+    return any(word in text for word in _STEPPERS_OF_JAX) or text in ("tx", "self.tx")
 
 
 def _gradients_of_jax(trees: Iterable[ast.Module]) -> set[int]:

@@ -30,6 +30,8 @@ def test_the_marked_loops_are_found(program: Path) -> None:
         ("state, loss = jax.jit(train_step)(state, batch)", True),
         ("optimizer.update(model, grads)", True),
         ("updates, opt = tx.update(grad(state, batch), opt)", True),
+        ("svi_state, loss = svi.update(svi_state, batch)", True),
+        ("svi_state, loss = self.svi.stable_update(svi_state, batch)", True),
         ("options.update({'batch': batch})", False),
         ("print(optimizer_settings.update(batch))", False),
     ],
