@@ -16,7 +16,7 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.base import keras_backend
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.framework_names import FRAMEWORKS, KNOWN, NAMES, FrameworkNames
-from detrain.python.inspect.user_modules import user_modules
+from detrain.python.inspect.named import user_modules
 from detrain.python.process.random_streams import Streams
 
 ADAPTERS: Final = {each.imported: each for each in FRAMEWORKS}

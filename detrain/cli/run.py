@@ -10,8 +10,7 @@ from detrain.base import timing
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
-from detrain.launcher.become import become
-from detrain.launcher.configuration import configure
+from detrain.launcher.configuration import become, configure
 from detrain.runtime.ranks import launched
 from detrain.store.job_home import rank_folder
 

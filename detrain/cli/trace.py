@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from detrain.base.options import TraceOptions
 from detrain.cli.shared.options import Given, program_command
-from detrain.launcher.become import become
-from detrain.launcher.configuration import configure_trace
+from detrain.launcher.configuration import become, configure_trace
 
 
 @program_command

@@ -1,26 +1,27 @@
 """How a run goes: what was asked for, the probes, the folder of its checkpoints, and where it goes on; or that it is
-only to find the loops of a program, by watching it.
+only to find the loops of a program, by watching it. The last step of the launcher: this process becomes the program's.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from detrain.base import messages, timing
+from detrain.base import PACKAGE, messages, timing
 from detrain.base.byte_digests import digest_bytes
-from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, Config, Ranks, Trace
-from detrain.base.errors import UsageError
+from detrain.base.config import IS_CHECKED, RESTARTED, SELDOM, VARIABLE, Config, Ranks, Trace
+from detrain.base.errors import StoreError, UsageError
 from detrain.base.options import DEFAULT_SEED, Every, Options, TraceOptions
 from detrain.instrument.text_edits import Edit
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD, just_in_time, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.launcher.structure import find_structure, info_owner
-from detrain.python.process.environment import base_environment, threads_here
+from detrain.python.process.environment import base_environment, options_of_python, threads_here, variables
 from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
@@ -29,6 +30,8 @@ from detrain.store.read_ahead import read_ahead
 
 _OF_RANKS: Final = Every(200, "batches")
 """The clocks of ranks differ: they take checkpoints at batches."""
+
+_INSTEAD: Final[dict[str, tuple[str, ...]]] = {"-I": ("-s", "-P"), "-E": ()}
 
 
 def configure(
@@ -165,3 +168,30 @@ def configure_trace(program: Program, arguments: tuple[str, ...], options: Trace
     )
     config = new_config(program, arguments, home, 0, Options())
     return msgspec.structs.replace(config, trace=trace, edits=edits)
+
+
+def become(config: Config, meta: Meta | None) -> NoReturn:
+    """Replace this process by the program's: same pid, same signals, same exit status.
+
+    `meta` is that of the checkpoint from which the run goes on, if there is one: it decides about the environment.
+    Raises UsageError for text that no environment can hold, StoreError where Python cannot be started.
+    """
+    settings = variables(config.threads, meta.environment if meta else None)
+    inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
+    timing.enter("start of detrain in the process")
+    config = msgspec.structs.replace(config, start=timing.so_far())
+    try:
+        environment = {**inherited, **settings, VARIABLE: config.hand_over()}
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
+    folder = str(PACKAGE.parent)
+    known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in sys.path and folder not in known:  # run from a source tree that is not installed
+        environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
+    messages.flush_output()
+    # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.
+    options = [again for option in options_of_python() for again in _INSTEAD.get(option, (option,))]
+    try:
+        os.execve(sys.executable, [sys.executable, *options, str(PACKAGE / "runtime" / "session" / "start.py")], environment)
+    except OSError as error:
+        raise StoreError(f"cannot start {sys.executable!r}: {error}", "the arguments may be too long") from error

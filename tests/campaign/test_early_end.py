@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from detrain.campaign.early_end import EarlyEnds
+from detrain.campaign.batch_of_trials import EarlyEnds
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine

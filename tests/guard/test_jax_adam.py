@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 
-from detrain.adapters.jax.guard.norms import AdamDecays  # noqa: E402
+from detrain.adapters.jax.guard import AdamDecays  # noqa: E402
 
 
 def reached(first: float, second: float) -> float:

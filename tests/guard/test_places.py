@@ -111,7 +111,7 @@ def test_bounds_from_theory_are_for_the_optimizers_of_keras_and_squares_are_told
     pytest.importorskip("tensorflow")
     import keras
 
-    from detrain.adapters.tensorflow.guard.watched_variables import find_watched
+    from detrain.adapters.tensorflow.guard.norms import find_watched
 
     class Adam(keras.optimizers.Adam):
         """One of a program's own: its moments may be anything."""

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from detrain.adapters.torch.guard.norms import TorchNorms  # noqa: E402
-from detrain.adapters.torch.guard.watched_tensors import Holders, find_watched  # noqa: E402
+from detrain.adapters.torch.guard.norms import (  # noqa: E402
+    Holders,
+    TorchNorms,
+    find_watched,
+)
 
 ADAMS: dict[str, Any] = {
     "Adam": lambda p: torch.optim.Adam(p, 1e-3),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detrain.python.inspect.gone_over import is_gone_over
+from detrain.python.inspect.code_reads import is_gone_over
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from detrain.base import compiled_sources
-from detrain.python.inspect.names_ahead import names_ahead
+from detrain.python.inspect.code_reads import names_ahead
 
 PROGRAM = """
 import sys

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from detrain.faults.statistics.comparison import newcombe, paired
-from detrain.faults.statistics.latency import latency
+from detrain.faults.statistics.estimates import latency, newcombe, paired
 
 CELLS = st.tuples(*[st.integers(0, 30)] * 4).filter(lambda cells: sum(cells) > 0)
 

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 
 from detrain.base import messages
 from detrain.base.errors import CheckpointDamaged
-from detrain.cli.export import command as export
+from detrain.cli.ckpt import export_tensors as export
 from detrain.store import atomic_file, journal
 from tests.store.crashes import Call, Files, crash_states, pending, recording
 from tests.store.homes import PROGRAM, Run, resumed

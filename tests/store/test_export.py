@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from detrain.base.digest import Array
 from detrain.base.errors import CannotExport, StoreError, UsageError
-from detrain.cli.export import command
+from detrain.cli.ckpt import export_tensors
 from detrain.export.files import Exported, export
 from detrain.store import Meta, Snapshot, read, read_meta, write
 from detrain.store.snapshot import WeightsFile, WeightsGroup
@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def exported(checkpoint: Path, *options: str) -> Path:
-    done = CliRunner().invoke(command, [*options, str(checkpoint)], catch_exceptions=False)
+    done = CliRunner().invoke(export_tensors, [*options, str(checkpoint)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return checkpoint.with_suffix(f".{options[1]}")
 
@@ -72,12 +72,12 @@ def test_safetensors(checkpoint: Path) -> None:
 
 def test_no_such_tensor(checkpoint: Path) -> None:
     with pytest.raises(UsageError, match="no tensor"):
-        CliRunner().invoke(command, ["--to", "npz", "--match", "nothing", str(checkpoint)], catch_exceptions=False)
+        CliRunner().invoke(export_tensors, ["--to", "npz", "--match", "nothing", str(checkpoint)], catch_exceptions=False)
 
 
 def test_a_folder_that_is_not_there(checkpoint: Path) -> None:
     with pytest.raises(StoreError, match="cannot write"):
-        CliRunner().invoke(command, ["--to", "npz", "-o", "/nowhere/x.npz", str(checkpoint)], catch_exceptions=False)
+        CliRunner().invoke(export_tensors, ["--to", "npz", "-o", "/nowhere/x.npz", str(checkpoint)], catch_exceptions=False)
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
 
 
@@ -112,7 +112,7 @@ def test_safetensors_of_every_type_that_it_knows(checkpoint: Path) -> None:
 def test_a_type_that_safetensors_lacks_is_refused_and_nothing_left(checkpoint: Path) -> None:
     write(checkpoint, Snapshot(read_meta(checkpoint), {"a": np.zeros(2, np.complex128)}, {}, b""))
     with pytest.raises(UsageError, match="cannot hold 'a' of dtype complex128"):
-        CliRunner().invoke(command, ["--to", "safetensors", str(checkpoint)], catch_exceptions=False)
+        CliRunner().invoke(export_tensors, ["--to", "safetensors", str(checkpoint)], catch_exceptions=False)
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == [checkpoint.name]
 
 
@@ -121,7 +121,7 @@ def test_no_pipe_gives_way_to_a_file(checkpoint: Path) -> None:
     os.mkfifo(pipe)
 
     with pytest.raises(UsageError, match="a device or a pipe"):
-        CliRunner().invoke(command, ["--to", "npz", "-o", str(pipe), str(checkpoint)], catch_exceptions=False)
+        CliRunner().invoke(export_tensors, ["--to", "npz", "-o", str(pipe), str(checkpoint)], catch_exceptions=False)
 
     assert pipe.is_fifo()
 
@@ -134,7 +134,7 @@ def test_nothing_that_runs_live_on_is_overwritten(checkpoint: Path, name: str) -
     target = checkpoint.with_name(name) if name else checkpoint
     before = target.read_bytes() if target.exists() else None
     with pytest.raises(UsageError, match="is the name of a file that detrain works with"):
-        CliRunner().invoke(command, ["--to", "npz", "-o", str(target), str(checkpoint)], catch_exceptions=False)
+        CliRunner().invoke(export_tensors, ["--to", "npz", "-o", str(target), str(checkpoint)], catch_exceptions=False)
     assert (target.read_bytes() if target.exists() else None) == before
 
 
@@ -152,7 +152,7 @@ def saying(checkpoint: Path, weights: dict[str, WeightsFile] | None) -> Path:
 
 
 def to_keras(checkpoint: Path, *options: str) -> str:
-    done = CliRunner().invoke(command, ["--to", "keras", *options, str(checkpoint)], catch_exceptions=False)
+    done = CliRunner().invoke(export_tensors, ["--to", "keras", *options, str(checkpoint)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -183,7 +183,7 @@ def test_keras_with_several_models(checkpoint: Path) -> None:
 
 def test_keras_is_not_needed_for_its_files(checkpoint: Path) -> None:
     program = (
-        "import sys; from detrain.cli.export import command; command(sys.argv[1:], standalone_mode=False); "
+        "import sys; from detrain.cli.ckpt import export_tensors; export_tensors(sys.argv[1:], standalone_mode=False); "
         "assert not {'keras', 'tensorflow'} & set(sys.modules)"
     )
     options = ["--to", "keras", str(saying(checkpoint, {"Net": MODEL}))]
@@ -217,8 +217,8 @@ def test_keras_reads_only_files_with_its_ending(checkpoint: Path) -> None:
 def test_what_a_killed_export_left_is_deleted_by_the_next(checkpoint: Path) -> None:
     folder = checkpoint.parent
     program = (
-        "import os, signal, sys; from detrain.cli.export import command; "
-        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); command(sys.argv[1:])"
+        "import os, signal, sys; from detrain.cli.ckpt import export_tensors; "
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); export_tensors(sys.argv[1:])"
     )
     subprocess.run([sys.executable, "-c", program, "--to", "npz", str(checkpoint)], check=False)
     assert len(list(folder.glob(".*.export"))) == 1

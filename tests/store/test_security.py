@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from detrain.base.errors import DetrainError
-from detrain.cli.export import command as export
+from detrain.cli.ckpt import export_tensors as export
 from detrain.store.lock import hold
 from tests.store.homes import PROGRAM, Run, epoch
 

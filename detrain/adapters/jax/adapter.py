@@ -17,8 +17,7 @@ from detrain.adapters.api import Adapter, Settings
 from detrain.adapters.jax import settings as flags
 from detrain.adapters.jax import shardings
 from detrain.adapters.jax.faults.instruments import JaxInstruments
-from detrain.adapters.jax.guard.norms import AdamDecays, JaxNorms
-from detrain.adapters.jax.guard.rollback import JaxRollback
+from detrain.adapters.jax.guard import AdamDecays, JaxNorms, JaxRollback
 from detrain.adapters.jax.leaves import NAME, JaxLeaves, JaxRules
 from detrain.adapters.jax.named_arrays import NamedArrays
 from detrain.adapters.jax.processes import Processes

@@ -1,5 +1,6 @@
 """Shares in a population of which strata were drawn from unequally: how many trials, and how many of each stratum, the
-estimate, and how sure it is.
+estimate, and how sure it is. Two campaigns beside one another on the same plan, trial by trial. How long until a fault
+is seen, where some trials end before it is (Kaplan and Meier 1958).
 
 Each trial stands for W / n of the population: the share of its stratum over the trials that the stratum has. The share
 of an event in a part of the population (a layer, say) is a ratio of two such sums; its variance is that of the
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detrain.base.errors import UsageError
-from detrain.faults.statistics.intervals import CONFIDENCE, library, share_interval
+from detrain.faults.statistics.intervals import CONFIDENCE, Interval, library, share_interval, wilson
 
 ENOUGH: Final = 30
 """Of trials that do not count the same, so many equal ones they must be worth, or nothing is said."""
@@ -148,3 +149,80 @@ def neyman(shares: Mapping[str, float], pilot: Mapping[str, tuple[int, int]]) ->
         parts[name] = share * math.sqrt(guess * (1 - guess))
     whole = math.fsum(parts.values())
     return {name: part / whole for name, part in parts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """When faults are seen."""
+
+    steps: tuple[int, ...]
+    """Steps, the faulty one counted, after which some were seen."""
+    seen: tuple[float, ...]
+    """Share that is seen by then."""
+    errors: tuple[float, ...]
+    """Standard errors of that (Greenwood)."""
+    median: float | None
+    """Steps after which half are seen; None: more than half are not seen by the end."""
+    median_interval: Interval | None
+
+
+def latency(steps: NDArray[np.int64], is_seen: NDArray[np.bool_], confidence: float = CONFIDENCE) -> Latency:
+    """Return when faults are seen: `steps` [trials] until each was, or, where it was not, until its trial ended."""
+    if not len(steps) or not is_seen.any():
+        return Latency((), (), (), None, None)
+    curve = library("statsmodels.duration.survfunc").SurvfuncRight(steps.astype(np.float64), is_seen.astype(np.int64))
+    median = float(curve.quantile(0.5))
+    bounds = curve.quantile_ci(0.5, alpha=1 - confidence) if np.isfinite(median) else None
+    return Latency(
+        tuple(int(each) for each in curve.surv_times),
+        tuple(float(1 - each) for each in curve.surv_prob),
+        tuple(float(each) for each in curve.surv_prob_se),
+        median if np.isfinite(median) else None,
+        (float(bounds[0]), float(bounds[1])) if bounds is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDifference:
+    """How the share of an event differs: that of the first less that of the second."""
+
+    difference: float
+    interval: Interval
+    p_value: float
+    """Of no difference."""
+    both: int
+    """Trials that have the event in both."""
+    first_only: int
+    second_only: int
+    trials: int
+
+
+def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: float = CONFIDENCE) -> ShareDifference:
+    """Compare trials of the same numbers of one plan [trials]: McNemar's exact test, and Newcombe's interval.
+
+    Newcombe 1998 (Statistics in Medicine 17, 2635), method 10: the Wilson limits of both shares, put together with
+    their correlation.
+    """
+    total = len(first)
+    if not total:
+        return ShareDifference(0.0, (-1.0, 1.0), 1.0, 0, 0, 0, 0)
+    a, b, c, d = (int((first == one).__and__(second == other).sum()) for one in (True, False) for other in (True, False))
+    test = library("statsmodels.stats.contingency_tables").mcnemar([[a, b], [c, d]], exact=True)
+    return ShareDifference((b - c) / total, newcombe(a, b, c, d, confidence), float(test.pvalue), a, b, c, total)
+
+
+def newcombe(a: int, b: int, c: int, d: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return the interval of (b - c) / n of pairs: a have the event in both, b and c in one alone, d in none."""
+    total = a + b + c + d
+    z = float(library("scipy.stats").norm.ppf((1 + confidence) / 2))
+    one, other = (a + b) / total, (a + c) / total
+    (low1, high1), (low2, high2) = (wilson(count, total, z) for count in (a + b, a + c))
+    margins = (a + b) * (c + d) * (a + c) * (b + d)
+    product = float(a * d - b * c)
+    if product > 0:  # a correction for continuity, as the publication has it
+        product = max(product - total / 2, 0.0)
+    correlation = product / math.sqrt(margins) if margins else 0.0
+    down1, up1, down2, up2 = one - low1, high1 - one, other - low2, high2 - other
+    below = math.sqrt(max(down1**2 - 2 * correlation * down1 * up2 + up2**2, 0.0))
+    above = math.sqrt(max(up1**2 - 2 * correlation * up1 * down2 + down2**2, 0.0))
+    return one - other - below, one - other + above

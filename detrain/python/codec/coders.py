@@ -14,7 +14,7 @@ import numpy as np
 from detrain.base.array_memory import owner_of
 from detrain.base.digest import digest_array
 from detrain.base.plain_types import CONTAINERS
-from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors, told
+from detrain.python.codec import arrays, containers, functions, made_again, objects, scalars, strangers, streams, tensors
 from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.containers import fill_set
 from detrain.python.codec.decoding import Decoding
@@ -57,7 +57,7 @@ class Encoder(Encoding):
         """Return the names of the classes whose objects are in the graph, and of classes that it holds."""
         return classes_in(node for node in self.nodes if node is not None)
 
-    note_told = told.note_told
+    note_told = objects.note_told
     encode_opaque = strangers.encode_opaque
     encode_derived = objects.encode_derived
     encode_set = containers.encode_set

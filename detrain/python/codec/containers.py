@@ -15,7 +15,7 @@ from detrain.python.codec.encoding import Encoding
 from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.recipes import is_same
 from detrain.python.codec.state_rules import has_value_hash, plain
-from detrain.python.inspect.gone_over import is_gone_over
+from detrain.python.inspect.code_reads import is_gone_over
 from detrain.python.inspect.names import class_name, type_name
 from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, key_path
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from detrain.base.compiled_sources import source_of
 from detrain.python.inspect.held import walk
+from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.names import computes
-from detrain.python.inspect.user_modules import user_modules
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, range, slice)
 _MAKING: Final = frozenset(

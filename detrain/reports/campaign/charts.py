@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from detrain.faults.outcome_classes import Outcome
-from detrain.faults.statistics.estimates import ENOUGH, Estimate
-from detrain.faults.statistics.latency import Latency
+from detrain.faults.statistics.estimates import ENOUGH, Estimate, Latency
 from detrain.reports.campaign.summary import HeatMap
 
 _GREY: Final = "#aaaaaa"

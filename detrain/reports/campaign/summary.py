@@ -17,10 +17,8 @@ from detrain.campaign.judging.categories import Category
 from detrain.faults.outcome_classes import Outcome, Verdict
 from detrain.faults.population.groups import Group
 from detrain.faults.population.trial_row import OUTSIDE, TrialRow
-from detrain.faults.statistics.comparison import ShareDifference, paired
-from detrain.faults.statistics.estimates import ENOUGH, Estimate, Sample, trials_for
+from detrain.faults.statistics.estimates import ENOUGH, Estimate, Latency, Sample, ShareDifference, latency, paired, trials_for
 from detrain.faults.statistics.intervals import CONFIDENCE
-from detrain.faults.statistics.latency import Latency, latency
 from detrain.reports.campaign.about import About
 from detrain.reports.campaign.columns import (
     BIT_FIELDS,

@@ -31,9 +31,9 @@ from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
 from detrain.python.codec.recipes import describe, make_again
 from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position
-from detrain.python.inspect.user_modules import user_modules
 from detrain.python.process import children, pool_jobs
 from detrain.runtime.state.whole_state import WholeState
 

@@ -17,9 +17,9 @@ from detrain.base.framework_names import runs_training
 from detrain.base.options import Mode
 from detrain.guard.detector import Guard
 from detrain.python.codec.baseline import Baseline
+from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.program_metrics import find_metric
-from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.strategy import Entered, RunningLoop, reason_to_load, reasons_to_load, runs_no_code
 from detrain.python.outside import event_files
 from detrain.python.process import filled_queues, pool_jobs

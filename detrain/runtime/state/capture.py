@@ -24,12 +24,11 @@ from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_fil
 from detrain.python.inspect.held import Step, walk
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import LibraryGlobals
-from detrain.python.inspect.named import MOST_INSIDE, inside
+from detrain.python.inspect.named import MOST_INSIDE, inside, is_hidden, user_modules
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class
 from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Item, classes_in, deep_calls
 from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import stores
-from detrain.python.inspect.user_modules import is_hidden, user_modules
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.loaders.strategy import RunningLoop, is_made_anew
 from detrain.python.outside.open_files import Files

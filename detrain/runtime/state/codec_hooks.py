@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from detrain.adapters.group import Adapters
+from detrain.python.inspect.code_reads import names_ahead
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.hooks import Hooks
-from detrain.python.inspect.names_ahead import names_ahead
+from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.object_graph import Item
 from detrain.python.inspect.stored_attributes import stores
-from detrain.python.inspect.user_modules import user_modules
 from detrain.python.loaders.generator_replay import LoopGenerators
 from detrain.python.loaders.strategy import read_offered, set_state
 from detrain.python.outside.open_files import Files

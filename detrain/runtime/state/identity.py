@@ -15,7 +15,7 @@ from detrain.base.added_statements import added_before, as_it_was
 from detrain.base.byte_digests import digest_source
 from detrain.base.compiled_sources import is_executed, parse, parts, source_of
 from detrain.base.errors import Diverged, EnvironmentChanged
-from detrain.python.inspect.user_modules import user_modules
+from detrain.python.inspect.named import user_modules
 from detrain.store import Meta
 
 

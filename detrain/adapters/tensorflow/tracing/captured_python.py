@@ -28,10 +28,10 @@ from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.live_names import codes_in
+from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
 from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
-from detrain.python.inspect.user_modules import user_modules
 
 PathPart = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""

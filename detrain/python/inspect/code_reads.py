@@ -1,15 +1,22 @@
-"""What a program goes over, as far as its source shows it: the order of a set of objects is that of their addresses,
-which matters to who goes over it, and to nobody who asks what is in it.
+"""What code of a program reads: what its source goes over, and which names code reads that is still to run.
+
+The order of a set of objects is that of their addresses, which matters to who goes over it, and to nobody who asks what
+is in it. Still to run is what is behind frames' places, and in functions so named. A name says not of which object:
+what is found may be of another one.
 """
 
 from __future__ import annotations
 
 import ast
+import dis
 import re
 from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType
 from typing import Final
 
-from detrain.base.compiled_sources import by_file, tree_of
+from detrain.base.compiled_sources import by_file, source_of, tree_of
+from detrain.python.inspect.held import walk
+from detrain.python.inspect.live_names import codes_in, successors
 
 _IN_ORDER: Final = frozenset(
     {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict"}
@@ -78,3 +85,45 @@ def _last(node: ast.AST) -> Iterator[str]:
             return
         case ast.Call(func=ast.Attribute(value, attr)) if attr in _SAME:
             yield from _last(value)
+
+
+def names_ahead(frames: Iterable[FrameType], files: Iterable[str]) -> frozenset[str]:
+    """Return the names of globals, attributes and methods that code behind the frames' places reads, or a function of
+    the files that such a name may lead to. Python calls methods such as `__getitem__` by itself: they count.
+    """
+    found = set().union(*(_behind(frame.f_code, frame.f_lasti) for frame in frames))
+    functions = [each for file in files for each in _functions(file)]
+    while True:
+        reached = [each for each in functions if each.co_name in found or _is_called_by_python(each.co_name)]
+        functions = [each for each in functions if each not in reached]
+        if not reached:
+            return frozenset(found)
+        found.update(*(code.co_names for code in reached))
+
+
+def _behind(code: CodeType, offset: int) -> set[str]:
+    instructions = list(dis.get_instructions(code))
+    position = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    following = successors(code, instructions, position)
+    first = max((index for at, index in position.items() if at <= offset), default=0)
+    found: set[str] = set()
+    for index in walk([first], following.__getitem__, lambda index: index):
+        value = instructions[index].argval
+        if isinstance(value, CodeType):
+            found.update(*(each.co_names for each in codes_in(value)))
+        elif isinstance(value, str) and value in code.co_names:
+            found.add(value)
+    return found
+
+
+@by_file
+def _functions(file: str) -> list[CodeType]:
+    try:
+        whole = compile(source_of(file), file, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return list(codes_in(whole))[1:]
+
+
+def _is_called_by_python(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__init__"

@@ -1,1 +1,0 @@
-"""What the guard looks at in JAX."""
