@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import linecache
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,22 @@ def written(program: Path) -> Path:
     info = program.parent / "inst.info"
     write_info(analyse(program), info, program.parent)
     return info
+
+
+def test_on_a_full_disk_the_file_stays_as_it_was(program: Path) -> None:
+    """It was left empty, and each start behind that was refused."""
+    info, limits = written(program), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, there = info.read_bytes(), set(program.parent.iterdir())
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+    try:
+        with pytest.raises(OSError):  # noqa: PT011 - EFBIG, as ENOSPC where no file has room
+            written(program)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert info.read_bytes() == before
+    assert set(program.parent.iterdir()) == there
 
 
 def lines(structure: Structure) -> list[tuple[int | None, ...]]:

@@ -94,12 +94,20 @@ class Structure(msgspec.Struct, frozen=True):
 
 
 def write_info(structure: Structure, path: Path, base: Path) -> None:
-    """Write an inst.info; file names in it are relative to `base`."""
+    """Write an inst.info, whole or not at all; file names in it are relative to `base`. Raises OSError."""
     plain: dict[str, Any] = msgspec.to_builtins(structure)
     loops = [loop for nest in plain["nests"] for loop in (nest["batch_loop"], nest["epoch_loop"]) if loop is not None]
     for placed in [*loops, *plain["fits"]]:
         placed["file"] = os.path.relpath(Path(placed["file"]).resolve(), base.resolve())
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_info(path: Path, base: Path) -> Structure:

@@ -293,10 +293,11 @@ class Battery:
     def _end(self, process: subprocess.Popen[str], what: str) -> None:
         if not what.startswith(("process", "parent")):
             kill_all_in(self.machine.folder)
-            if what == "machine":
-                self.machine.vanish()
-            elif what == "home":  # the files of the program are left, of whatever moment
+            if what == "home":  # the files of the program are left, of whatever moment
                 shutil.rmtree(self.machine.folder / "ckpt", ignore_errors=True)
+            # What begins anew finds none of them: it would append to its log, with detrain and without.
+            if what == "machine" or (what == "home" and not newest_common(self.store.objects(), self.places)):
+                self.machine.vanish()
             return
         if what.startswith("parent"):  # the launcher of ranks, which end by themselves
             process.kill()
