@@ -118,7 +118,11 @@ def _steps_of_jax(trees: Iterable[ast.Module]) -> set[int]:
 
 
 def _is_step_of_jax(call: ast.Call) -> bool:
-    if called_name(call) not in ("update", "stable_update") or not isinstance(call.func, ast.Attribute) or len(arguments_of(call)) < 2:
+    if (
+        called_name(call) not in ("update", "stable_update")
+        or not isinstance(call.func, ast.Attribute)
+        or len(arguments_of(call)) < 2
+    ):
         return False
     text = ast.unparse(call.func.value).lower()
     return any(word in text for word in _STEPPERS_OF_JAX) or text in ("tx", "self.tx")
