@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import random
 import sys
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Net(nn.Module):
 
 
 def main(mode):
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(minutes=2))  # a last barrier has hung where the other rank had ended
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
     data = TensorDataset(torch.randn(world * 36, 12), torch.randint(4, (world * 36,)))
