@@ -1,6 +1,6 @@
 """What it takes to look back at a run: to stand at a step, and to print what was not printed.
 
-    python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 20] [--jobs 2] [--repeats 3]
+    python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 80] [--jobs 2] [--repeats 3]
 
 Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch. Then, the fastest of some repeats:
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--times", type=int, default=80)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()

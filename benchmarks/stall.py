@@ -138,7 +138,7 @@ def finish():
     if how == "async checkpoint":
         checkpoint.sync()
 def arrays():
-    return [each.numpy() for each in (*model.variables, *optimizer.variables)]
+    return [np.asarray(each) for each in (*model.variables, *optimizer.variables)]
 copy_into = np.copyto
 """
 TENSORFLOW_STEP = "float(train())"
