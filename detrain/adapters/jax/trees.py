@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
+from detrain.python.inspect.held import walk
 
-def leaves_of(value: object, around: tuple[int, ...] = ()) -> list[Any]:
+
+def leaves_of(value: object) -> list[Any]:
     """Return the leaves of a tree of JAX's. Where JAX cannot flatten it, as a dictionary whose keys have no order or a
-    list in itself, they are those of what its plain containers hold; an object whose class is flattened by code that
-    fails has none. `around` are the identities of the containers that lead to it.
+    list in itself, they are those of what its plain containers hold, each once; an object whose class is flattened by
+    code that fails has none.
     """
+    found = _flattened(value)
+    if found is not None:
+        return found
+    inside = (each for each in walk([value], _held) if not isinstance(each, dict | list | tuple))
+    return [leaf for each in inside for leaf in _flattened(each) or ()]
+
+
+def _flattened(value: object) -> list[Any] | None:
     try:
         return list(jax.tree.leaves(value))
     except Exception:  # an edge: comparisons and rules of the program
-        held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        inside = (*around, id(value))
-        return [leaf for each in held if id(each) not in inside for leaf in leaves_of(each, inside)]
+        return None
+
+
+def _held(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
