@@ -116,6 +116,15 @@ def test_of_a_damaged_mirror_comes_back_what_the_newest_rests_on_or_the_newest_b
     assert "not whole" in capfd.readouterr().err
 
 
+def test_no_checkpoint_of_a_state_comes_back_without_the_journal_that_all_rest_on(tmp_path: Path, remote: Remote) -> None:
+    earlier = send(remote, home_with(tmp_path / "earlier", 2))
+    made = send(remote, home_with(tmp_path / "later", 2, 3), number=1)
+    spoil(remote, made, "train-r1.journal")
+
+    assert bring_back(remote, tmp_path / "there", "train", tmp_path) == earlier
+    assert files_in(tmp_path / "there") == files_in(tmp_path / "earlier")
+
+
 def test_a_rank_goes_back_to_where_the_others_are_though_later_parts_are_damaged(tmp_path: Path, remote: Remote) -> None:
     home = save(tmp_path / "ckpt", epoch(2), epoch(3))
     made = send(remote, save(home, epoch(4)))
