@@ -18,8 +18,8 @@ from detrain.export.object_tensors import tensors_of
 from detrain.store import Catalogue, Entry, read
 from detrain.store.catalogue import parse_name
 from detrain.store.journal import read_batches
+from detrain.verify.printed_lines import first_difference, timed_fields
 from detrain.verify.state_diff import Difference, compare
-from detrain.verify.work_folder import first_difference, timed_fields
 
 _MOST_EQUAL: Final = 3
 """Equal checkpoints that are listed one by one."""

@@ -1,17 +1,6 @@
-"""What runs of a program leave for the eye, and where they leave it: what they print, and the files that they write,
-compared between runs.
-
-Runs that are compared work in copies of the current folder, one after another under one path: none finds what another
-has written, and the user's own files stay as they are. What a program writes elsewhere, by an absolute path, is not
-looked at.
-
-Some of what is printed is of a clock. Numbers that are others in two whole runs, and durations, are left out of the
-comparison by the line's shape (the line without its numbers) and the number's place in it.
-
-Of TensorBoard's event files the points are compared: tag, step and value. Each process writes files of its own, with
-times in them. A file is records of `length (uint64) | checksum | Event | checksum` (TFRecord); of an Event (protocol
-buffers, `tensorflow/core/util/event.proto`) field 2 is the step, and 5 the summary, whose values (field 1) hold tag and
-value. Wall time, graphs and the rest are left out.
+"""Where runs that are compared work: in copies of the current folder, one after another under one path. None finds what
+another has written, and the user's own files stay as they are. What a program writes elsewhere, by an absolute path, is
+not looked at.
 """
 
 from __future__ import annotations
@@ -19,29 +8,17 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import shutil
-import struct
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import UsageError
-from detrain.python.outside.event_files import MARK
 from detrain.store.catalogue import parse_name
+from detrain.verify.event_points import is_event_file, points_by_folder
 
-_NUMBER: Final = re.compile(
-    r"(?P<clock>(?:(?<=ETA: )|(?<=ETA ))\d+(?::\d\d){0,2}s?|(?<=[\[<])\d+(?::\d\d){1,2}(?=[<,]))|"
-    r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)"
-    r"(?P<unit>\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b)?"
-)
-"""A number, and the unit of time behind it: a duration may be of another unit in another run.
-
-Before it the time left and gone on a progress bar (Keras's, tqdm's), which has as many parts as it is long.
-"""
 _LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv"})
 """Folders that no training program writes to."""
 _BYTECODE: Final = "__pycache__"
@@ -49,15 +26,6 @@ _BYTECODE: Final = "__pycache__"
 _MOST_FILES: Final = 20_000
 _COPIED_BYTES: Final = 16 << 20
 """Larger files are linked where that cannot do harm: data sets, mostly."""
-_MOST_SHOWN: Final = 90
-"""Characters of a line."""
-Field = tuple[str, int]
-"""The shape of a line, and a number's place in it."""
-
-_STEP, _SUMMARY, _VALUE = 2, 5, 1
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-EventPoint = tuple[int, bytes]
-"""The step, and the value with its tag."""
 
 
 def copy_folder(source: Path, target: Path, *, without: Collection[Path] = (), unchanged_since: float = -math.inf) -> bool:
@@ -135,59 +103,6 @@ def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
     found = {name: digest for name, digest in now.items() if before.get(name) != digest}
     events = {name: paths[name].read_bytes() for name in found if is_event_file(name)}
     return {**{name: digest for name, digest in found.items() if name not in events}, **points_by_folder(events)}
-
-
-def timed_fields(one: str, other: str) -> set[Field] | None:
-    """Return the numbers of lines that differ between two whole runs, or None if their lines differ in more."""
-    lines, others = _lines(one), _lines(other)
-    if len(lines) != len(others):
-        return None
-    found: set[Field] = set()
-    for line, twin in zip(lines, others, strict=True):
-        (shape, numbers), (other_shape, other_numbers) = _parsed(line), _parsed(twin)
-        if shape != other_shape:
-            return None
-        found |= {(shape, place) for place, pair in enumerate(zip(numbers, other_numbers, strict=True)) if pair[0] != pair[1]}
-    return found
-
-
-def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str | None:
-    """Return the first line that differs between what two runs printed from one cut on, in words, or None."""
-    lines, others = _lines(whole), _lines(resumed)
-    for number, (line, twin) in enumerate(zip(lines, others, strict=False)):
-        if line != twin and _without(line, timed) != _without(twin, timed):
-            return f"line {number + 1} after the resume is {_short(twin, line)}, in the whole run it is {_short(line, twin)}"
-    if len(lines) != len(others):
-        return f"{len(others)} lines after the resume, in the whole run there are {len(lines)}"
-    return None
-
-
-def _lines(text: str) -> Sequence[str]:
-    """Return lines as a terminal shows them: of what was written over only the last."""
-    return [line.rstrip("\r\b").rpartition("\r")[2] for line in text.split("\n")]
-
-
-def _parsed(line: str) -> tuple[str, list[str]]:
-    return _NUMBER.sub("#", line), [match[0] for match in _NUMBER.finditer(line)]
-
-
-def _without(line: str, timed: Collection[Field]) -> tuple[str, list[str]]:
-    shape, _numbers = _parsed(line)
-    kept = []
-    for place, match in enumerate(_NUMBER.finditer(line)):
-        is_time = (shape, place) in timed or match["unit"] is not None or match["clock"] is not None
-        kept.append("" if is_time else match[0])
-    return shape, kept
-
-
-def _short(line: str, other: str) -> str:
-    """Return a line, of a long one what stands around the first difference."""
-    if len(line) <= _MOST_SHOWN:
-        return repr(line)
-    common = next((at for at, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), min(len(line), len(other)))
-    begin = max(common - _MOST_SHOWN // 2, 0)
-    end = begin + _MOST_SHOWN
-    return repr(f"{'…' if begin else ''}{line[begin:end]}{'…' if end < len(line) else ''}")
 
 
 @dataclass(frozen=True)
@@ -269,91 +184,3 @@ def _state(path: Path) -> tuple[int, ...]:
     """Return what changes of a file when something is written to it."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
-
-
-def is_event_file(name: str) -> bool:
-    """Return whether a file is one of TensorBoard's by its name."""
-    return MARK in PurePosixPath(name).name
-
-
-def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a digest of the points in each folder's event files, given by name and content.
-
-    A process that goes on runs the code before its loop again, which writes what the first one wrote there: what a
-    later file begins with, as the first one does, is left out.
-    """
-    by_folder: dict[str, list[list[EventPoint]]] = {}
-    for name in sorted(files, key=_in_time):
-        by_folder.setdefault(str(PurePosixPath(name).parent), []).append(list(points_in(files[name])))
-    return {f"{folder}/*{MARK}* (points)": _digest(_merged(each)) for folder, each in by_folder.items()}
-
-
-def points_in(data: bytes) -> Iterator[EventPoint]:
-    """Yield the points of an event file, up to where it is cut off."""
-    for event in _records(data):
-        fields = list(_fields(event))
-        step = next((value for number, value in fields if number == _STEP and isinstance(value, int)), 0)
-        for number, value in fields:
-            if number == _SUMMARY and isinstance(value, bytes):
-                yield from ((step, inner) for kind, inner in _fields(value) if kind == _VALUE and isinstance(inner, bytes))
-
-
-def _in_time(name: str) -> tuple[str, list[int | str]]:
-    """Sort key: event files carry the second of their making, then host, process and a number."""
-    path = PurePosixPath(name)
-    return str(path.parent), [int(part) if part.isdecimal() else part for part in path.name.partition(MARK)[2].split(".")][:1]
-
-
-def _merged(files: list[list[EventPoint]]) -> Iterable[EventPoint]:
-    first = files[0]
-    yield from first
-    for later in files[1:]:
-        same = next((at for at, (one, other) in enumerate(zip(first, later, strict=False)) if one != other), None)
-        yield from later[min(len(first), len(later)) if same is None else same :]
-
-
-def _digest(points: Iterable[EventPoint]) -> str:
-    counted = sorted(Counter(points).items())
-    return digest_bytes(b"".join(struct.pack("<qqq", step, len(value), count) + value for (step, value), count in counted))
-
-
-def _records(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + 12 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        if at + 16 + length > len(data):
-            return
-        yield data[at + 12 : at + 12 + length]
-        at += 16 + length
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of a message of protocol buffers; numbers of fixed width as their bytes."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield number, value - (1 << 64) if value >> 63 else value
-            continue
-        if kind == _BYTES:
-            size, at = _varint(data, at)
-        elif kind in (_FIXED64, _FIXED32):
-            size = 8 if kind == _FIXED64 else 4
-        else:
-            return
-        yield number, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            break
-    return value, at

@@ -12,9 +12,10 @@ import pytest
 
 from detrain.base.digest import Array
 from detrain.store import read, write
+from detrain.verify.printed_lines import first_difference, timed_fields
 from detrain.verify.state_diff import Difference, compare, compare_arrays
 from detrain.verify.verified_run import Comparison, VerifiedRun
-from detrain.verify.work_folder import copy_folder, first_difference, timed_fields, written
+from detrain.verify.work_folder import copy_folder, written
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Run, detrain

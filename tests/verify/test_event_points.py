@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from detrain.python.outside import event_files
-from detrain.verify.work_folder import is_event_file, points_by_folder, points_in, written
+from detrain.verify.event_points import is_event_file, points_by_folder, points_in
+from detrain.verify.work_folder import written
 
 event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2")
 record_writer = pytest.importorskip("tensorboard.summary.writer.record_writer")
