@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import math
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from detrain.store.journal import Ends
 from detrain.store.manifest import Manifest
 from detrain.store.reader import look, read_meta
 from detrain.store.snapshot import Meta, Snapshot
+from detrain.store.thinning import Held, thinned
 
 INFO_NAME: Final = "inst.info"
 """Where a home keeps what was inferred of its program."""
@@ -42,41 +42,6 @@ KEPT: Final = ".kept"
 TAKEN: Final = ".taken"
 """Added to a name in it, that of an empty file which says that the name is taken."""
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A checkpoint of a run."""
-
-    step: int
-    """How many batches were done."""
-    size_bytes: int
-    rests_on: int | None = None
-    """The number of the one that must stay with it, among those before."""
-
-
-def thinned(held: Sequence[Held], needed: Collection[int], most_bytes: int) -> list[int]:
-    """Return the numbers of the checkpoints that stay, given in the order of the run: all that are `needed`, and of the
-    others as many as fit into so many bytes with them.
-
-    As they come one by one, and none comes back, the one goes that leaves the smallest gap in steps behind.
-    """
-    chosen = list(range(len(held)))
-    total = sum(each.size_bytes for each in held)
-    while total > most_bytes:
-        rested_on = {held[number].rests_on for number in chosen}
-        steps = [0, *(held[number].step for number in chosen), math.inf]
-        gaps = [
-            (following - steps[place], number)
-            for place, (number, following) in enumerate(zip(chosen, steps[2:], strict=True))
-            if number not in needed and number not in rested_on
-        ]
-        if not gaps:
-            break
-        goes = min(gaps)[1]
-        chosen.remove(goes)
-        total -= held[goes].size_bytes
-    return chosen
 
 
 @dataclass(frozen=True, slots=True)

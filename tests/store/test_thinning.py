@@ -12,7 +12,7 @@ from detrain.base.errors import UsageError
 from detrain.base.options import Options, bytes_of
 from detrain.cli import main
 from detrain.store import Catalogue
-from detrain.store.catalogue import Held, thinned
+from detrain.store.thinning import Held, thinned
 from tests.store.homes import epoch, state
 
 
