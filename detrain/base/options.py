@@ -108,6 +108,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = EACH_EPOCH
     """In a program without a loop over epochs, a distance in epochs becomes 10 minutes."""
+    after_batches: Annotated[
+        bool,
+        Option("Save behind the last batch of each epoch, too: before what comes then, as an evaluation."),
+    ] = False
     on_sigterm: Annotated[
         Literal["checkpoint", "ignore"],
         Option("On SIGTERM: take a last checkpoint at the next cut, or leave the signal to the program."),
@@ -225,6 +229,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.guard != "recover" and (self.guard_ring != "device" or self.on_repeat != "stop"):
             option = f"--guard-ring {self.guard_ring}" if self.guard_ring != "device" else f"--on-repeat {self.on_repeat}"
             raise UsageError(f"{option} without --guard recover", "give --guard recover, or leave it out")
+        if self.after_batches and (is_job or self.every.unit == "minutes" or self.every.unit == "epochs" and self.every.count > 1):
+            what = "in a job of several ranks, whose epochs may differ in length" if is_job else f"with --every {self.every}"
+            todo = "leave it out" if is_job else "it rests on a checkpoint at the start of each epoch: leave --every out, or give batches"
+            raise UsageError(f"--after-batches {what}", todo)
         if self.map_device not in ("", "cpu"):
             what = f"--map-device {self.map_device}: what was on a device can go on on the CPU alone"
             raise UsageError(what, "give --map-device cpu")

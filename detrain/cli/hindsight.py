@@ -17,6 +17,9 @@ def command(
     *,
     home: Home = "ckpt",
     epochs: Annotated[str, Option("Epochs A to B-1, from 0; 2: or :5, [PHASE/]EPOCH.", "A:B", shows_default=False)] = ":",
+    no_bodies: Annotated[
+        bool, Option("Only what is said outside of the bodies of batches, which are not run (after `run --after-batches`).")
+    ] = False,
     jobs: Annotated[int | None, Option("Processes at a time [one a core].", "N", least=1)] = None,
     given: Given,
 ) -> int:
@@ -38,7 +41,7 @@ def command(
     from detrain.python.process.environment import threads_here
 
     run = PastRun.of(given.found(), given.arguments, Path(home))
-    found = hindsight(run, Span.parse(epochs, run), jobs or threads_here())
+    found = hindsight(run, Span.parse(epochs, run), jobs or threads_here(), runs_bodies=not no_bodies)
     click.echo(found.out, nl=False)
     click.echo(found.err, nl=False, err=True)
     if found.error is not None:
@@ -48,5 +51,6 @@ def command(
         return found.status
     if found.not_compared:
         messages.warn(f"not compared with the run, as no state could be taken there: {', '.join(found.not_compared)}")
-    messages.say(f"as this run was: {found.batches} batches and {found.checkpoints} checkpoints are the same")
+    batches = f"{found.batches} batches and " if found.batches else ""
+    messages.say(f"as this run was: {batches}{found.checkpoints} checkpoints are the same")
     return 0

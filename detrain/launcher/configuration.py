@@ -76,7 +76,7 @@ def configure(
         distance = "10 minutes" if ranks is None else f"{_OF_RANKS.count:g} batches"
         messages.say(f"no loop over epochs: a checkpoint each {distance}; --every 50b and --every 10min say it otherwise")
     jit = ranks is not None and just_in_time(options, every)
-    if jit is not False and every.unit == "epochs":
+    if (jit is not False or options.after_batches) and every.unit == "epochs":
         every = Every(SELDOM, "batches")  # at the start of each epoch, and able to resume inside of one
     for nest in structure.nests:
         for remark in nest.remarks:

@@ -13,7 +13,7 @@ import itertools
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detrain.base import messages
@@ -21,6 +21,7 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import AdditionChanges, DetrainError, Diverged, UsageError, last_printed
 from detrain.moments.additions_since import Added, added_since
 from detrain.moments.culprit import find_culprit, of_training
+from detrain.moments.outside_of_bodies import require_outside, stretch_over, unproved
 from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.replays import Replay, Replays, Stretch, before, key_of, starts_at
 from detrain.python.codec.graph_files import unpack
@@ -90,15 +91,22 @@ class Hindsight:
     """Why there is not more: an addition changes the training."""
 
 
-def hindsight(run: PastRun, span: Span, jobs: int) -> Hindsight:
+def hindsight(run: PastRun, span: Span, jobs: int, *, runs_bodies: bool = True) -> Hindsight:
     """Run the epochs asked for with what was added since, in copies of the current folder, `jobs` processes at a time.
+    Unless it `runs_bodies`, those of batches are left out, with what they would say.
 
-    Raises what `added_since` raises, Diverged where the program does other things than the run without any addition.
+    Raises what `added_since` raises, Diverged where the program does other things than the run without any addition;
+    UsageError where bodies cannot be left out.
     """
     added = added_since(run)
+    stretch = None
+    if not runs_bodies:
+        require_outside(added)
+        stretch = stretch_over(run, span.last)
     with tempfile.TemporaryDirectory(prefix="detrain-hindsight-") as folder:
         replays = Replays(added, Path(folder), jobs)
-        return _Proof(run, added, replays, span).told(jobs)
+        proof = _Proof(run, added, replays, span)
+        return (proof.told_outside(stretch) if stretch is not None else None) or proof.told(jobs)
 
 
 class _Proof:
@@ -127,6 +135,23 @@ class _Proof:
             messages.say(f"{why}: running it from its start, in one process")
             whole, tried = self._replays.run([self._stretch(None, self._end)]), []
         return self._judged([*tried[:1], *whole], twin)
+
+    def told_outside(self, stretch: Stretch) -> Hindsight | None:
+        """Return what there is to say outside of bodies, of a stretch that jumps over them; None where it is not proved
+        to be of the run.
+        """
+        messages.say(f"{_counted(self._added)}; running the program again, without the bodies of {len(stretch.jumps)} epochs")
+        whole, without = self._replays.run([stretch, replace(stretch, kept=0)])
+        why = unproved(self._run, whole, without)
+        if not why and (refusal := _refusal(whole) or _refusal(without)):
+            why = refusal[0]
+        if why:
+            messages.say(f"{why}: running the bodies, too")
+            return None
+        out, err = bytearray(), bytearray()
+        self._take(whole, None, out, err)
+        checkpoints = sum(key_of(entry.cursor) in whole.states for entry in self._run.entries)
+        return Hindsight(bytes(out), bytes(err), whole.status, 0, checkpoints)
 
     def _stretch(self, since: Entry | None, end: Entry | None) -> Stretch:
         low, high = (each.cursor.key() if each is not None else None for each in (since, end))
@@ -285,13 +310,8 @@ class _Proof:
             end = replay.place(upto) if upto is not None and upto != (stretch.since.cursor if stretch.since else None) else start
         if start is None or end is None:
             return
-        out += self._shown(replay, replay.out[start[0] : end[0]])
-        err += without_ours(self._shown(replay, replay.err[start[1] : end[1]]))
-
-    def _shown(self, replay: Replay, text: bytes) -> bytes:
-        """Return a text with the path of the user's folder in the place of its copy's."""
-        copy = replay.folder / "work" / "beside" / self._replays.source.name
-        return text.replace(str(copy).encode(), str(self._replays.source).encode())
+        out += self._replays.shown(replay, replay.out[start[0] : end[0]])
+        err += without_ours(self._replays.shown(replay, replay.err[start[1] : end[1]]))
 
 
 def _parted(replay: Replay, twin: Replay) -> str | None:

@@ -41,6 +41,8 @@ class Stretch:
     """How many additions are in the program; None: all."""
     last: Address | None = None
     """The last batch that is run, where that is not the run's."""
+    jumps: tuple[Entry, ...] = ()
+    """Checkpoints behind the batches of epochs, whose bodies are not run then."""
 
 
 def key_of(cursor: Cursor) -> str:
@@ -54,6 +56,8 @@ class Replay:
 
     stretch: Stretch
     folder: Path
+    work: Path = Path()
+    """The copy of the current folder that it ran in, which is gone."""
     status: int = 0
     notes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """How much had been written to stdout and stderr, by what was done (`saved`, `begun`, `resumed`) and the cut."""
@@ -124,6 +128,10 @@ class Replays:
             self._read_notes(replay)
         return done
 
+    def shown(self, replay: Replay, text: bytes) -> bytes:
+        """Return a text with the path of the user's folder in the place of its copy's."""
+        return text.replace(str(replay.work).encode(), str(self.source).encode())
+
     def _waited(self, running: list[tuple[Replay, subprocess.Popen[bytes]]]) -> list[tuple[Replay, subprocess.Popen[bytes]]]:
         left = []
         for replay, process in running:
@@ -145,6 +153,7 @@ class Replays:
         if not place.is_copied:
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         place.begin()
+        replay.work = place.work
         if stretch.since is None:
             run.set_back(place.work, source)
         kept = len(self._added.statements) if stretch.kept is None else stretch.kept
@@ -164,6 +173,8 @@ class Replays:
             self._outside,
             cuts=tuple(map(key_of, stretch.cuts)),
             ends_at=key_of(stretch.end) if stretch.end is not None else "",
+            jumps=tuple(str(entry.path.absolute()) for entry in stretch.jumps),
+            files=str(source),
             last=stretch.last or list(run.batches)[-1],
         )
         command = run.again(since, replay.home, source, "--keep", "1000000", *(["--every", f"{1 << 30}b"] if inside else []))

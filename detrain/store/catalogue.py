@@ -314,6 +314,7 @@ class Catalogue:
         keep_every: int = 0,
         keep_best: str = "",
         keep_size: int = 0,
+        after_batches: bool = False,
         counts: Callable[[str], bool] = lambda _name: True,
         stays: str = "",
     ) -> None:
@@ -325,7 +326,7 @@ class Catalogue:
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
         the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
         no one damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the
-        end of a phase, stay too; with `keep_best`, the first of those with the lowest metric, or the highest if it
+        end of a phase, stay too, and the last inside of such an epoch where that is behind its batches; with `keep_best`, the first of those with the lowest metric, or the highest if it
         begins with `max:`. With `keep_size`, as many more stay as all together take so many bytes, spread over the run.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
@@ -340,7 +341,10 @@ class Catalogue:
         if keep > 1:
             kept += _fallbacks(mine, kept)
         if keep_every:
-            kept += [e for e in mine if e.cursor.cut == "end" or (e.cursor.cut == "epoch" and e.cursor.epoch % keep_every == 0)]
+            last = {(each.cursor.phase, each.cursor.epoch): each for each in mine if after_batches and each.cursor.is_inside}
+            starts = [each for each in mine if each.cursor.cut == "epoch" or each in last.values()]
+            kept += [each for each in mine if each.cursor.cut == "end"]
+            kept += [each for each in starts if each.cursor.epoch % keep_every == 0]
         if keep_best:
             told = {entry.path: self._tell(entry.path) for entry in mine}
             known = {path: each[0] for path, each in told.items() if each is not None and each[0] is not None}

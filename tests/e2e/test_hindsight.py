@@ -263,6 +263,95 @@ def test_one_that_was_killed_is_run_again(run: Path, bare: Callable[[str], Resul
     assert look_back(run, text, "--jobs", 2).out == bare(text).out
 
 
+OUTSIDE = {
+    "a function": HARMLESS["a function"].added,
+    "a list that grows": HARMLESS["a list that grows"].added,
+    "what the epoch before has left": HARMLESS["what the epoch before has left"].added,
+    "a logger": (*HARMLESS["a logger"].added[:2], (BEHIND_BATCHES, "        logger.info('%d %r', epoch, loss.item())\n")),
+    "behind the loop": (('print("end"', "print(model[2].training, [p.norm().item() for p in model.parameters()])\n"),),
+}
+
+
+@pytest.fixture(scope="module")
+def kept_after_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a run is over that has kept the states behind the batches of all epochs."""
+    folder = tmp_path_factory.mktemp("after") / "work"
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    done = detrain("run", "--after-batches", "--keep-every", "1", "program.py", cwd=folder)
+    assert done.status == 0, done.err
+    return folder
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if at == 1 else pytest.mark.slow) for at, kind in enumerate(OUTSIDE)])
+def test_bodies_are_not_run_again_for_what_is_said_outside_of_them(
+    kept_after_batches: Path, bare: Callable[[str], Result], kind: str
+) -> None:
+    text = with_added(*OUTSIDE[kind])
+
+    done = look_back(kept_after_batches, text, "--no-bodies")
+
+    assert (done.status, done.out) == (0, bare(text).out), done.err
+    assert "without the bodies of 4 epochs" in done.err
+    assert "running the bodies, too" not in done.err
+    assert "4 checkpoints are the same" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", ["2:3", ":2", "3:"])
+def test_epochs_can_be_asked_for_without_bodies(kept_after_batches: Path, epochs: str) -> None:
+    text = with_added(*OUTSIDE["a list that grows"])
+    whole = look_back(kept_after_batches, text, "--epochs", epochs, "--jobs", 2)
+
+    done = look_back(kept_after_batches, text, "--epochs", epochs, "--no-bodies")
+
+    assert (done.status, done.out) == (0, whole.out), done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "added"),
+    [
+        HARMFUL["a draw before the loop"][:2],
+        HARMFUL["a forward pass with dropout"][:2],
+        HARMFUL["Python's stream"][:2],
+        (AT_EPOCH, "        if epoch == 2: model[0].weight.data.mul_(2)\n"),
+        (AT_EPOCH, "        if epoch == 2: optimizer.param_groups[0]['lr'] = 1.\n"),
+    ],
+)
+def test_what_changes_the_training_outside_of_bodies_is_found_without_them(kept_after_batches: Path, place: str, added: str) -> None:
+    done = look_back(kept_after_batches, with_added((place, added)), "--no-bodies")
+
+    assert done.status == AdditionChanges.exit_code, done.err
+    assert "running the bodies, too" in done.err
+    assert f"{added.strip()}` changes the training, first " in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("added", ["history.clear()", "model[0].register_forward_hook(print)"])
+def test_bodies_are_run_where_what_they_see_is_another(kept_after_batches: Path, bare: Callable[[str], Result], added: str) -> None:
+    text = with_added((AT_EPOCH, f"        if epoch == 2: {added}\n"))
+
+    done = look_back(kept_after_batches, text, "--no-bodies")
+
+    assert "running the bodies, too" in done.err
+    assert (done.out if done.status == 0 else bare(text).out) == bare(text).out
+
+
+@pytest.mark.slow
+def test_files_are_longer_by_what_bodies_have_written(tmp_path: Path, bare: Callable[[str], Result]) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    writes = (BEHIND_STEP, "            print(step, file=log)\n")
+    (folder / "program.py").write_text(with_added(writes))
+    assert detrain("run", "--after-batches", "--keep-every", "1", "program.py", cwd=folder).status == 0
+    text = with_added(writes, (BEHIND_BATCHES, "        log.flush(); print(len(open('log.txt').read()))\n"))
+
+    done = look_back(folder, text, "--no-bodies")
+
+    assert (done.status, done.out) == (0, bare(text).out), done.err
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a run was killed at 2:3."""
@@ -324,6 +413,10 @@ def detrain_with(work: Path, text: str) -> Result:
         ("0.01", "0.02", (), AnotherProgram.exit_code, "`optimizer = torch.optim.Adam(model.parameters(), 0.01)`, line 8"),
         ("history.append(", "print(", (), AnotherProgram.exit_code, "was changed or is gone"),
         ("history = []", "history = [", (), 1, "SyntaxError"),
+        ("", "", ("--no-bodies",), 64, "the run has kept no checkpoint behind the batches of epoch 0"),
+        (BEHIND_STEP, f"            print(step)\n{BEHIND_STEP}", ("--no-bodies",), 64, "`program.py:19: print(step)` stands in the body"),
+        ("history = []", "model.apply(lambda m: None); history = []", ("--no-bodies",), 64, "makes what bodies may call"),
+        (BEFORE_LOOP, f"def f(*a): ...\nmodel.apply(f)\n{BEFORE_LOOP}", ("--no-bodies",), 64, "makes what bodies may call"),
         ("", "", ("--epochs", "5:6"), 64, "the run has no epoch 5; it has 0 to 3"),
         ("", "", ("--epochs", "2:2"), 64, "holds no epoch"),
         ("", "", ("--epochs", "2"), 64, "is not a range of epochs"),

@@ -138,11 +138,11 @@ def test_threads_that_an_epoch_has_started_before_its_first_batch_are_started_ag
         threads[0].start()
         entered.begin(None)
         threads[1].start()
-        entered.note(loop, frame)
+        entered.note(loop, frame, 0)
         threads[2].start()  # by the first load
         entered.begin_body()
         threads[3].start()  # by a body, which a resumed run does not run
-        entered.note(loop, frame)
+        entered.note(loop, frame, 0)
         entered.begin_body()
 
         assert entered.threads.stand_still() == ""

@@ -38,13 +38,13 @@ def test_one_run_of_a_loop_is_the_first_and_a_second_run_is_not() -> None:
     entered, one, other = Entered(LoadingThreads(dict)), Loop(iteration_id=object()), Loop(iteration_id=object())
     entered.begin(here())
     for _turn in range(3):
-        entered.note(one, here())
+        entered.note(one, here(), 0)
         assert entered.is_first(one, here())
-    entered.note(other, here())
+    entered.note(other, here(), 0)
 
     assert not entered.is_first(other, here())
     entered.begin(here())
-    entered.note(other, here())
+    entered.note(other, here(), 0)
     assert entered.is_first(other, here())
 
 
@@ -56,7 +56,7 @@ def train(entered, loop, here, begin):
         {around}
             turn = 0
             while turn < 2:
-                entered.note(loop, here()); found.append(entered.is_first(loop, here()))
+                entered.note(loop, here(), 0); found.append(entered.is_first(loop, here()))
                 turn += 1
     return found
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import operator
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -85,6 +86,10 @@ class Entered:
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
+        self._first, self._length = 0, -1
+        """The number of the first batch of the last run, and how many it has, as far as that can be told before it ends."""
+        self._lengths: dict[int, int] = {}
+        """How many the runs of the last epoch had, the first, the second, …"""
         self.is_at_first = False
         """Whether no body of the last run has begun."""
         self._has_ended = True
@@ -106,8 +111,8 @@ class Entered:
         self.threads.begin_epoch()
         self.reads.begin_epoch()
 
-    def note(self, loop: RunningLoop, frame: FrameType, written: str = "") -> None:
-        """A loop is at the head of a turn.
+    def note(self, loop: RunningLoop, frame: FrameType, batch: int, written: str = "") -> None:
+        """A loop is at the head of a turn, before this batch of the epoch.
 
         `written`: a file that was written since the run of a loop before it ended.
         """
@@ -119,6 +124,7 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
+            self._first, self._length = batch, _length(loop.iterator)
             self.is_at_first = True
             self.threads.look()
         else:
@@ -132,9 +138,17 @@ class Entered:
             self.threads.look()
         self.threads.begin_body()
 
-    def end(self) -> None:
-        """The loop has run out."""
+    def is_behind_last(self, batch: int) -> bool:
+        """Return whether the run has no batch with this number: as the loader says, or else the same run of the epoch
+        before. It may be wrong.
+        """
+        length = self._length if self._length >= 0 else self._lengths.get(self._count, -1)
+        return length > 0 and batch - self._first == length
+
+    def end(self, batch: int) -> None:
+        """The loop has run out, and has no batch with this number."""
         self._has_ended = True
+        self._lengths[self._count] = batch - self._first
         self.threads.end_loop()
 
     def is_first(self, loop: RunningLoop, frame: FrameType) -> bool:
@@ -151,6 +165,20 @@ class Entered:
         if self._epoch_frame:
             return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
         return frame.f_code.co_name == "<module>" and around == 1
+
+
+def _length(iterator: Any) -> int:
+    """Return how many batches an iterator that was not drawn from says it has; -1 where it does not say."""
+    described = describe(iterator)
+    if described is not None:
+        kind, items = described
+        if kind.rpartition(".")[2] in ("enumerate", "zip", "map"):
+            lengths = [length for part in items for item in _flat(part) if (length := _length(item)) >= 0]
+            return min(lengths, default=-1)
+    try:
+        return operator.length_hint(iterator, -1)
+    except Exception:  # an edge: the code of a library, or the program's, which may want what is not there yet
+        return -1
 
 
 def reasons_to_load(

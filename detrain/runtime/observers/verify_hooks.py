@@ -40,6 +40,11 @@ class VerifyPlan(msgspec.Struct, frozen=True):
     """Checkpoints are taken at these cuts alone, each as `CURSOR CUT`, also at that at which the process goes on."""
     ends_at: str = ""
     """The process ends at this one of them."""
+    jumps: tuple[str, ...] = ()
+    """Checkpoints, by path, each behind the batches of an epoch: before the first of its batches the state becomes that
+    one."""
+    files: str = ""
+    """The folder with the program's files as the run has left them, for what bodies have written that are jumped over."""
     last: Address | None = None
     """The process ends behind this batch, before the body of the next one: more is not on record of the run."""
     is_of_job: bool = False

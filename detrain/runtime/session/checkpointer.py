@@ -132,6 +132,8 @@ class Checkpointer:
             return self.is_asked_for("load") or self.is_asked_for("batch")
         if is_requested:
             return every.unit != "epochs"
+        if self._config.after_batches and self.entered.is_behind_last(position.batch):
+            return True
         if every.unit == "batches":
             return position.batches_done % max(int(every.count), 1) == 0
         return self._saves.is_due_by_time(time.monotonic())

@@ -129,6 +129,15 @@ class Cuts:
         finally:
             reading.end()
 
+    def jump(self, frame: FrameType, loop: RunningLoop) -> None:
+        """The batches of this epoch are not run: its state behind them is in a checkpoint."""
+        parts = self._parts
+        assert parts.trial is not None
+        if parts.checkpointer.is_asked_for("load"):
+            self.save("load", frame, loop)
+        for shown, state in self._plan.jump().files.items():
+            bring(Path(parts.trial.files, shown), Path(parts.files.path_of(shown)), state.size)
+
     def load_again(self, frame: FrameType) -> None:
         """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
         pulled again without it, if one has shown that."""
@@ -202,6 +211,14 @@ class Cuts:
         if parts.just_in_time is not None:
             parts.just_in_time.finish()
         mirror.finish()
+
+
+def bring(source: Path, path: Path, size: int) -> None:
+    """Have a file hold at least so many bytes, as another does that has gone on being written."""
+    if source.is_file() and (not path.exists() or path.stat().st_size < size):
+        # Not by `open`, by which the program's own files are followed.
+        with io.FileIO(source) as file, io.FileIO(path, "r+" if path.exists() else "w") as copy:
+            copy.write(file.read(size))
 
 
 class _Unheard(io.TextIOBase):

@@ -75,7 +75,8 @@ class Parts:
         self.catalogue = catalogue = Catalogue(Path(config.home))
         self._metas = metas = [read_meta(Path(path)) for path in config.stations]
         self.position = position = Position()
-        self.plan = ResumePlan(config, metas, position)
+        self.trial = trial = VerifyPlan.of_environment()
+        self.plan = ResumePlan(config, metas, position, trial.jumps if trial is not None else ())
         self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
         self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()
         self.files = Files()
@@ -83,7 +84,6 @@ class Parts:
         self.termination = Termination(lambda: position.is_in_phase)
         if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
-        self.trial = trial = VerifyPlan.of_environment()
         self.experiment: ExperimentRun | None = None
         if plans := of_environment():
             from detrain.runtime.observers.experiment_run import ExperimentRun

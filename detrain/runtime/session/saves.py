@@ -182,7 +182,7 @@ class Saves:
         if not any(map(is_doubtful, snapshot.meta.not_captured)):
             self._stays = self._catalogue.path(config.program, config.run, cursor).name
         counts = complete_names(Path(config.home), config.ranks.world) if config.ranks is not None else lambda _name: True
-        kept = config.keep, config.keep_every or 0, config.keep_best, config.keep_size or 0
+        kept = config.keep, config.keep_every or 0, config.keep_best, config.keep_size or 0, config.after_batches
         self._catalogue.prune(config.program, config.run, *kept, counts, self._stays)
 
     def _on_error(self, error: StoreError) -> None:

@@ -48,7 +48,8 @@ class Session:
 
     def _has_no_cuts(self, config: Config) -> bool:
         """Whether no checkpoint comes by itself inside of an epoch, and nobody else hears of each batch."""
-        return (self._is_by_epoch or config.every.count >= SELDOM) and not self.parts.observers
+        is_seldom = self._is_by_epoch or (config.every.count >= SELDOM and not config.after_batches)
+        return is_seldom and not self.parts.observers
 
     # Loops over epochs.
 
@@ -193,7 +194,7 @@ class Session:
             parts.capture.look()
         if position.batch == 0 and recorder.elements.is_python and not recorder.holds:
             recorder.hold(lambda: parts.capture.held_generators(frame))
-        parts.checkpointer.entered.note(loop, frame, contents.written_last)
+        parts.checkpointer.entered.note(loop, frame, position.batch, contents.written_last)
         contents.written_last = ""
         if plan.passes_next:
             if plan.loading is not None:
@@ -205,6 +206,8 @@ class Session:
         address = position.moment()
         if position.batch == 0 and (plan.is_forwarding or not self._is_by_epoch or recovery is not None):
             parts.baselines.at_first_batch = parts.capture.baseline(frame, loop, parts.baselines.left)
+        if plan.jumps_here():
+            cuts.jump(frame, loop)
         if plan.is_forwarding:
             plan.aim()
             if not cuts.arrive("load", frame, loop):
@@ -326,7 +329,7 @@ class Session:
         """There was no further batch: the loader has run out."""
         parts = self.parts
         parts.world.contents.written_last, self._quiet = "", None
-        parts.checkpointer.entered.end()
+        parts.checkpointer.entered.end(self.position.batch - 1)
         if parts.just_in_time is not None:
             parts.just_in_time.mark("behind the batches")
         for observer in parts.observers:

@@ -19,7 +19,7 @@ from detrain.base.progress import Progress, batches
 from detrain.python.process import children
 from detrain.runtime.state.position import Position
 from detrain.store import Catalogue, Entry, Meta, read_meta
-from detrain.store.catalogue import cursor_of
+from detrain.store.catalogue import cursor_of, parse_name
 
 _SECOND_TRY: Final = "DETRAIN_SECOND_TRY"
 _OWN_CHECKPOINTS: Final = (
@@ -31,8 +31,10 @@ _OWN_CHECKPOINTS: Final = (
 class ResumePlan:
     """The stations ahead. Epochs before one are skipped as a whole, batches before it are loaded and not executed."""
 
-    def __init__(self, config: Config, metas: Sequence[Meta], position: Position) -> None:
+    def __init__(self, config: Config, metas: Sequence[Meta], position: Position, jumps: Sequence[str] = ()) -> None:
+        """`jumps`: checkpoints that become stations as the run comes to the first batches of their epochs."""
         self._position = position
+        self._jumps = {place: path for path in map(Path, jumps) if (place := _epoch_of(path)) is not None}
         self._command = () if config.ranks is not None or not config.stations else config.command
         self._checks_as_read = config.checks_as_read
         self._paths = config.stations
@@ -172,6 +174,19 @@ class ResumePlan:
             total = cursor.batch if is_here else None
             self.loading = self.loading or Progress("batches loaded again", batches, total)
 
+    def jumps_here(self) -> bool:
+        """Return whether the batches of this epoch, whose first is about to be loaded, are jumped over."""
+        position = self._position
+        return not self._stations and position.batch == 0 and (position.phase, position.epoch) in self._jumps
+
+    def jump(self) -> Meta:
+        """Go to the state behind them. Return what its checkpoint says."""
+        path = self._jumps.pop((self._position.phase, self._position.epoch))
+        meta = read_meta(path)
+        self._stations.append((path, cursor_of(meta)))
+        self._sought.update([cursor_of(meta)] if not meta.forward else [])
+        return meta
+
     def station_at(self, cut: Cut) -> tuple[Path, Cursor] | None:
         """Return the next station, if this cut is it."""
         if not self._stations or self._stations[0][1] != self._position.cursor(cut):
@@ -186,6 +201,11 @@ class ResumePlan:
         """The state of the next station has been set."""
         self._stations.pop(0)
         self._pass_until = 0
+
+
+def _epoch_of(path: Path) -> tuple[int, int] | None:
+    entry = parse_name(path)
+    return None if entry is None else (entry.cursor.phase, entry.cursor.epoch)
 
 
 def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: Sequence[str]) -> str:
