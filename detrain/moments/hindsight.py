@@ -101,8 +101,8 @@ def hindsight(run: PastRun, span: Span, jobs: int, *, runs_bodies: bool = True) 
     added = added_since(run)
     stretch = None
     if not runs_bodies:
-        require_outside(added)
         stretch = stretch_over(run, span.last)
+        require_outside(added, stretch)
     with tempfile.TemporaryDirectory(prefix="detrain-hindsight-") as folder:
         replays = Replays(added, Path(folder), jobs)
         proof = _Proof(run, added, replays, span)

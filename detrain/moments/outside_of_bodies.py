@@ -1,5 +1,5 @@
-"""What added statements say outside of the bodies of batches, without running these: from epoch to epoch the run goes on
-from the checkpoints behind their batches (`detrain run --after-batches`), in one process from the program's start.
+"""What added statements say outside of the bodies of batches, without running these: from epoch to epoch the run goes
+on from the checkpoints behind their batches (`detrain run --after-batches`), in one process from the program's start.
 
 A second process does the same without the statements. Before each epoch's first batch both have the same state, but for
 names that were added; at the start of each epoch, and at the end, it is the run's.
@@ -9,43 +9,84 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Final, TypeGuard
 
 from detrain.base.compiled_sources import parse
 from detrain.base.cursor import Cursor
 from detrain.base.errors import UsageError
-from detrain.base.structure import loop_nodes
+from detrain.base.structure import AnyLoop, bound_names, loop_nodes
 from detrain.launcher.structure import find_structure
 from detrain.moments.additions_since import Added
 from detrain.moments.culprit import of_training
 from detrain.moments.past_run import PastRun, address_of
 from detrain.moments.replays import Replay, Stretch, key_of
+from detrain.python.codec.graph_files import unpack
 from detrain.store import Entry, read, read_meta
 from detrain.verify.state_diff import compare
 
-_TODO = "leave out --no-bodies: bodies are run again then"
+_TODO: Final = "leave out --no-bodies: bodies are run again then"
+_FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def require_outside(added: Added) -> None:
-    """Raise UsageError for a statement that stands in the body of a batch, or makes a function that bodies may call."""
-    bodies = dict[str, list[range]]()
+def require_outside(added: Added, stretch: Stretch) -> None:
+    """Raise UsageError for a statement that stands in the body of a batch, makes a function that bodies may call, or
+    reads a name that bodies bind and the checkpoints have not, as nothing else reads it there.
+    """
+    snapshot = read(stretch.jumps[-1].path) if stretch.jumps else None
+    roots = unpack(snapshot.python, snapshot.arrays).roots if snapshot is not None else ()
+    known = {key.rpartition("|")[2] for key in roots}
+    loops = dict[str, list[AnyLoop]]()
     for nest in find_structure(added.run.program).nests:
-        file, line = nest.batch_loop.file, nest.batch_loop.line
-        with open(file, "rb") as source:
-            loop = loop_nodes(parse(source.read())).get(line)
-        if loop is not None:
-            bodies.setdefault(file, []).append(range(loop.body[0].lineno, (loop.body[-1].end_lineno or line) + 1))
+        at = nest.batch_loop
+        loops.setdefault(at.file, []).append(loop_nodes(parse(Path(at.file).read_bytes()))[at.line])
     for file, each in added.statements:
         shown, tree = f"`{file.name}:{each.line}: {each.text}`", parse(file.now)
-        if any(each.line in body for body in bodies.get(str(file.path.resolve()), ())):
-            raise UsageError(f"--no-bodies: {shown} stands in the body of a batch", _TODO)
         statement = next(node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == each.line)
         if any(_may_be_handed_on(node, tree) for node in ast.walk(statement)):
             raise UsageError(f"--no-bodies: {shown} makes what bodies may call", _TODO)
+        gone = {name for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        for loop in loops.get(str(file.path.resolve()), ()):
+            if any(statement.lineno == node.lineno for of in loop.body for node in ast.walk(of) if isinstance(node, ast.stmt)):
+                raise UsageError(f"--no-bodies: {shown} stands in the body of a batch", _TODO)
+            scopes = [_around(tree, node, _FUNCTIONS)[:1] for node in (loop, statement)]
+            if scopes[0] == scopes[1] or not scopes[0]:
+                bound = bound_names([*loop.body, *([loop.target] if not isinstance(loop, ast.While) else [])])
+                gone.update(name for name in bound if name not in _bound_since(tree, loop, statement))
+        if unheld := sorted({node.id for node in ast.walk(statement) if _is_read(node)} & gone - known):
+            what = f"--no-bodies: {shown} reads {unheld[0]!r}, which bodies bind, and which nothing else reads behind them"
+            raise UsageError(what, f"no checkpoint has it: {_TODO}")
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+
+
+def _around(tree: ast.AST, inside: ast.stmt, kinds: type | UnionType) -> list[int]:
+    """Return the lines of the nodes of some kinds around a statement, of the innermost first."""
+    found = [node for node in ast.walk(tree) if isinstance(node, kinds) and isinstance(node, ast.stmt)]
+    return sorted((each.lineno for each in found if each.lineno < inside.lineno <= (each.end_lineno or 0)), reverse=True)
+
+
+def _bound_since(tree: ast.AST, loop: AnyLoop, statement: ast.stmt) -> set[str]:
+    """Return what statements that run before an added one, and behind the last body, bind in any case."""
+    found = set[str]()
+    epoch = _around(tree, loop, AnyLoop)[:1]
+    begin = loop.end_lineno or 0
+    if statement.lineno < loop.lineno:
+        begin = epoch[0] if epoch else 0
+    for node in ast.walk(tree):
+        for _field, block in ast.iter_fields(node):
+            if isinstance(block, list) and any(statement in ast.walk(each) for each in block if isinstance(each, ast.stmt)):
+                before = [each for each in block if isinstance(each, ast.Assign | ast.AnnAssign) and each.lineno < statement.lineno]
+                found.update(bound_names(each for each in before if each.lineno > begin))
+    return found
 
 
 def _may_be_handed_on(node: ast.AST, tree: ast.AST) -> bool:
     """Return whether a node makes a class or a function of which more is done than to call it by its name."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if not isinstance(node, _FUNCTIONS):
         return isinstance(node, ast.Lambda | ast.ClassDef)
     calls = {id(each.func) for each in ast.walk(tree) if isinstance(each, ast.Call)}
     names = [each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id == node.name]

@@ -326,8 +326,9 @@ class Catalogue:
         That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
         the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
         no one damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the
-        end of a phase, stay too, and the last inside of such an epoch where that is behind its batches; with `keep_best`, the first of those with the lowest metric, or the highest if it
-        begins with `max:`. With `keep_size`, as many more stay as all together take so many bytes, spread over the run.
+        end of a phase, stay too; `after_batches`: and the last inside of such an epoch. With `keep_best`, the first of
+        those with the lowest metric, or the highest if it begins with `max:`. With `keep_size`, as many more stay as
+        all together take so many bytes, spread over the run.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept: list[Entry] = []

@@ -266,8 +266,9 @@ def test_one_that_was_killed_is_run_again(run: Path, bare: Callable[[str], Resul
 OUTSIDE = {
     "a function": HARMLESS["a function"].added,
     "a list that grows": HARMLESS["a list that grows"].added,
-    "what the epoch before has left": HARMLESS["what the epoch before has left"].added,
-    "a logger": (*HARMLESS["a logger"].added[:2], (BEHIND_BATCHES, "        logger.info('%d %r', epoch, loss.item())\n")),
+    "what the epoch before has left": ((AT_EPOCH, "        if epoch: print(history[-1])\n"),),
+    "a name that is bound anew": ((BEHIND_BATCHES, "        x = torch.ones(1, 4)\n        print(model[0](x).sum().item())\n"),),
+    "a logger": (*HARMLESS["a logger"].added[:2], (BEHIND_BATCHES, "        logger.info('%d %r', epoch, history[-1])\n")),
     "behind the loop": (('print("end"', "print(model[2].training, [p.norm().item() for p in model.parameters()])\n"),),
 }
 
@@ -313,18 +314,37 @@ def test_epochs_can_be_asked_for_without_bodies(kept_after_batches: Path, epochs
     ("place", "added"),
     [
         HARMFUL["a draw before the loop"][:2],
-        HARMFUL["a forward pass with dropout"][:2],
+        (BEHIND_BATCHES, "        print(model(torch.ones(1, 4)).sum().item())\n"),
         HARMFUL["Python's stream"][:2],
         (AT_EPOCH, "        if epoch == 2: model[0].weight.data.mul_(2)\n"),
         (AT_EPOCH, "        if epoch == 2: optimizer.param_groups[0]['lr'] = 1.\n"),
     ],
 )
-def test_what_changes_the_training_outside_of_bodies_is_found_without_them(kept_after_batches: Path, place: str, added: str) -> None:
+def test_what_changes_the_training_is_found_without_bodies(
+    kept_after_batches: Path, place: str, added: str
+) -> None:
     done = look_back(kept_after_batches, with_added((place, added)), "--no-bodies")
 
     assert done.status == AdditionChanges.exit_code, done.err
     assert "running the bodies, too" in done.err
     assert f"{added.strip()}` changes the training, first " in done.err
+
+
+@pytest.mark.parametrize(
+    ("place", "added", "said"),
+    [
+        (BEHIND_STEP, "            print(step)\n", "stands in the body of a batch"),
+        (BEFORE_LOOP, "model.apply(lambda module: None)\n", "makes what bodies may call"),
+        (BEFORE_LOOP, "def act(module): ...\nmodel.apply(act)\n", "makes what bodies may call"),
+        (BEHIND_BATCHES, "        print(loss.item())\n", "reads 'loss', which bodies bind"),
+        (AT_EPOCH, "        if epoch: print(x)\n", "reads 'x', which bodies bind"),
+    ],
+)
+def test_what_bodies_have_a_part_in_is_refused_without_them(kept_after_batches: Path, place: str, added: str, said: str) -> None:
+    done = look_back(kept_after_batches, with_added((place, added)), "--no-bodies")
+
+    assert done.status == 64, done.err
+    assert said in done.err
 
 
 @pytest.mark.slow
@@ -414,9 +434,6 @@ def detrain_with(work: Path, text: str) -> Result:
         ("history.append(", "print(", (), AnotherProgram.exit_code, "was changed or is gone"),
         ("history = []", "history = [", (), 1, "SyntaxError"),
         ("", "", ("--no-bodies",), 64, "the run has kept no checkpoint behind the batches of epoch 0"),
-        (BEHIND_STEP, f"            print(step)\n{BEHIND_STEP}", ("--no-bodies",), 64, "`program.py:19: print(step)` stands in the body"),
-        ("history = []", "model.apply(lambda m: None); history = []", ("--no-bodies",), 64, "makes what bodies may call"),
-        (BEFORE_LOOP, f"def f(*a): ...\nmodel.apply(f)\n{BEFORE_LOOP}", ("--no-bodies",), 64, "makes what bodies may call"),
         ("", "", ("--epochs", "5:6"), 64, "the run has no epoch 5; it has 0 to 3"),
         ("", "", ("--epochs", "2:2"), 64, "holds no epoch"),
         ("", "", ("--epochs", "2"), 64, "is not a range of epochs"),

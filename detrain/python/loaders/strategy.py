@@ -87,7 +87,7 @@ class Entered:
         self._last: object = None
         self._count = 0
         self._first, self._length = 0, -1
-        """The number of the first batch of the last run, and how many it has, as far as that can be told before it ends."""
+        """The number of the first batch of the last run, and how many it has; -1: it does not say."""
         self._lengths: dict[int, int] = {}
         """How many the runs of the last epoch had, the first, the second, …"""
         self.is_at_first = False

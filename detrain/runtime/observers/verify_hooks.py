@@ -44,7 +44,7 @@ class VerifyPlan(msgspec.Struct, frozen=True):
     """Checkpoints, by path, each behind the batches of an epoch: before the first of its batches the state becomes that
     one."""
     files: str = ""
-    """The folder with the program's files as the run has left them, for what bodies have written that are jumped over."""
+    """Where the program's files are as the run has left them, for what bodies have written that are jumped over."""
     last: Address | None = None
     """The process ends behind this batch, before the body of the next one: more is not on record of the run."""
     is_of_job: bool = False
