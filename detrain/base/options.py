@@ -232,7 +232,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         is_seldom = self.every.unit == "minutes" or (self.every.unit == "epochs" and self.every.count > 1)
         if self.after_batches and (is_job or is_seldom):
             what = "in a job of several ranks, whose epochs may differ in length" if is_job else f"with --every {self.every}"
-            todo = "leave it out" if is_job else "it rests on a checkpoint at each epoch's start: leave --every out, or give batches"
+            todo = "leave it out" if is_job else "it rests on a checkpoint at each epoch's start: leave --every out"
             raise UsageError(f"--after-batches {what}", todo)
         if self.map_device not in ("", "cpu"):
             what = f"--map-device {self.map_device}: what was on a device can go on on the CPU alone"

@@ -38,9 +38,12 @@ def require_outside(added: Added, stretch: Stretch) -> None:
     roots = unpack(snapshot.python, snapshot.arrays).roots if snapshot is not None else ()
     known = {key.rpartition("|")[2] for key in roots}
     loops = dict[str, list[AnyLoop]]()
-    for nest in find_structure(added.run.program).nests:
-        at = nest.batch_loop
-        loops.setdefault(at.file, []).append(loop_nodes(parse(Path(at.file).read_bytes()))[at.line])
+    structure = find_structure(added.run.program)
+    for at in (nest.batch_loop for nest in structure.nests):
+        loop = loop_nodes(parse(Path(at.file).read_bytes())).get(at.line)
+        loops.setdefault(at.file, []).extend([loop] if loop is not None else [])
+    if not (structure.fits or all(loops.values() or [None])):
+        raise UsageError("--no-bodies: the source alone does not tell which loop goes over batches", _TODO)
     for file, each in added.statements:
         shown, tree = f"`{file.name}:{each.line}: {each.text}`", parse(file.now)
         statement = next(node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == each.line)

@@ -320,9 +320,7 @@ def test_epochs_can_be_asked_for_without_bodies(kept_after_batches: Path, epochs
         (AT_EPOCH, "        if epoch == 2: optimizer.param_groups[0]['lr'] = 1.\n"),
     ],
 )
-def test_what_changes_the_training_is_found_without_bodies(
-    kept_after_batches: Path, place: str, added: str
-) -> None:
+def test_what_changes_the_training_is_found_without_bodies(kept_after_batches: Path, place: str, added: str) -> None:
     done = look_back(kept_after_batches, with_added((place, added)), "--no-bodies")
 
     assert done.status == AdditionChanges.exit_code, done.err

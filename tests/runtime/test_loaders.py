@@ -48,6 +48,30 @@ def test_one_run_of_a_loop_is_the_first_and_a_second_run_is_not() -> None:
     assert entered.is_first(other, here())
 
 
+def goes_through(entered: Entered, iterator: Any, first: int) -> list[int]:
+    """Return the batches of an epoch, of which the loop's is the first, before which it is said that no more come."""
+    loop, found, batch = Loop(iterator, iteration_id=object()), [], first
+    while True:
+        entered.note(loop, here(), batch)
+        found += [batch] if entered.is_behind_last(batch) else []
+        if next(iterator, None) is None:
+            entered.end(batch)
+            return found
+        batch += 1
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("around", [iter, enumerate, lambda values: zip(range(100), values, strict=False)])
+def test_the_end_of_a_loop_is_told_by_its_loader_or_by_the_epoch_before(around: Any, is_known: bool) -> None:
+    entered = Entered(LoadingThreads(dict))
+    for epoch in range(2):
+        entered.begin(here())
+        for run, count in enumerate((4, 3)):
+            values = range(count) if is_known else (value for value in range(count))
+            expected = [4 * run + count] if is_known or epoch else []
+            assert goes_through(entered, around(values), 4 * run) == expected, (epoch, run)
+
+
 WHILE = """
 def train(entered, loop, here, begin):
     found = []

@@ -197,6 +197,12 @@ def test_pruning_keeps_each_second_epoch_if_asked(catalogue):
     assert [entry.cursor.epoch for entry in catalogue.entries()] == [2, 4, 6, 8]
 
 
+def test_pruning_keeps_what_is_behind_the_batches_of_each_second_epoch(catalogue):
+    save(catalogue, *(cursor for number in range(1, 7) for cursor in (epoch(number), load(number, 3), load(number, 5))))
+    catalogue.prune("train", 1, 1, keep_every=2, after_batches=True)
+    assert held(catalogue) == [cursor for number in (2, 4, 6) for cursor in (epoch(number), load(number, 5))]
+
+
 @pytest.mark.parametrize(
     ("best", "metrics", "expected"),
     [

@@ -173,8 +173,7 @@ def _length(iterator: Any) -> int:
     if described is not None:
         kind, items = described
         if kind.rpartition(".")[2] in ("enumerate", "zip", "map"):
-            lengths = [length for part in items for item in _flat(part) if (length := _length(item)) >= 0]
-            return min(lengths, default=-1)
+            return min((_length(item) for part in items for item in _flat(part) if isinstance(item, Iterator)), default=-1)
     try:
         return operator.length_hint(iterator, -1)
     except Exception:  # an edge: the code of a library, or the program's, which may want what is not there yet
