@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 
 from detrain.base import messages
 from detrain.base.options import Home, Option
-from detrain.cli.shared.options import Given, program_command
+from detrain.cli.shared.options import Address, Given, program_command
 
 
 @program_command
@@ -20,7 +21,12 @@ def command(
     no_bodies: Annotated[
         bool, Option("Only what is said outside of the bodies of batches, which are not run (after `run --after-batches`).")
     ] = False,
-    jobs: Annotated[int | None, Option("Processes at a time [one a core].", "N", least=1)] = None,
+    jobs: Annotated[int | None, Option("Processes at a time [one a core; ray: one a CPU].", "N", least=1)] = None,
+    engine: Annotated[
+        Literal["auto", "ray", "slurm", "submitit-local"],
+        Option("Where they run: here, or on machines that see $TMPDIR, too."),
+    ] = "auto",
+    address: Address = None,
     given: Given,
 ) -> int:
     """Print what a run that is over would have printed with statements that were added to PROGRAM since: prints, logger
@@ -36,12 +42,13 @@ def command(
       detrain hindsight train.py
       detrain hindsight --epochs 3:5 --jobs 2 train.py --lr 0.1
     """
+    from detrain.campaign.engine.choice import made
     from detrain.moments.hindsight import Span, hindsight
     from detrain.moments.past_run import PastRun
-    from detrain.python.process.environment import threads_here
 
     run = PastRun.of(given.found(), given.arguments, Path(home))
-    found = hindsight(run, Span.parse(epochs, run), jobs or threads_here(), runs_bodies=not no_bodies)
+    workers = partial(made, engine, jobs, address)
+    found = hindsight(run, Span.parse(epochs, run), workers, runs_bodies=not no_bodies)
     click.echo(found.out, nl=False)
     click.echo(found.err, nl=False, err=True)
     if found.error is not None:

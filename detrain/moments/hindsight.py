@@ -12,13 +12,14 @@ from __future__ import annotations
 import itertools
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detrain.base import messages
 from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import AdditionChanges, DetrainError, Diverged, UsageError, last_printed
+from detrain.campaign.engine.api import Engine
 from detrain.moments.additions_since import Added, added_since
 from detrain.moments.culprit import find_culprit, of_training
 from detrain.moments.outside_of_bodies import require_outside, stretch_over, unproved
@@ -91,9 +92,9 @@ class Hindsight:
     """Why there is not more: an addition changes the training."""
 
 
-def hindsight(run: PastRun, span: Span, jobs: int, *, runs_bodies: bool = True) -> Hindsight:
-    """Run the epochs asked for with what was added since, in copies of the current folder, `jobs` processes at a time.
-    Unless it `runs_bodies`, those of batches are left out, with what they would say.
+def hindsight(run: PastRun, span: Span, engine: Callable[[Path], Engine], *, runs_bodies: bool = True) -> Hindsight:
+    """Run the epochs asked for with what was added since, in copies of the current folder, on an engine that is made
+    with a folder for what it leaves. Unless it `runs_bodies`, those of batches are left out, with what they would say.
 
     Raises what `added_since` raises, Diverged where the program does other things than the run without any addition;
     UsageError where bodies cannot be left out.
@@ -104,9 +105,12 @@ def hindsight(run: PastRun, span: Span, jobs: int, *, runs_bodies: bool = True) 
         stretch = stretch_over(run, span.last)
         require_outside(added, stretch)
     with tempfile.TemporaryDirectory(prefix="detrain-hindsight-") as folder:
-        replays = Replays(added, Path(folder), jobs)
-        proof = _Proof(run, added, replays, span)
-        return (proof.told_outside(stretch) if stretch is not None else None) or proof.told(jobs)
+        workers = engine(Path(folder, "engine"))
+        try:
+            proof = _Proof(run, added, Replays(added, Path(folder), workers), span)
+            return (proof.told_outside(stretch) if stretch is not None else None) or proof.told(workers.slots)
+        finally:
+            workers.stop()
 
 
 class _Proof:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from detrain.base.child_processes import dying_with_this
 from detrain.base.cursor import Address, Cursor
-from detrain.base.errors import UsageError
+from detrain.base.errors import StoreError, UsageError
+from detrain.campaign.engine.api import Engine, Lease
 from detrain.moments.additions_since import Added
 from detrain.moments.past_run import address_of
-from detrain.python.process.environment import for_runs_of_ours
+from detrain.python.process.environment import for_runs_of_ours, settings_here
 from detrain.runtime.observers.verify_hooks import VerifyPlan
 from detrain.store import Entry
 from detrain.store.catalogue import parse_name
@@ -26,7 +24,8 @@ from detrain.store.journal import read_batches
 from detrain.verify.verification import outside_of_run
 from detrain.verify.work_folder import WorkFolder
 
-_POLL_S: Final = 0.02
+_IN_FOLDER: Final = 'cd "$1" && exec >"$2" 2>"$3" && shift 3 && exec "$@"'
+"""A command of the shell: run what follows in a folder, with its output in two files."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,34 @@ class Replay:
         return next((place for place in known if place is not None), None)
 
 
+@dataclass(frozen=True)
+class _Commands:
+    """What workers of an engine are started with."""
+
+    folder: Path
+    known: dict[str, list[str]] = field(default_factory=dict)
+
+    def command(self, lease: Lease, _shard: str) -> list[str]:
+        """Return the command of a stretch."""
+        return self.known[lease.identity]
+
+    def log(self, lease: Lease) -> Path:
+        """Return the file for what is said before a stretch begins."""
+        return self.folder / f"{lease.identity}.log"
+
+    def waits(self, _lease: Lease) -> bool:
+        """Return whether it only waits."""
+        return False
+
+
 class Replays:
     """Runs stretches of one run again."""
 
-    def __init__(self, added: Added, folder: Path, jobs: int) -> None:
-        """`folder` is temporary, for everything that they leave; `jobs`: so many processes at a time."""
-        self._added, self._folder, self._jobs, self._count = added, folder, jobs, 0
+    def __init__(self, added: Added, folder: Path, engine: Engine) -> None:
+        """`folder` is temporary, for everything that they leave, and seen by all machines of the `engine`."""
+        self._added, self._folder, self._engine, self._count = added, folder, engine, 0
+        self._commands = _Commands(folder)
+        engine.start(self._commands)
         self._outside = outside_of_run(added.run.home)
         self._began_s = min(entry.path.stat().st_mtime for entry in added.run.entries) - 1
         self.source = Path.cwd()
@@ -109,42 +130,45 @@ class Replays:
         """Whether checkpoints are taken inside of epochs: what they hold at the start of one is said otherwise then."""
 
     def run(self, stretches: Sequence[Stretch]) -> list[Replay]:
-        """Run them, and return them in the same order. Raises UsageError where the folder is too large to be copied."""
+        """Run them, and return them in the same order.
+
+        Raises UsageError where the folder is too large to be copied, StoreError where a worker does not see it.
+        """
         done: list[Replay] = []
-        running: list[tuple[Replay, subprocess.Popen[bytes]]] = []
-        try:
-            for stretch in stretches:
-                while len(running) >= self._jobs:
-                    running = self._waited(running)
-                running.append(self._start(stretch))
-                done.append(running[-1][0])
-            while running:
-                running = self._waited(running)
-        finally:
-            for _replay, process in running:
-                process.kill()
-                process.wait()
+        running: dict[str, Replay] = {}
+        for stretch in stretches:
+            while len(running) >= self._engine.slots:
+                self._take(running)
+            replay, command = self._prepared(stretch)
+            identity = replay.folder.name
+            self._commands.known[identity] = command
+            running[identity] = replay
+            done.append(replay)
+            self._engine.submit(Lease(identity, ()))
+        while running:
+            self._take(running)
         for replay in done:
             self._read_notes(replay)
         return done
+
+    def _take(self, running: dict[str, Replay]) -> None:
+        """Wait a little, and take those that have ended."""
+        for ended in self._engine.events():
+            replay = running.pop(ended.lease.identity)
+            replay.status = ended.status
+            if not (replay.folder / "stderr").is_file():
+                raise StoreError(
+                    f"a worker could not begin in {str(replay.folder)!r}: {ended.said or f'it ended with status {ended.status}'}",
+                    "set TMPDIR to a folder that all machines see",
+                )
+            shutil.rmtree(replay.folder / "work", ignore_errors=True)
 
     def shown(self, replay: Replay, text: bytes) -> bytes:
         """Return a text with the path of the user's folder in the place of its copy's."""
         return text.replace(str(replay.work).encode(), str(self.source).encode())
 
-    def _waited(self, running: list[tuple[Replay, subprocess.Popen[bytes]]]) -> list[tuple[Replay, subprocess.Popen[bytes]]]:
-        left = []
-        for replay, process in running:
-            if process.poll() is None:
-                left.append((replay, process))
-            else:
-                replay.status = process.returncode
-                shutil.rmtree(replay.folder / "work", ignore_errors=True)
-        if len(left) == len(running):
-            time.sleep(_POLL_S)
-        return left
-
-    def _start(self, stretch: Stretch) -> tuple[Replay, subprocess.Popen[bytes]]:
+    def _prepared(self, stretch: Stretch) -> tuple[Replay, list[str]]:
+        """Make the folder in which a stretch is run; return the command."""
         run, source = self._added.run, self.source
         self._count += 1
         replay = Replay(stretch, self._folder / str(self._count))
@@ -178,22 +202,12 @@ class Replays:
             last=stretch.last or list(run.batches)[-1],
         )
         command = run.again(since, replay.home, source, "--keep", "1000000", *(["--every", f"{1 << 30}b"] if inside else []))
-        with (replay.folder / "stdout").open("wb") as out, (replay.folder / "stderr").open("wb") as err:
-            process = subprocess.Popen(
-                command,
-                cwd=place.work,
-                env={
-                    **for_runs_of_ours(),
-                    **run.settings(),
-                    **plan.hand_over(replay.folder / "plan"),
-                    **self._added.told(kept).hand_over(),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                preexec_fn=dying_with_this(),  # noqa: PLW1509  this process has no other threads
-            )
-        return replay, process
+        told = {**settings_here(), **run.settings(), **plan.hand_over(replay.folder / "plan"), **self._added.told(kept).hand_over()}
+        unset = [*(os.environ.keys() - for_runs_of_ours().keys()), *(name for name, value in told.items() if not value)]
+        apart = [word for name in unset for word in ("-u", name)]
+        places = [str(place.work), str(replay.folder / "stdout"), str(replay.folder / "stderr")]
+        within = ["env", *apart, *(f"{name}={value}" for name, value in told.items() if value)]
+        return replay, ["sh", "-c", _IN_FOLDER, "detrain", *places, *within, *command]
 
     def _read_notes(self, replay: Replay) -> None:
         notes = replay.folder / "notes"

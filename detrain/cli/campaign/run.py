@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ import click
 from detrain.base.errors import UsageError
 from detrain.base.options import Option
 from detrain.cli.campaign.common import Chosen
-from detrain.cli.shared.options import program_command
+from detrain.cli.shared.options import Address, program_command
 from detrain.cli.shared.printing import console, print_json
 
 if TYPE_CHECKING:
-    from detrain.campaign.engine.api import Engine
     from detrain.campaign.engine.driver import Progress
     from detrain.campaign.engine.header import Campaign
 
@@ -31,7 +29,7 @@ def run(
         Literal["auto", "process", "ray", "slurm", "submitit-local"],
         Option("auto: workers here, many trials a process; process: each trial in one of its own.", flag="--engine"),
     ] = "auto",
-    address: Annotated[str | None, Option("Of a Ray cluster [one is started here].")] = None,
+    address: Address = None,
     stop_at: Annotated[
         float | None,
         Option(
@@ -44,12 +42,13 @@ def run(
     no_early_end: Annotated[bool, Option("Run trials on that have come to the golden run's state: for the same rows.")] = False,
 ) -> int:
     """Run what is missing of a campaign. It may be killed at any moment, and goes on where it was, on any engine."""
+    from detrain.campaign.engine.choice import made
     from detrain.campaign.engine.driver import Driver, StopAt
     from detrain.campaign.engine.header import numbers_of_second, second_of
     from detrain.campaign.engine.work import How
 
     campaign = chosen.campaign()
-    engine = _engine(engine_name, workers, address, campaign.folder)
+    engine = made(engine_name, workers, address, campaign.folder)
     if stop_at is not None and campaign.header.two_phase is not None:
         raise UsageError("a campaign of two phases has no planned looks: what is run on is known at its end", "leave out --stop-at")
     with _shown(as_json=chosen.as_json) as tell:
@@ -59,7 +58,7 @@ def run(
         later, second = second_of(campaign), None
         numbers = numbers_of_second(campaign) if later is not None else None
         if later is not None and numbers is not None:
-            engine = _engine(engine_name, workers, address, later.folder)
+            engine = made(engine_name, workers, address, later.folder)
             second = later, Driver(later, engine, tell, how=how, numbers=numbers).run()
     _say(campaign, progress, second, as_json=chosen.as_json, has_digest=True)
     return 0
@@ -91,22 +90,6 @@ def work(folder: Path, lease: Path, shard: str, engine_name: str, no_early_end: 
 
     do_lease(folder, lease, shard, How(in_one=engine_name != "process", ends_early=not no_early_end))
     return 0
-
-
-def _engine(name: str, workers: int | None, address: str | None, folder: Path) -> Engine:
-    if address is not None and name != "ray":
-        raise UsageError(f"--address {address!r} is of a Ray cluster, and the engine is {name}", "add --engine ray")
-    if name == "ray":
-        from detrain.campaign.engine.ray_cluster import RayCluster
-
-        return RayCluster(workers, address)
-    if name in ("slurm", "submitit-local"):
-        from detrain.campaign.engine.slurm_jobs import SlurmJobs
-
-        return SlurmJobs(workers or 4, folder / "jobs", is_local=name != "slurm")
-    from detrain.campaign.engine.local import Local
-
-    return Local(workers or len(os.sched_getaffinity(0)))
 
 
 @contextmanager

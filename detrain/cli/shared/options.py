@@ -42,6 +42,7 @@ class FileThenProgram(click.Command):
 
 
 AsJson = Annotated[bool, Option("Print JSON.", flag="--json")]
+Address = Annotated[str | None, Option("Of a Ray cluster [one is started here].")]
 IsModule = Annotated[bool, Option("PROGRAM is a module, as with python -m.", flag="-m", group="Options")]
 InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 

@@ -90,6 +90,11 @@ def for_runs_of_ours() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_USERS_OWN)}
 
 
+def settings_here() -> dict[str, str]:
+    """Return the variables of the environment that bits depend on, as they are here; empty: not set."""
+    return {name: os.environ.get(name, "") for name in (*_SETTINGS, *_THREADS, _ASKED)}
+
+
 def options_of_python() -> list[str]:
     """Return the options this interpreter was started with (-O, -W, -X dev, …), for a process that takes its place."""
     is_unbuffered = getattr(sys.__stdout__, "write_through", False)
