@@ -6,7 +6,9 @@ Trains examples/digits/torch_train.py once, with the data so many `--times` an e
 
 - `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
   `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
-- `detrain hindsight` of all epochs with a print in the body, against plain Python that trains again with it.
+- `detrain hindsight` of all epochs with a print in the body, against plain Python that trains again with it, and that
+  against two that train at the same time: so much two processes are in each other's way;
+- `detrain hindsight --no-bodies` with a print behind the batches, against plain Python.
 
 All run in one thread, and load without workers, so that two jobs have a core each: bits depend on the number of
 threads. The more often an epoch has the data, the longer it is beside the start of a process.
@@ -33,6 +35,8 @@ IMAGES = 1440
 SPLIT = "order[:1437]"
 PLACE = "            schedule.step()\n"
 PRINT = "            print(step, model[0].weight.grad.norm().item())\n"
+BEHIND = "        history.append(accuracy)\n"
+PRINT_BEHIND = "        print(epoch, [value.norm().item() for value in model.parameters()])\n"
 END = "            import os; (epoch, step) == {at} and os._exit(0)\n"
 
 
@@ -75,7 +79,7 @@ def main() -> None:
             folder.mkdir()
             (folder / PROGRAM).write_text(text)
         subprocess.run(
-            [*detrain, "run", "--keep", "1000", PROGRAM, *arguments],
+            [*detrain, "run", "--after-batches", "--keep", "1000", PROGRAM, *arguments],
             cwd=work,
             env=environment(),
             check=True,
@@ -92,10 +96,16 @@ def main() -> None:
         looked = seconds(work, [*detrain, "hindsight", "--jobs", str(given.jobs), PROGRAM, *arguments], given.repeats)
         one = seconds(work, [*detrain, "hindsight", "--epochs", f"{at[0]}:{at[0] + 1}", PROGRAM, *arguments], given.repeats)
         trained = seconds(work, [sys.executable, PROGRAM, *arguments], given.repeats)
+        twice = f"{sys.executable} {PROGRAM} {' '.join(arguments)}"
+        both = seconds(work, ["sh", "-c", f"{twice} & {twice}; wait"], given.repeats)
+        (work / PROGRAM).write_text(text.replace(BEHIND, BEHIND + PRINT_BEHIND))
+        outside = seconds(work, [*detrain, "hindsight", "--no-bodies", PROGRAM, *arguments], given.repeats)
     print("| looking back | s | otherwise | s | |\n|---|---|---|---|---|")
     print(f"| `at` {at[0]}:{at[1]} | {stood:.2f} | a resumed run up to there | {run_there:.2f} | {stood / run_there:.2f} of it |")
     again = f"training again with the print, {given.epochs} epochs"
     print(f"| `hindsight`, {given.jobs} jobs | {looked:.2f} | {again} | {trained:.2f} | {trained / looked:.2f} times as fast |")
+    print(f"| two that train at a time | {both:.2f} | one | {trained:.2f} | {2 * trained / both:.2f} times as fast together |")
+    print(f"| `hindsight --no-bodies` | {outside:.2f} | {again} | {trained:.2f} | {trained / outside:.2f} times as fast |")
     print(f"| `hindsight` of one epoch | {one:.2f} | {again} | {trained:.2f} | {trained / one:.2f} times as fast |")
 
 

@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from detrain.base.errors import AdditionChanges, AnotherProgram, Diverged
+from detrain.base.errors import AdditionChanges, AnotherProgram, Diverged, StoreError
+from detrain.campaign.engine.api import Lease
+from detrain.campaign.engine.local import Local
+from detrain.launcher.program import Program
+from detrain.moments.hindsight import Span, hindsight
+from detrain.moments.past_run import PastRun
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import Result, detrain, environment
 from tests.e2e.test_at import digests
@@ -368,6 +373,31 @@ def test_files_are_longer_by_what_bodies_have_written(tmp_path: Path, bare: Call
     done = look_back(folder, text, "--no-bodies")
 
     assert (done.status, done.out) == (0, bare(text).out), done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "submitit-local"])
+def test_an_engine_of_campaigns_runs_the_same(run: Path, bare: Callable[[str], Result], engine: str) -> None:
+    pytest.importorskip(engine.partition("-")[0])
+    text = with_added(*HARMLESS["a print in the body"].added)
+
+    done = look_back(run, text, "--engine", engine, "--jobs", 2)
+
+    assert (done.status, done.out) == (0, bare(text).out), done.err
+    assert "20 batches and 4 checkpoints are the same" in done.err
+
+
+def test_a_worker_that_does_not_see_the_folder_is_said(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Elsewhere(Local):
+        def submit(self, lease: Lease) -> None:
+            self._work.known[lease.identity][4] = str(tmp_path / "there")  # type: ignore[attr-defined]
+            super().submit(lease)
+
+    monkeypatch.chdir(run)
+    past = PastRun.of(Program.find("program.py", is_module=False), (), Path("ckpt"))
+
+    with pytest.raises(StoreError, match=r"could not begin in .*: .*cd"):
+        hindsight(past, Span(None, None), lambda _folder: Elsewhere(1))
 
 
 @pytest.fixture(scope="module")
