@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_Path = tuple[tuple[str, int], ...]
 _VERSION: Final = re.compile(rb"^Version:[ \t]*(\S+)[ \t]*\r?$", re.MULTILINE)
 
 
 def entry_points(group: str) -> list[EntryPoint]:
     """Return what installed packages bring for a group, each package's as the first of its name on the path does."""
-    if group.encode() not in _brought(_path()):
+    if (notes := _notes()) is not None and not any(group.encode() in _brought(note) for note in notes.values()):
         return []
     from importlib import metadata
 
@@ -33,7 +32,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those among these packages that are installed, by the name that was given."""
-    notes = _notes(_path())
+    notes = _notes()
     found = {}
     for package in packages:
         note = None if notes is None else notes.get(_plain(package), "")
@@ -48,34 +47,29 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _path() -> _Path:
-    """Return the folders where notes lie, and when something was last put into them or taken out."""
-    return tuple((folder, os.stat(folder or ".").st_mtime_ns if os.path.exists(folder or ".") else 0) for folder in sys.path)
-
-
-@lru_cache(maxsize=1)
-def _notes(path: _Path) -> dict[str, str] | None:
+def _notes() -> dict[str, str] | None:
     """Return the folders of notes by the plain names of their packages; None where notes may lie elsewhere, too."""
     if any(hasattr(finder, "find_distributions") for finder in sys.meta_path if finder is not PathFinder):
         return None
     found: dict[str, str] = {}
-    for folder, _time in path:
+    for folder in sys.path:
         if os.path.isfile(folder) or folder.endswith(".egg"):
             return None
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder or "."):
-                if name.lower().endswith((".dist-info", ".egg-info")):
-                    found.setdefault(_plain(name.rpartition(".")[0].partition("-")[0]), os.path.join(folder, name))
+            found = {**_notes_in(folder or os.getcwd(), os.stat(folder or ".").st_mtime_ns), **found}
     return found
 
 
-@lru_cache(maxsize=1)
-def _brought(path: _Path) -> bytes:
-    """Return the text of all entry points that may be detrain's; where not all are seen, what leads to any group."""
-    notes = _notes(path)
-    if notes is None:
-        return b"detrain.frameworks detrain.reducers detrain.fault_models"
-    return b"".join(text for text in (_read(note, "entry_points.txt") for note in notes.values()) if b"detrain." in text)
+@lru_cache(maxsize=64)
+def _notes_in(folder: str, _changed_ns: int) -> dict[str, str]:
+    notes = [name for name in os.listdir(folder) if name.lower().endswith((".dist-info", ".egg-info"))]
+    return {_plain(name.rpartition(".")[0].partition("-")[0]): os.path.join(folder, name) for name in reversed(notes)}
+
+
+@lru_cache(maxsize=1 << 12)
+def _brought(note: str) -> bytes:
+    text = _read(note, "entry_points.txt")
+    return text if b"detrain." in text else b""
 
 
 def _plain(name: str) -> str:

@@ -64,7 +64,7 @@ def _library_around(folder: str, path: tuple[str, ...]) -> str:
     by what an installer has noted in them; by the latter not where the program lies in them, too.
     """
     parent, name = os.path.split(folder)
-    is_told = (name in LIBRARIES or not _is_at(_entry[0], folder)) and holds_libraries(Path(folder))
+    is_told = (name in LIBRARIES or not _is_at(_entry[0], folder)) and holds_libraries(folder)
     if is_told or f"{folder}/" in _library_folders():
         return f"{folder}/"
     return "" if parent == folder else _library_around(parent, path)
