@@ -302,8 +302,8 @@ def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
     """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
     engine that trains has another one validate.
     """
-    calls = [id(each) for each in outwards(frame) if each.f_code is code]
-    return first in calls[1:]
+    calls = (id(each) for each in outwards(frame) if each.f_code is code)
+    return next(calls, first) != first and first in calls
 
 
 def is_of_cache(folder: str, program: str) -> bool:
