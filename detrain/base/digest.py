@@ -26,6 +26,7 @@ ToArray = Callable[[object], Array | None]
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
+_NO_ARRAYS: Final = frozenset({*SCALARS, tuple, list})
 
 
 def digest_array(array: Array) -> str:
@@ -37,7 +38,7 @@ def digest_array(array: Array) -> str:
 
 def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Return a hash that has taken dtype and shape: fed with the raw bytes (C order), it is that of `digest_array`."""
-    return xxhash.xxh3_128(_header(dtype, shape))
+    return xxhash.xxh3_128(_header(dtype, shape)[0])
 
 
 def digest_value(value: object, to_array: ToArray) -> str:
@@ -51,8 +52,21 @@ def raw_digest(value: object, to_array: ToArray) -> bytes:
 
 
 def _fed_with(value: object, to_array: ToArray) -> Any:
-    state = xxhash.xxh3_128()
-    _feed(state, value, to_array, depth=0)
+    """Return the hash that has taken a value. Arrays in a tuple or list, as most batches are, take no further calls:
+    behind a training step the processor's caches hold none of this code, and each call costs microseconds.
+    """
+    state, kind = xxhash.xxh3_128(), type(value)
+    if kind is not tuple and kind is not list:
+        _feed(state, value, to_array, depth=0)
+        return state
+    state.update(_beginning(kind, len(value)))  # type: ignore[arg-type]
+    for item in value:  # type: ignore[attr-defined]
+        kind = type(item)
+        array = item if kind is np.ndarray else None if kind in _NO_ARRAYS else to_array(item)
+        if array is None:
+            _feed(state, item, to_array, depth=1)
+        else:
+            _feed_array(state, array)
     return state
 
 
@@ -73,18 +87,20 @@ def raw_bytes(array: Array) -> Any:
 
 def _feed_array(state: Any, array: Array) -> None:
     dtype = array.dtype
-    state.update(_header(dtype, array.shape))
-    if dtype.hasobject:
-        _feed_all(state, array.reshape(-1).tolist(), lambda _: None, depth=0)
-    elif dtype.isbuiltin == 1 and dtype.kind in "biufc" and array.flags.c_contiguous:
+    beginning, is_plain = _header(dtype, array.shape)
+    state.update(beginning)
+    if is_plain and array.flags.c_contiguous:
         state.update(array)
+    elif dtype.hasobject:
+        _feed_all(state, array.reshape(-1).tolist(), lambda _: None, depth=0)
     else:
         state.update(raw_bytes(array))
 
 
 @functools.lru_cache(maxsize=256)
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    return header(dtype_name(dtype) or dtype.str, shape)
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
+    """Return what the digest of an array begins with, and whether its memory is its elements' as Python knows them."""
+    return header(dtype_name(dtype) or dtype.str, shape), dtype.isbuiltin == 1 and dtype.kind in "biufc"
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Final
+
+from detrain.base.installed import entry_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ JAX: Final = FrameworkNames(
 
 def _of_packages() -> tuple[FrameworkNames, ...]:
     """Return the frameworks that installed packages bring an adapter for."""
-    found = [point.load() for point in sorted(entry_points(group="detrain.frameworks"), key=lambda point: point.name)]
+    found = [point.load() for point in sorted(entry_points("detrain.frameworks"), key=lambda point: point.name)]
     return tuple(each for each in found if isinstance(each, FrameworkNames))
 
 

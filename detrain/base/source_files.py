@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ from detrain.base.compiled_sources import parse
 
 LIBRARIES: Final = ("site-packages", "dist-packages")
 """Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
-_NOTES: Final = "*.dist-info/RECORD"
-"""The files in which an installer notes what it has put beside them (packaging.python.org, "Recording installed
-projects")."""
+_NOTES: Final = (".dist-info", "RECORD")
+"""The end of a folder's name, and the file in it, in which an installer notes what it has put beside it
+(packaging.python.org, "Recording installed projects")."""
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
@@ -60,16 +61,24 @@ def imported_modules(entry: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def holds_libraries(folder: Path) -> bool:
+def holds_libraries(folder: str) -> bool:
     """Return whether a folder is one of libraries: by its name, or as modules are imported from it and an installer has
     left its notes there.
     """
-    return folder.name in LIBRARIES or folder in _noted_folders(tuple(sys.path))
+    return os.path.basename(folder) in LIBRARIES or folder in _noted_folders(tuple(sys.path))
 
 
 @lru_cache(maxsize=8)
-def _noted_folders(of: tuple[str, ...]) -> frozenset[Path]:
-    return frozenset(Path(folder).resolve() for folder in of if folder and next(Path(folder).glob(_NOTES), None) is not None)
+def _noted_folders(of: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(os.path.realpath(folder) for folder in of if folder and _has_notes(folder))
+
+
+def _has_notes(folder: str) -> bool:
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(_NOTES[0])]
+    except OSError:
+        return False
+    return any(os.path.exists(os.path.join(folder, name, _NOTES[1])) for name in names)
 
 
 def imported_by_libraries(names: set[str]) -> set[str]:
@@ -83,7 +92,7 @@ def imported_by_libraries(names: set[str]) -> set[str]:
         except (ImportError, ValueError):
             continue
         places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
-        for place in {path for each in places if any(map(holds_libraries, (path := Path(each)).parents))}:
+        for place in {path for each in places if any(map(holds_libraries, map(str, (path := Path(each)).parents)))}:
             for file in place.rglob("*.py") if place.is_dir() else [place] * (place.suffix == ".py"):
                 found |= {each.decode() for each in _IMPORT.findall(file.read_bytes())}
     return found

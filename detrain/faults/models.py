@@ -11,15 +11,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from math import prod
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
+from detrain.base.installed import entry_points
 from detrain.faults.bits import DType, Patterns, Positions
 from detrain.faults.plan import Kind, Operand, Plan
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Rng = np.random.Generator
 ENTRY_POINTS: Final = "detrain.fault_models"
@@ -284,7 +287,7 @@ def _own_draw(text: str, name: str, argument: str | None) -> Draw | None:
 
 def _installed() -> dict[str, FaultModel]:
     """The models of other packages, by the names of their entry points: classes, called without arguments."""
-    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: _loaded(point) for point in entry_points(ENTRY_POINTS)}
 
 
 def _loaded(point: EntryPoint) -> FaultModel:

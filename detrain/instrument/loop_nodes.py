@@ -1,49 +1,101 @@
-"""What libcst says of a loop: its header, its counter, where its iterable stands. For `rewriter`.
+"""What the syntax tree and the text say of a loop: its header, its counter, where its iterable stands. For `rewriter`.
 
-Nothing here changes a source.
+Nothing here changes a source. Places are offsets in the source as UTF-8, in bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from typing import Final
 
-import libcst as cst
-from libcst.metadata import CodeSpan
+from detrain.base.structure import AnyLoop
+from detrain.instrument.text_edits import line_starts
 
-AnyLoop = cst.For | cst.While
+_GAP: Final = rb"(?:[\s\\]|#[^\r\n]*)*"
+"""What may stand between two tokens inside of parentheses, or of a continued line."""
+_COMMENT: Final = re.compile(rb"#[^\r\n]*")
+_CLOSERS: Final = re.compile(rb"(?:%b\))*" % _GAP)
+_CLOSER: Final = re.compile(rb"%b\)" % _GAP)
+_IN: Final = re.compile(rb"(?:%b[),])*%bin" % (_GAP, _GAP))
+_COLON: Final = re.compile(rb"(?:%b[),])*%b:(?P<line_end>[ \t\f]*(?:#[^\r\n]*)?[\r\n])?" % (_GAP, _GAP))
+_CONTINUED: Final = rb"(?:[ \t\f]|\\(?:\r\n|\r|\n))*"
+_SEMICOLON: Final = re.compile(rb"%b;%b" % (_CONTINUED, _CONTINUED))
 
 
-def all_loops(tree: cst.Module) -> list[AnyLoop]:
-    """Return the loops of a source, outer ones before those in them."""
-    found: list[AnyLoop] = []
+class Places:
+    """Where the nodes of a syntax tree stand in the source that it was made from."""
 
-    class Visitor(cst.CSTVisitor):
-        def visit_For(self, node: cst.For) -> None:
-            found.append(node)
+    def __init__(self, source: bytes) -> None:
+        self._source, self._starts = source, line_starts(source)
 
-        def visit_While(self, node: cst.While) -> None:
-            found.append(node)
+    def of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Return where a node starts and ends; parentheses around an expression are not in it."""
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
 
-    tree.visit(Visitor())
-    return found
+    def of_iterable(self, loop: ast.For | ast.AsyncFor) -> tuple[int, int]:
+        """Return where the iterable of a loop starts and ends, parentheses around it included."""
+        found = _IN.match(self._source, self.of(loop.target)[1])
+        assert found
+        return self.around(loop.iter, found.end())
+
+    def around(self, node: ast.expr, low: int) -> tuple[int, int]:
+        """Return where an expression starts and ends, parentheses around it included; `low` is where what stands before
+        these ends.
+        """
+        first, last = self.of(node)
+        opening = self._without_comments(low, first)
+        for _ in range(opening.count(b"(")):
+            closer = _CLOSER.match(self._source, last)
+            assert closer
+            last = closer.end()
+        return low + opening.index(b"(") if b"(" in opening else first, last
+
+    def is_bare_tuple(self, node: ast.expr) -> bool:
+        """Return whether an expression is a tuple without parentheses of its own."""
+        if not (isinstance(node, ast.Tuple) and node.elts):
+            return False
+        first, last = self.of(node.elts[0])
+        closers = _CLOSERS.match(self._source, last)
+        assert closers
+        return self._without_comments(self.of(node)[0], first).count(b"(") == self._without_comments(*closers.span()).count(b")")
+
+    def has_block(self, loop: AnyLoop) -> bool:
+        """Return whether the body of a loop stands on lines of its own."""
+        colon = _COLON.match(self._source, self.of(loop.test if isinstance(loop, ast.While) else loop.iter)[1])
+        return colon is not None and colon["line_end"] is not None
+
+    def lines_of(self, body: list[ast.stmt]) -> list[list[ast.stmt]]:
+        """Return the statements of a body, those together that semicolons join on one line."""
+        lines: list[list[ast.stmt]] = []
+        for each in body:
+            if lines and _SEMICOLON.fullmatch(self._source, self.of(lines[-1][-1])[1], self.of(each)[0]):
+                lines[-1].append(each)
+            else:
+                lines.append([each])
+        return lines
+
+    def _without_comments(self, first: int, last: int) -> bytes:
+        return _COMMENT.sub(lambda found: b" " * len(found[0]), self._source[first:last])
 
 
 def counter_name(loop: AnyLoop) -> str:
     """Return the name that counts the loop's turns, as far as the header shows one, else the empty string."""
-    if isinstance(loop, cst.While):
+    if isinstance(loop, ast.While):
         return ""
-    target = loop.target
-    iterable: cst.BaseExpression = loop.iter
-    while isinstance(iterable, cst.Call):
-        name = iterable.func.value if isinstance(iterable.func, cst.Name) else ""
-        if name == "range":
-            return target.value if isinstance(target, cst.Name) else ""
+    target, iterable = loop.target, loop.iter
+    while isinstance(iterable, ast.Call):
+        name = iterable.func.id if isinstance(iterable.func, ast.Name) else ""
         if name == "enumerate":
-            first = target.elements[0].value if isinstance(target, cst.Tuple) else None
-            return first.value if isinstance(first, cst.Name) else ""
-        if name == "zip" or not iterable.args:
+            target = target.elts[0] if isinstance(target, ast.Tuple) else loop.iter
+        if name in ("range", "enumerate"):
+            return target.id if isinstance(target, ast.Name) else ""
+        given = [*iterable.args, *(keyword.value for keyword in iterable.keywords)]
+        if name == "zip" or not given:
             break
-        iterable = iterable.args[0].value
+        iterable = given[0].value if isinstance(given[0], ast.Starred) else given[0]
     return ""
 
 
@@ -51,36 +103,13 @@ def takes_in(loop: AnyLoop, *, is_known: bool = False) -> bool:
     """Return whether a generator takes in, in its loop, what its caller sends: itself, or by `yield from` another one,
     of whose returned value nobody knows what it is; but for a library's that `is_known`.
     """
-    taken = _SentValues(is_known=is_known)
-    loop.body.visit(taken)
-    return taken.is_found
 
+    def is_taken(node: ast.AST) -> bool:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return False
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.YieldFrom):
+            return False
+        is_sent = isinstance(node, ast.Yield) or (isinstance(node, ast.YieldFrom) and not is_known)
+        return is_sent or any(map(is_taken, ast.iter_child_nodes(node)))
 
-def outer_span(node: cst.BaseExpression, spans: Mapping[cst.CSTNode, CodeSpan]) -> tuple[int, int]:
-    """Return where an expression starts and ends, its own parentheses included."""
-    first, last = (node.lpar[0], node.rpar[-1]) if node.lpar else (node, node)
-    return spans[first].start, spans[last].start + spans[last].length
-
-
-def touches_in(source: bytes, first: int) -> bool:
-    """Return whether an iterable stands right behind its `in`."""
-    return source[first - 1 : first] == b"n"
-
-
-class _SentValues(cst.CSTVisitor):
-    """Finds out if a generator takes in what its caller sends: the value of a `yield` is used."""
-
-    def __init__(self, *, is_known: bool) -> None:
-        self.is_found, self._is_known = False, is_known
-
-    def visit_FunctionDef(self, _node: cst.FunctionDef) -> bool:
-        return False
-
-    def visit_Lambda(self, _node: cst.Lambda) -> bool:
-        return False
-
-    def visit_Expr(self, node: cst.Expr) -> bool:
-        return not isinstance(node.value, cst.Yield)
-
-    def visit_Yield(self, node: cst.Yield) -> None:
-        self.is_found |= not (self._is_known and isinstance(node.value, cst.From))
+    return any(map(is_taken, loop.body))

@@ -1,4 +1,4 @@
-"""Insert the probes into a source file, and take them out again (libcst finds the places; the edits are to the text).
+"""Insert the probes into a source file, and take them out again (the syntax tree tells the places; the text is edited).
 
 An edit only ever inserts, except that a loop written on one line is put on several. So formatting survives by
 construction, line numbers can be mapped back, and removing the edits gives the original bytes.
@@ -9,18 +9,15 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, PositionProvider
 
 from detrain.base.compiled_sources import parse
 from detrain.base.errors import CannotRewrite
 from detrain.base.framework_names import runs_training
-from detrain.base.structure import Nest, bound_names
-from detrain.instrument.loop_nodes import AnyLoop, all_loops, counter_name, outer_span, takes_in, touches_in
+from detrain.base.structure import AnyLoop, Nest, bound_names, loop_nodes
+from detrain.instrument.loop_nodes import Places, counter_name, takes_in
 from detrain.instrument.text_edits import Edit, apply, decode_source
 
 IMPORT_MARK: Final = "  # put here by detrain"
@@ -89,15 +86,15 @@ class _Rewriter:
         self._file = file
         self._module = module
         try:
-            wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-        except cst.ParserSyntaxError as error:
-            raise CannotRewrite(f"{file}:{error.raw_line}: libcst cannot read this: {error.message}", _BY_HAND) from error
-        self._tree = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
-        self._spans = wrapper.resolve(ByteSpanPositionProvider)
-        self._newline = self._tree.default_newline
-        self._unit = _behind_form_feed(self._tree.default_indent) or "    "
+            self._tree = parse(text)
+        except (SyntaxError, ValueError) as error:
+            raise CannotRewrite(f"{file}: Python cannot read this: {error}", _BY_HAND) from error
+        self._loops = loop_nodes(self._tree)
+        self._places = Places(self._source)
         self._lines = _line_offsets(self._source)
+        newline = re.search("\r\n|\r|\n", text)
+        self._newline = newline[0] if newline else "\n"
+        self._unit = next(filter(None, map(self._indent_of, self._first_of_blocks())), "    ")
         taken = set(re.findall(r"\w+", text))
         self._names = _Names({name: _free(name, taken) for name in _PROBES}, _free("execute", taken))
         self._used: set[str] = set()
@@ -116,10 +113,10 @@ class _Rewriter:
         return sorted(self._edits)
 
     def _loop_at(self, line: int) -> AnyLoop:
-        for loop in all_loops(self._tree):
-            if self._positions[loop].start.line == line:
-                return loop
-        raise CannotRewrite(f"{self._file}:{line}: no loop starts here", "name the line of a loop in the inst.info, or remove it")
+        if line not in self._loops:
+            what = f"{self._file}:{line}: no loop starts here"
+            raise CannotRewrite(what, "name the line of a loop in the inst.info, or remove it")
+        return self._loops[line]
 
     def _check(self) -> None:
         """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues."""
@@ -134,8 +131,8 @@ class _Rewriter:
         self._refuse_unknown(loop)
         number = counter_name(loop)
         record = f"{self._probe('record_epoch')}({number})"
-        if isinstance(loop, cst.For):
-            self._wrap(loop.iter, "epoch_loop", ())
+        if not isinstance(loop, ast.While):
+            self._wrap(loop, "epoch_loop", ())
         else:
             self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
         self._insert_at_top(loop, [record])
@@ -143,7 +140,7 @@ class _Rewriter:
     def _batch_loop(self, loop: AnyLoop, nest: Nest) -> None:
         self._refuse_unknown(loop)
         load = self._load_statement(loop, nest)
-        names = () if load is None else self._names_bound_by(load)
+        names = bound_names(load)
         execute = self._names.execute
         record = [
             f"{execute} = {self._probe('record_batch')}({counter_name(loop)})",
@@ -151,22 +148,22 @@ class _Rewriter:
             "\tcontinue",
         ]
         head: list[str] = []
-        if isinstance(loop, cst.For):
-            self._wrap(loop.iter, "batch_loop", names)
+        if not isinstance(loop, ast.While):
+            self._wrap(loop, "batch_loop", names)
         else:
             head = [f"{self._probe('record_load')}({', '.join(map(repr, names))})"]
             if nest.epoch_loop is None:
                 self._insert_before_loop(loop, f"{self._probe('record_phase')}()")
-        if load is None:
+        if not load:
             self._insert_at_top(loop, [*head, *record])
         else:
             if head:
                 self._insert_at_top(loop, head)
-            self._insert_after(load, record)
+            self._insert_after(load[0], record)
 
     def _refuse_unknown(self, loop: AnyLoop) -> None:
-        line = self._positions[loop].start.line
-        if isinstance(loop, cst.For) and loop.asynchronous is not None:
+        line = loop.lineno
+        if isinstance(loop, ast.AsyncFor):
             raise CannotRewrite(
                 f"{self._file}:{line}: the training loop is an `async for`",
                 f"no right rewriting is known for it; {_BY_HAND}",
@@ -177,19 +174,15 @@ class _Rewriter:
                 f"load the batches in the loop itself; or {_BY_HAND}",
             )
 
-    def _load_statement(self, loop: AnyLoop, nest: Nest) -> cst.BaseStatement | None:
+    def _load_statement(self, loop: AnyLoop, nest: Nest) -> list[ast.stmt]:
         """Return the statement of the body that holds the load line, if a probe can stand behind it."""
-        if nest.load_line is None or not isinstance(loop.body, cst.IndentedBlock):
-            return None
-        for statement in loop.body.body:
-            lines = range(self._positions[statement].start.line, self._last_line(statement) + 1)
-            if nest.load_line in lines:
-                if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1:
-                    return None
-                if nest.update_line in lines:
-                    return None
-                return statement
-        return None
+        if nest.load_line is None or not self._places.has_block(loop):
+            return []
+        for line in self._places.lines_of(loop.body):
+            numbers = range(_first_line(line[0]), _last_line(line[-1]) + 1)
+            if nest.load_line in numbers:
+                return [] if len(line) > 1 or nest.update_line in numbers else line
+        return []
 
     # Edits.
 
@@ -197,89 +190,78 @@ class _Rewriter:
         self._used.add(name)
         return self._names.probes[name]
 
-    def _names_bound_by(self, statement: cst.BaseStatement) -> tuple[str, ...]:
-        return bound_names([parse(self._tree.code_for_node(statement))])
-
-    def _wrap(self, iterable: cst.BaseExpression, probe: str, names: tuple[str, ...]) -> None:
+    def _wrap(self, loop: ast.For | ast.AsyncFor, probe: str, names: tuple[str, ...]) -> None:
         """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a
         space before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
-        first, last = outer_span(iterable, self._spans)
-        is_bare = isinstance(iterable, cst.Tuple) and not iterable.lpar
-        outside = touches_in(self._source, first) + is_bare
+        first, last = self._places.of_iterable(loop)
+        is_bare = self._places.is_bare_tuple(loop.iter)
+        outside = _touches_in(self._source, first) + is_bare
         extra = "".join(f', "{name}"' for name in names)
         opening = f"{'(' * outside}{self._probe(probe)}({'(' * is_bare}"
         closing = f"{')' * is_bare}{extra}){')' * outside}"
         self._edits += [(first, first, opening), (last, last, closing)]
 
     def _insert_before_loop(self, loop: AnyLoop, line: str) -> None:
-        number = self._positions[loop].start.line
-        indent = self._indent_of(number)
-        self._edits.append((self._lines[number - 1], self._lines[number - 1], f"{indent}{line}{self._newline}"))
+        start = self._lines[loop.lineno - 1]
+        self._edits.append((start, start, f"{self._indent_of(loop)}{line}{self._newline}"))
 
     def _insert_at_top(self, loop: AnyLoop, lines: list[str]) -> None:
-        if isinstance(loop.body, cst.SimpleStatementSuite):
-            self._open_up(loop, loop.body, lines)
+        if not self._places.has_block(loop):
+            self._open_up(loop, lines)
             return
-        first = loop.body.body[0]
-        self._insert_line(self._first_line(first), lines)
+        offset = self._lines[_first_line(loop.body[0]) - 1]
+        self._edits.append((offset, offset, self._block(lines, self._indent_of(loop.body[0]))))
 
-    def _insert_after(self, statement: cst.BaseStatement, lines: list[str]) -> None:
-        number = self._last_line(statement)
-        indent = self._indent_of(self._first_line(statement))
-        offset = self._lines[number]
-        block = self._block(lines, indent)
+    def _insert_after(self, statement: ast.stmt, lines: list[str]) -> None:
+        offset = self._lines[_last_line(statement)]
+        block = self._block(lines, self._indent_of(statement))
         # the file ends here, without a newline; so it does afterwards
         if not self._source[:offset].endswith((b"\n", b"\r")):
             block = self._newline + block.removesuffix(self._newline)
         self._edits.append((offset, offset, block))
 
-    def _insert_line(self, number: int, lines: list[str]) -> None:
-        offset = self._lines[number - 1]
-        self._edits.append((offset, offset, self._block(lines, self._indent_of(number))))
-
     def _block(self, lines: list[str], indent: str) -> str:
         return "".join(indent + line.replace("\t", self._unit) + self._newline for line in lines)
 
-    def _open_up(self, loop: AnyLoop, body: cst.SimpleStatementSuite, lines: list[str]) -> None:
+    def _open_up(self, loop: AnyLoop, lines: list[str]) -> None:
         """Put a loop that stands on one line on several; the mark keeps the white space that gives way."""
-        span = self._spans[body.body[0]]
-        first = span.start
+        first = start = self._places.of(loop.body[0])[0]
         while self._source[first - 1 : first] in (b" ", b"\t", b"\x0c"):
             first -= 1
-        white = self._source[first : span.start]
+        white = self._source[first:start]
         if self._source[first - 1 : first] != b":":
             raise CannotRewrite(
-                f"{self._file}:{self._positions[loop].start.line}: the loop's body hangs on a continued line",
+                f"{self._file}:{loop.lineno}: the loop's body hangs on a continued line",
                 "put the body on lines of its own",
             )
-        indent = self._indent_of(self._positions[loop].start.line) + self._unit
+        indent = self._indent_of(loop) + self._unit
         mark = f"{_ONE_LINE_MARK}{white.hex() or '-'}{self._newline}"
-        self._edits.append((first, span.start, mark + self._block(lines, indent) + indent))
+        self._edits.append((first, start, mark + self._block(lines, indent) + indent))
 
     def _import(self) -> None:
         """Import the probes after the docstring and the `__future__` imports."""
         line = 0
-        for index, statement in enumerate(self._tree.body):
-            if not _is_prologue(statement, index):
+        for index, statements in enumerate(self._places.lines_of(self._tree.body)):
+            if not _is_prologue(statements[0], index):
                 break
-            line = self._last_line(statement)
+            line = _last_line(statements[-1])
         text = f"from {self._module} import {self._names.imported(self._used)}{IMPORT_MARK}{self._newline}"
         if line == 0:
-            line = self._first_line(self._tree.body[0]) - 1
+            line = _first_line(self._tree.body[0]) - 1
         self._edits.append((self._lines[line], self._lines[line], text))
 
-    def _last_line(self, statement: cst.CSTNode) -> int:
-        end = self._positions[statement].end
-        return int(end.line if end.column else end.line - 1)
+    def _first_of_blocks(self) -> Iterator[ast.stmt]:
+        """Yield the statements that are not at the top level and first on their lines, those that are least deep
+        first.
+        """
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.stmt) and node.col_offset:
+                line = self._lines[node.lineno - 1]
+                if not self._source[line : line + node.col_offset].strip(b" \t\x0c"):
+                    yield node
 
-    def _first_line(self, statement: cst.CSTNode) -> int:
-        """Return the line where a statement starts, its decorators included."""
-        if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
-            return int(self._positions[statement.decorators[0]].start.line)
-        return int(self._positions[statement].start.line)
-
-    def _indent_of(self, number: int) -> str:
-        line = self._source[self._lines[number - 1] : self._lines[number]]
+    def _indent_of(self, statement: ast.stmt) -> str:
+        line = self._source[self._lines[_first_line(statement) - 1] :]
         return _behind_form_feed(line[: len(line) - len(line.lstrip(b" \t\x0c"))].decode())
 
 
@@ -336,20 +318,18 @@ def _close_up(lines: list[str]) -> str:
 
 def _unwrap(text: str, names: dict[str, str]) -> str:
     """Take the loop wrappers off the iterables."""
-    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-    spans = wrapper.resolve(ByteSpanPositionProvider)
     source = text.encode()
+    places = Places(source)
     cuts: list[Edit] = []
-    for loop in all_loops(wrapper.module):
-        call = loop.iter if isinstance(loop, cst.For) else None
-        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+    for loop in loop_nodes(parse(text)).values():
+        if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call) or not isinstance(loop.iter.func, ast.Name):
             continue
-        if call.func.value not in (names["epoch_loop"], names["batch_loop"]):
+        call, name = loop.iter, loop.iter.func
+        if name.id not in (names["epoch_loop"], names["batch_loop"]):
             continue
-        argument = call.args[0].value
-        outer_first, outer_last = outer_span(call, spans)
-        first, last = outer_span(argument, spans)
-        is_bare = len(call.lpar) > touches_in(source, outer_first)
+        outer_first, outer_last = places.of_iterable(loop)
+        first, last = places.around(call.args[0], places.of(name)[1] + 1)
+        is_bare = source[outer_first : places.of(call)[0]].count(b"(") > _touches_in(source, outer_first)
         cuts += [(outer_first, first + is_bare, ""), (last - is_bare, outer_last, "")]
     return apply(source, cuts).decode()
 
@@ -363,13 +343,27 @@ def _imported_names(line: str) -> dict[str, str]:
     return names
 
 
-def _is_prologue(statement: cst.CSTNode, index: int) -> bool:
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return False
-    first = statement.body[0]
-    if index == 0 and isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString):
-        return True
-    return isinstance(first, cst.ImportFrom) and isinstance(first.module, cst.Name) and first.module.value == "__future__"
+def _is_prologue(statement: ast.stmt, index: int) -> bool:
+    if index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return isinstance(statement.value.value, str)
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__" and not statement.level
+
+
+def _first_line(statement: ast.stmt) -> int:
+    """Return the line where a statement starts, its decorators included."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and statement.decorator_list:
+        return statement.decorator_list[0].lineno
+    return statement.lineno
+
+
+def _last_line(statement: ast.stmt) -> int:
+    assert statement.end_lineno is not None
+    return statement.end_lineno
+
+
+def _touches_in(source: bytes, first: int) -> bool:
+    """Return whether an iterable stands right behind its `in`."""
+    return source[first - 1 : first] == b"n"
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -9,7 +9,6 @@ earlier start has left, whoever was killed when, and no clock is read but to giv
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -263,6 +262,8 @@ class Agreement:
 
 
 def _free_port() -> int:
+    import socket  # slow to import, for a job of ranks alone
+
     with socket.create_server(("", 0)) as free:
         return int(free.getsockname()[1])
 

@@ -41,6 +41,8 @@ _FRAME: Final = struct.Struct("<II")
 _AT_ONCE: Final = 8
 _MOST_WAITING: Final = 256
 _LONGEST_WAIT_S: Final = 1.0
+_monotonic_s: Final = time.monotonic
+"""The real clock: the program is told another one, which first looks who asks."""
 _MOST_TO_COME: Final = 4096
 """So many records of an earlier run are kept in the file behind the new ones."""
 
@@ -222,7 +224,7 @@ class Journal:
             self._waiting.append(record)
             if self._at_once > 0:
                 self._at_once -= 1
-            elif len(self._waiting) < _MOST_WAITING and time.monotonic() - self._written_at < _LONGEST_WAIT_S:
+            elif len(self._waiting) < _MOST_WAITING and _monotonic_s() - self._written_at < _LONGEST_WAIT_S:
                 return
             with contextlib.suppress(StoreError):  # no checkpoint rests on it yet, and none will before it is written
                 self._write()
@@ -255,7 +257,7 @@ class Journal:
             raise self._cannot_write(error) from error
         self._waiting.clear()
         self._written_bytes += len(new)
-        self._written_at = time.monotonic()
+        self._written_at = _monotonic_s()
 
     def _cannot_write(self, error: OSError) -> StoreError:
         return StoreError(f"cannot write journal {str(self._path)!r}: {error.strerror or error}", way_out(error))

@@ -7,7 +7,6 @@ A file says how large its arrays are: that is checked against the file before me
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import math
@@ -174,6 +173,8 @@ class _OpenCheckpoint:
             yield from ((name, self.array(name)) for name in names)
             return
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        import concurrent.futures  # slow to import, for large checkpoints alone
+
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             ahead: collections.deque[tuple[str, concurrent.futures.Future[Array]]] = collections.deque()
             for name in names:

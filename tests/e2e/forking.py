@@ -30,8 +30,6 @@ def serve() -> None:
     import select
     import socket
 
-    import libcst.native  # noqa: F401
-
     import detrain.cli.run
     import detrain.instrument.rewriter
     import detrain.runtime.session.launch  # noqa: F401

@@ -56,16 +56,27 @@ def _library_folders() -> tuple[str, ...]:
     return tuple(sorted(str(Path(folder).resolve()) + "/" for folder in folders))
 
 
-def _library_around(path: str) -> str:
-    """Return the folder of libraries that a file lies in, with a slash at its end, or an empty text.
+@lru_cache(maxsize=1 << 14)
+def _library_around(folder: str, path: tuple[str, ...]) -> str:
+    """Return the folder of libraries that a folder is, or lies in, with a slash at its end, or an empty text.
 
-    Those of another environment, which a .pth file, PYTHONPATH or a link put on the path, are known by their names or
+    Those of another environment, which a .pth file, PYTHONPATH or a link put on the `path`, are known by their names or
     by what an installer has noted in them; by the latter not where the program lies in them, too.
     """
-    known = (folder for folder in _library_folders() if path.startswith(folder))
-    others = (folder for folder in Path(path).parents if folder.name in LIBRARIES or not _is_at(_entry[0], str(folder)))
-    told = (f"{folder}/" for folder in others if holds_libraries(folder))
-    return max((*known, *told), key=len, default="")
+    parent, name = os.path.split(folder)
+    is_told = (name in LIBRARIES or not _is_at(_entry[0], folder)) and holds_libraries(folder)
+    if is_told or f"{folder}/" in _library_folders():
+        return f"{folder}/"
+    return "" if parent == folder else _library_around(parent, path)
+
+
+@lru_cache(maxsize=1 << 14)
+def _without_links(folder: str) -> str:
+    """Return `os.path.realpath` of a folder, asking of each folder once."""
+    parent, name = os.path.split(folder)
+    if not name or not os.path.isabs(folder) or os.path.normpath(folder) != folder or os.path.islink(folder):
+        return os.path.realpath(folder)
+    return os.path.join(_without_links(parent), name)
 
 
 _program: list[str] = []
@@ -78,7 +89,8 @@ def set_program(entry: str) -> None:
     """
     path = os.path.realpath(entry)
     _entry[:] = [os.path.dirname(path)]
-    library = _library_around(path)
+    _library_around.cache_clear()
+    library = _library_around(_entry[0], tuple(sys.path))
     _program[:] = [library + path.removeprefix(library).partition("/")[0]] if library else []
     is_user_file.cache_clear()
     _is_user_folder.cache_clear()
@@ -120,10 +132,10 @@ def _is_at(path: str, place: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _is_user_folder(folder: str) -> bool:
-    path = os.path.realpath(folder)
+    path = _without_links(folder)
     if any(_is_at(path, place) for place in _PSEUDO_FILES):
         return False
-    return not _library_around(os.path.join(path, "file")) and not is_of_cache(path, _entry[0])
+    return not _library_around(path, tuple(sys.path)) and not is_of_cache(path, _entry[0])
 
 
 def has_user_code(function: object) -> bool:
@@ -290,8 +302,8 @@ def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
     """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
     engine that trains has another one validate.
     """
-    calls = [id(each) for each in outwards(frame) if each.f_code is code]
-    return first in calls[1:]
+    calls = (id(each) for each in outwards(frame) if each.f_code is code)
+    return next(calls, first) != first and first in calls
 
 
 def is_of_cache(folder: str, program: str) -> bool:

@@ -48,7 +48,7 @@ class LibraryGlobals:
 
     def begin(self) -> None:
         """The program enters a loop: note the numbers that libraries have."""
-        self._numbers = [(module, name, held) for module, name, held, value in _entries() if type(value) in _NUMBERS]
+        self._numbers = list(_numbers())
         self._last, self._moved = [held.get(_last(name)) for _, name, held in self._numbers], set()
 
     def look(self) -> None:
@@ -77,7 +77,7 @@ class LibraryGlobals:
         """A checkpoint has these names (module, name). Those count that may be state of a program at all: a file must
         not be able to fill `sys.path`.
         """
-        numbers = ((module, name) for module, name, _, value in _entries() if type(value) in _NUMBERS)
+        numbers = ((module, name) for module, name, _ in _numbers())
         held = ((module, name) for module, name, _ in _candidates())
         self._found |= dict.fromkeys(each for each in (*held, *numbers) if each in names)
 
@@ -129,13 +129,13 @@ def namespaces(modules: Iterable[str]) -> Iterator[tuple[str, str, Mapping[str, 
                 yield module_name, f"{name}.", vars(value)
 
 
-def _entries() -> Iterator[tuple[str, str, Mapping[str, object], object]]:
-    """Yield what libraries hold that may keep state there: module, name, what holds it, and the thing itself."""
+def _numbers() -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield the numbers that libraries hold which may keep state there: module, name, and what holds it."""
     left_out = FRAMEWORKS | sys.stdlib_module_names
     names = [name for name in sys.modules if name.partition(".")[0] not in left_out]
     kept = (name for name in names if not any(said(name, fact) for fact in ("stateless", "output")))
     for module, before, held in namespaces(kept):
-        yield from ((module, f"{before}{name}", held, value) for name, value in list(held.items()))
+        yield from [(module, f"{before}{name}", held) for name, value in list(held.items()) if type(value) in _NUMBERS]
 
 
 def _last(name: str) -> str:

@@ -29,6 +29,8 @@ class Batches:
         self._journal, self._to_array, self.may_differ = journal, to_array, may_differ
         self._waiting: list[tuple[Address, int | None, object]] = []
         """With the number of what a body has fetched, None for the batch itself."""
+        self._may_wait = True
+        """Whether bodies can change nothing of them."""
         self._number = 0
         """Of what the body that runs fetches next."""
         self._most, self._largest = 1, 0
@@ -96,14 +98,16 @@ class Batches:
         self._next = (address[0], address[1], address[2] + 1)
         self._waiting.append((address, None, loaded))
         self._number, self._at_once = 0, max(self._at_once - 1, 0)
-        if len(self._waiting) >= self._most or not self._is_lasting(loaded):
+        self._may_wait = self._is_lasting(loaded)
+        if len(self._waiting) >= self._most or not self._may_wait:
             self.record_waiting()
 
     def add_fetched(self, address: Address, element: object) -> None:
         """Take what the body of a batch has fetched from an iterator that lives on."""
         self._waiting.append((address, self._number, element))
         self._number += 1
-        if len(self._waiting) >= self._most or not self._is_lasting(element):
+        self._may_wait = self._is_lasting(element)
+        if len(self._waiting) >= self._most or not self._may_wait:
             self.record_waiting()
 
     def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
@@ -147,17 +151,20 @@ class Batches:
     def record_waiting(self) -> None:
         """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
         waiting, self._waiting = self._waiting, []
+        may_wait, self._may_wait = self._may_wait, True
+        journal = self._journal
         for address, number, loaded in waiting:
-            digest, journal = raw_digest(loaded, self._to_array), self._journal
+            digest = raw_digest(loaded, self._to_array)
             if number is None:
-                self._check(address, loaded, digest, journal.batches.get(address))
+                if journal.batches:
+                    self._check(address, loaded, digest, journal.batches.get(address))
             elif (*address, number) in journal.fetched:
                 self._check(address, loaded, digest, journal.fetched[*address, number])
             if self.is_recording and number is not None:
                 journal.add_fetched((*address, number), digest)
             elif self.is_recording and address != self._recorded:
                 journal.add_batch(address, digest)
-        if not all(self._is_lasting(loaded) for *_, loaded in waiting):
+        if not may_wait:
             return  # what a body can change never waits, however small it is
         size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
         if all(number is not None for _, number, _ in waiting):  # what bodies fetch says nothing of the batches between

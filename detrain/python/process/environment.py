@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -14,6 +13,7 @@ from typing import Final
 
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.framework_names import KNOWN
+from detrain.base.installed import versions
 
 _PACKAGES: Final = ("numpy", *(package for each in KNOWN for package in each.packages))
 _SETTINGS: Final = ("PYTHONHASHSEED", *(name for each in KNOWN for name in each.settings))
@@ -47,11 +47,7 @@ def asked_for(recorded: Mapping[str, str]) -> int | None:
 def base_environment(threads: int) -> dict[str, str]:
     """Return what is known before the program starts."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cpu": _cpu(), "threads": str(threads)}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found.update(versions(_PACKAGES))
     for name in _SETTINGS:
         found[name] = variables(threads, None).get(name, os.environ.get(name, ""))
     return found

@@ -7,16 +7,19 @@ the object that a resumed process has. What it did is checked: the object must g
 from __future__ import annotations
 
 import functools
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from detrain.base.digest import digest_value
 from detrain.base.dtypes import dtype_name
 from detrain.base.errors import ReducerInvalid
+from detrain.base.installed import entry_points
 from detrain.base.plain_types import ARRAYS
 from detrain.python.inspect.names import module_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS: Final = "detrain.reducers"
 _MAX_DEPTH: Final = 6
@@ -133,4 +136,4 @@ def reduction_named(name: str) -> Reduction | None:
 @functools.cache
 def installed() -> dict[str, EntryPoint]:
     """Return the entry points of reducers, by the names of their classes. Reads the metadata of all packages, once."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: point for point in entry_points(ENTRY_POINTS)}
