@@ -137,14 +137,35 @@ def plain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
     return _finish([sys.executable, *map(str, command)], cwd=cwd, env=environment(**changes))
 
 
-def detrain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
-    """Run the command `detrain`."""
-    return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd=cwd, env=environment(**changes))
+def detrain(*command: object, cwd: Path | None = None, given: str = "", **changes: str) -> Result:
+    """Run the command `detrain`; it reads what it is given."""
+    return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd, environment(**changes), given)
 
 
-def _finish(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> Result:
+def said_by(module: str, *arguments: object, given: str = "", **changes: str) -> str:
+    """Return what a module of the tests prints, in a process of its own, for what it changes for good."""
+    command = [sys.executable, "-m", f"tests.{module}", *map(str, arguments)]
+    done = _finish(command, ROOT, environment(**changes), given, timeout_s=None)
+    assert done.status == 0, done.err[-3000:]
+    return done.out
+
+
+def _finish(
+    command: list[str],
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    given: str = "",
+    timeout_s: float | None = TIMEOUT_S,
+) -> Result:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env or environment(), cwd=cwd, check=False
+        command,
+        input=given or None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=env or environment(),
+        cwd=cwd,
+        check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -597,35 +597,6 @@ def test_functions_that_the_loop_makes(every: str, tmp_path: Path, detrain: Run)
     assert "resuming" in last.err
 
 
-BARS = (
-    PRELUDE
-    + """
-from tqdm.auto import tqdm
-optimizer, outer = Optimizer(np.ones(3)), tqdm(total=99)
-for epoch in (bar := tqdm(range(4))):
-    for step in tqdm(range(3), leave=False):
-        optimizer.apply_gradients(np.random.normal(size=3))
-        outer.update()
-        die(f"{epoch}:{step}")
-    bar.set_postfix(weights=optimizer.weights.sum())
-    print(epoch, bar.postfix, outer.n, type(bar.iterable_next()), flush=True)
-show(optimizer.weights)
-"""
-)
-
-
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BARS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
-    last = detrain("run", "--every", every, "--strict", "program.py", cwd=tmp_path)
-
-    assert (whole.status, last.status) == (0, 0), last.err
-    assert "not captured" not in whole.err + last.err
-    assert last.out == whole.out[-len(last.out) :]
-
-
 PASSES = (
     PRELUDE
     + """
