@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,7 +175,7 @@ def compared(
     folder: Path,
     text: str,
     *options: object,
-    at: str | tuple[str, ...],
+    at: str | Sequence[str],
     every: str = "",
     whole: str = "--bare",
     name: str = "program.py",
@@ -188,20 +188,40 @@ def compared(
     """
     (folder / name).write_text(text)
     detrain_run = runs if callable(runs) else runs.detrain
-    command = ("run", *(["--every", every] if every else []), *options, name)
     if whole == "bare" and not callable(runs):
         first = runs.bare(name, cwd=folder, **changes)
     else:
         first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=folder, **changes)
     assert first.status == 0, first.err
-    for place in (at,) if isinstance(at, str) else at:
-        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
-        assert died.status == -signal.SIGKILL, died.err
-    last = detrain_run(*command, cwd=folder, **changes)
+    died, last = after_deaths(runs, folder, text, *options, at=at, every=every, name=name, **changes)
     assert last.status == 0, last.err
     assert last.last_line() == first.last_line(), died.err + last.err
     assert not is_tail or last.out == first.out[-len(last.out) :]
     return first, died, last
+
+
+def after_deaths(
+    runs: Server | Run,
+    folder: Path,
+    text: str | None,
+    *options: object,
+    at: str | Sequence[str],
+    every: str = "",
+    name: str = "program.py",
+    **changes: str,
+) -> tuple[Result, Result]:
+    """Run a program that dies at each of some places, and once more. Return the last run that died, and the one behind.
+
+    `text`: None where the program is there already.
+    """
+    if text is not None:
+        (folder / name).write_text(text)
+    detrain_run = runs if callable(runs) else runs.detrain
+    command = ("run", *(["--every", every] if every else []), *options, name)
+    for place in (at,) if isinstance(at, str) else at:
+        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
+        assert died.status == -signal.SIGKILL, died.err
+    return died, detrain_run(*command, cwd=folder, **changes)
 
 
 def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, plain
+from tests.e2e.runs import Run, after_deaths, plain
 
 RESULTS = (
     PRELUDE
@@ -162,12 +162,10 @@ print(open("weights.old").read())
 
 
 def test_each_turn_of_a_question_has_its_own_answer(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "train.py").write_text(TURNS)
     (tmp_path / "weights.txt").write_text("of an earlier run")
-    first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="2:1")
-    again = detrain("run", "train.py", cwd=tmp_path)
+    first, again = after_deaths(detrain, tmp_path, TURNS, at="2:1", name="train.py")
 
-    assert (first.status, again.status) == (-9, 0), again.err
+    assert again.status == 0, again.err
     assert first.out == "True False\n"
     assert again.out == "True False\nof an earlier run\n"
 
@@ -622,12 +620,9 @@ def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
 def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:
     """What another program says is not heard again. The epochs that were left were passed over, and nothing was set."""
     way = "import subprocess; found = subprocess.run('ls out/?.npy', shell=True, capture_output=True, text=True).stdout.split()"
-    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", way))
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, again = after_deaths(detrain, tmp_path, PRELUDE + OWN.replace("WAY", way), at="2:3", every="2b")
 
-    assert died.status == -9, died.err
     assert again.status == 78
     assert "the epoch loop ended after 2 epochs; the checkpoint was taken at 2:" in again.err
 
@@ -647,11 +642,8 @@ def train():
 if not subprocess.run("ls begun", shell=True, capture_output=True, text=True).stdout:
     train()
 """
-    (tmp_path / "program.py").write_text(PRELUDE + made)
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, again = after_deaths(detrain, tmp_path, PRELUDE + made, at="2:3", every="2b")
 
-    assert died.status == -9, died.err
     assert again.status == 78
     assert "the program has ended, and has not come to where the checkpoint at 2:" in again.err

@@ -8,7 +8,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, bare_python
+from tests.e2e.runs import Run, bare_python, compared
 
 BARS = (
     PRELUDE
@@ -178,11 +178,6 @@ show(optimizer.weights)
 
 
 def test_loggers_clocks_and_streams_that_objects_of_the_loop_hold_are_found_by_their_names(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(LOGGERS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    died = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    last = detrain("run", "program.py", cwd=tmp_path)
+    _, died, _ = compared(detrain, tmp_path, LOGGERS, at="2:1", whole="run", is_tail=True)
 
     assert "not captured" not in died.err
-    assert last.status == 0, last.err
-    assert whole.out.endswith(last.out)

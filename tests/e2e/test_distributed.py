@@ -10,7 +10,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared
 from tests.e2e.test_tensorflow import PRELUDE
 
 PROGRAM = (
@@ -149,9 +149,7 @@ def test_what_replicas_build_in_the_loop_is_built_for_their_strategy(
     expected = server.bare(program, cwd=tmp_path)
     assert "weights" in expected.out, expected.err
 
-    killed = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
-    again = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, again = after_deaths(server, tmp_path, None, at="2:3", every="2b")
 
-    assert killed.status == -9, killed.err
     assert "resuming program at 2:" in again.err, again.err
     assert again.out.splitlines() == expected.out.splitlines()[2:]

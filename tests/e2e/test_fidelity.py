@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, detrain, environment, plain
+from tests.e2e.runs import Result, after_deaths, detrain, environment, plain
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -337,10 +337,8 @@ def test_probes_put_in_by_hand_resume_to_the_bit(program: str, every: str, tmp_p
     (tmp_path / "program.py").write_text(program)
 
     whole = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
-    killed = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path)
+    _, again = after_deaths(detrain, tmp_path, None, "--ckpt", "two", at="2:3", every=every)
 
-    assert killed.status == -9
     assert again.status == 0, again.err
     assert "resuming program at 2:" in again.err
     assert again.out == whole.out

@@ -13,7 +13,7 @@ import pytest
 
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import compared, detrain, plain
+from tests.e2e.runs import after_deaths, compared, detrain, plain
 
 TRAINER = """
 import hashlib, os
@@ -227,10 +227,8 @@ def test_a_program_of_fabric_killed_mid_epoch_ends_as_one_that_never_was(tmp_pat
     if importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed")
     program = tmp_path / "program.py"
-    program.write_text(FABRIC)
-    for death in ("7", "25", ""):
-        last = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT=death)
-        assert last.status == (0 if not death else -9), last.err
+    _, last = after_deaths(detrain, tmp_path, FABRIC, at=("7", "25"), every="2b")
+    assert last.status == 0, last.err
     assert "resuming" in last.err
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
 
@@ -361,10 +359,10 @@ def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand
 ) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
-    (tmp_path / "program.py").write_text(TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop))
 
-    first = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
-    second = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    first, second = after_deaths(
+        torch_server, tmp_path, TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop), at="5", every="2b"
+    )
 
     assert "algo: loads move it on, and it holds what bodies train: a run that resumes inside an epoch loads" in first.err
     assert second.status == Diverged.exit_code

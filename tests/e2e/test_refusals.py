@@ -18,7 +18,7 @@ from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Result, Run, compared
+from tests.e2e.runs import Result, Run, after_deaths, compared
 from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
 
@@ -383,11 +383,9 @@ show(optimizer.weights)
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_a_large_array_that_is_made_of_a_clock_before_the_loop_is_exact(every: str, tmp_path: Path, detrain: Run) -> None:
     """It was kept by its digest, and the resume was refused unsaid."""
-    (tmp_path / "program.py").write_text(COUNTED)
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="1:2")
-    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    died, run = after_deaths(detrain, tmp_path, COUNTED, at="1:2", every=every)
 
-    assert (died.status, run.status) == (-9, 0), run.err
+    assert run.status == 0, run.err
     assert {line.split()[1] for line in (died.out + run.out).splitlines() if line[0].isdigit()} == {died.out.split()[1]}
 
 
@@ -840,9 +838,7 @@ train("second")
 
 def test_a_program_that_fails_on_its_way_to_the_checkpoint_is_told_why(tmp_path: Path, detrain: Run) -> None:
     """What the first training had saved, it reads again behind it; it was deleted there."""
-    (tmp_path / "program.py").write_text(PRELUDE + BEST_IS_GONE)
-    assert detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="second:0:2").status == -9
-    run = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+    _, run = after_deaths(detrain, tmp_path, PRELUDE + BEST_IS_GONE, at="second:0:2", every="1b")
 
     assert run.status == 1
     assert "FileNotFoundError" in run.err

@@ -11,7 +11,7 @@ import pytest
 
 from detrain.base import errors
 from tests.e2e.programs import ALL, PRELUDE
-from tests.e2e.runs import Result, Run, bare_python, compared
+from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -145,10 +145,8 @@ def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_
     path = with_library(tmp_path, WITH_LIBRARY)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
 
-    first = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
-    resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path, **path)
+    first, resumed = after_deaths(detrain, tmp_path, None, at="2:1", every=every, **path)
 
-    assert first.status == -9
     assert "not captured" not in first.err + resumed.err
     assert "resuming" in resumed.err
     assert resumed.status == 0, resumed.err
@@ -625,15 +623,11 @@ show(optimizer.weights)
 def test_a_function_with_the_batch_loop_that_the_loop_makes(every: str, is_apart: bool, tmp_path: Path, detrain: Run) -> None:
     """Its code has probes, which the source on the disk has not."""
     (tmp_path / "passes.py").write_text(PASSES)
-    (tmp_path / "program.py").write_text(("from passes import *\n" if is_apart else PASSES) + MAKES_PASSES)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    text = ("from passes import *\n" if is_apart else PASSES) + MAKES_PASSES
+    _, _, last = compared(detrain, tmp_path, text, at="2:3", every=every, whole="run", is_tail=True)
 
-    assert (whole.status, last.status) == (0, 0), last.err
     assert "resuming" in last.err
     assert "not captured" not in last.err
-    assert last.out == whole.out[-len(last.out) :]
 
 
 OF_OPEN_CALLS = (
@@ -680,11 +674,8 @@ show(optimizer.weights)
 @pytest.mark.parametrize("where", ["generator", "thread"])
 def test_a_function_with_variables_of_a_call_that_goes_on_elsewhere_is_named(where: str, tmp_path: Path, detrain: Run) -> None:
     """Its own copy of them would stand still."""
-    (tmp_path / "program.py").write_text(OF_OPEN_CALLS)
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3", WHERE=where)
-    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, WHERE=where)
+    died, last = after_deaths(detrain, tmp_path, OF_OPEN_CALLS, at="2:3", every="2b", WHERE=where)
 
-    assert died.status == -9, died.err
     assert "kept[0] (function)" in died.err
     assert last.status != 0
 
@@ -751,9 +742,7 @@ show(optimizer.weights)
 
 
 def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BY_ITSELF)
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    last = detrain("run", "program.py", cwd=tmp_path)
+    _, last = after_deaths(detrain, tmp_path, BY_ITSELF, at="2:1")
 
     assert last.status == 78
     assert "epoch 2:0 is 4 for the program; it was 2 in the first run" in last.err

@@ -12,7 +12,7 @@ import pytest
 from detrain.base.errors import CheckpointDamaged
 from detrain.store import Catalogue
 from detrain.store.chronicle import Timed
-from tests.e2e.runs import Result, detrain
+from tests.e2e.runs import Result, compared, detrain
 
 PROGRAM: Final = """\
 import hashlib, os, signal
@@ -148,11 +148,6 @@ print(hashlib.sha256(b"".join(bits)).hexdigest())
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "at"), [("1", "2:1"), ("2b", "1:2"), ("2b", "3:0")])
 def test_large_tensors_of_all_kinds_come_back_to_where_they_belong(every: str, at: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LARGE_SHAPES)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=at)
-    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    _, _, run = compared(detrain, tmp_path, LARGE_SHAPES, at=at, every=every)
 
-    assert (whole.status, died.status, run.status) == (0, -9, 0), run.err
     assert "resuming program" in run.err
-    assert run.last_line() == whole.last_line()

@@ -13,7 +13,7 @@ import pytest
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import TENSORFLOW
-from tests.e2e.runs import compared, detrain
+from tests.e2e.runs import after_deaths, compared, detrain
 
 PRELUDE = (
     TENSORFLOW
@@ -1058,12 +1058,9 @@ for epoch in range(4):
 @pytest.mark.slow
 def test_variables_that_are_built_ahead_under_other_names_are_refused(server: Server, tmp_path: Path) -> None:
     """Their values wait for the names of the first run; the run must not go on with those that building gave."""
-    (tmp_path / "program.py").write_text(PRELUDE + RENAMED)
 
-    killed = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    again = server.detrain("run", "program.py", cwd=tmp_path)
+    _, again = after_deaths(server, tmp_path, PRELUDE + RENAMED, at="2:1")
 
-    assert killed.status == -9, killed.err
     assert again.status == Diverged.exit_code, again.out + again.err
     assert "variables were made anew, and no value was restored for them: Odd/kernel0" in again.err
 
@@ -1382,10 +1379,7 @@ def test_a_function_that_is_traced_with_other_values_of_python_is_refused(
 ) -> None:
     """They are constants in it, or decide what is wired to what, and are named. Traced ahead, it had those from before
     the loop, in silence. That a resumed run sees it takes a first run and its death."""
-    (tmp_path / "program.py").write_text(read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"))
-    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
-
-    run = server.detrain("run", "program.py", cwd=tmp_path)
+    _, run = after_deaths(server, tmp_path, read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"), at="1")
 
     assert run.status == Diverged.exit_code
     assert "'step' was traced with other Python values" in run.err

@@ -17,7 +17,7 @@ import pytest
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared
 from tests.programs_marks import TORCH
 
 FAST = ("body_draws", "gan", "reused_name", "trainer_class")
@@ -233,14 +233,8 @@ def test_a_loader_under_a_progress_bar_is_set_to_its_position(
 ) -> None:
     """Its batches were loaded again: the bar's generator has no position."""
     pytest.importorskip("tqdm")
-    _, _, resumed = compared(
-        torch_server,
-        tmp_path,
-        UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header),
-        every="3b",
-        at="1:72",
-        is_tail=True,
-    )
+    text = UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header)
+    _, _, resumed = compared(torch_server, tmp_path, text, every="3b", at="1:72", is_tail=True)
 
     assert "at 1:4" in resumed.err
     assert ("nothing is loaded again" in resumed.err) is is_sought
@@ -267,10 +261,8 @@ for epoch in range(3):
 
 def test_a_seed_that_pytorch_takes_from_the_system_is_the_same_one_at_the_resume(torch_server: Server, tmp_path: Path) -> None:
     """The resumed run drew another number."""
-    (tmp_path / "program.py").write_text(SEEDED_BY_THE_SYSTEM)
 
-    killed = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1")
-    resumed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    killed, resumed = after_deaths(torch_server, tmp_path, SEEDED_BY_THE_SYSTEM, at="1")
     other = torch_server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
 
     assert resumed.status == 0, resumed.err
@@ -407,15 +399,8 @@ def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
 ) -> None:
     """As ultralytics, timm and others keep their workers. It was refused at each resume where its orders are seeded by
     the generator of the bodies, and a warning advised `--every 1`."""
-    whole, _, last = compared(
-        torch_server,
-        tmp_path,
-        REPEATED.format(workers=workers, generator=generator),
-        every=every,
-        at=("9", "15"),
-        name="repeats.py",
-        whole="bare",
-    )
+    text = REPEATED.format(workers=workers, generator=generator)
+    whole, _, last = compared(torch_server, tmp_path, text, every=every, at=("9", "15"), name="repeats.py", whole="bare")
 
     assert "resuming repeats at 2:" in last.err
     assert "warning" not in last.err
@@ -496,10 +481,8 @@ print(float(model.weight.detach().sum()))
 
 def test_a_program_cannot_go_on_behind_a_gradient_through_what_is_not_there(tmp_path: Path, torch_server: Server) -> None:
     """It took the error for one of its own, and trained on without that gradient."""
-    (tmp_path / "program.py").write_text(THROUGH_A_LOST_GRAPH)
 
-    torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    resumed = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, resumed = after_deaths(torch_server, tmp_path, THROUGH_A_LOST_GRAPH, at="1:3", every="2b")
 
     assert resumed.status == NotCapturable.exit_code, resumed.err
     assert "a gradient goes through a tensor that was computed before the checkpoint" in resumed.err

@@ -18,7 +18,7 @@ from detrain.verify.verified_run import Comparison, VerifiedRun
 from detrain.verify.work_folder import copy_folder, written
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
-from tests.e2e.runs import Run, detrain
+from tests.e2e.runs import Run, after_deaths, detrain
 from tests.programs_marks import TORCH
 
 OUTSIDE = (
@@ -80,13 +80,9 @@ def test_a_program_that_looks_at_clock_and_entropy_before_its_loop_is_exact(ever
 
 
 def test_a_folder_that_the_first_run_made_is_made_again_without_complaint(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(
-        OUTSIDE.replace("optimizer.apply_gradients(x", 'die(f"{epoch}:{step}"); optimizer.apply_gradients(x')
-    )
-    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    resumed = detrain("run", "program.py", cwd=tmp_path)
+    text = OUTSIDE.replace("optimizer.apply_gradients(x", 'die(f"{epoch}:{step}"); optimizer.apply_gradients(x')
+    _, resumed = after_deaths(detrain, tmp_path, text, at="2:1")
 
-    assert killed.status == -9
     assert resumed.status == 0, resumed.err
     assert resumed.out.splitlines()[0] == "['a.txt', 'b.txt', 'c.txt', 'd.txt', 'e.txt']"
     assert "FileExistsError" in detrain("run", "--fresh", "program.py", cwd=tmp_path).err

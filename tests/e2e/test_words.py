@@ -13,7 +13,7 @@ from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import Twice, goes_back
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared
 
 
 @pytest.fixture
@@ -293,11 +293,9 @@ print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each 
 
 def test_a_data_set_that_persistent_workers_have_an_older_copy_of_is_named_in_time(torch_server: Server, tmp_path: Path) -> None:
     """Workers of a resumed run would copy it as it is by then."""
-    (tmp_path / "program.py").write_text(LEVELS.replace("LEVEL", "epoch"))
     (tmp_path / "calm.py").write_text(LEVELS.replace("LEVEL", "2"))
 
-    died = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    resumed = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path)
+    died, resumed = after_deaths(torch_server, tmp_path, LEVELS.replace("LEVEL", "epoch"), at="1:3", every="4b")
     calm = torch_server.detrain("run", "--every", "4b", "calm.py", cwd=tmp_path)
 
     assert died.err.count("REFUSED from here on: the data set of persistent workers") == 1
@@ -329,10 +327,8 @@ show(optimizer.weights)
 @pytest.mark.parametrize("goes", ["optimizer.weights += sum(1e-9 * unit.at for unit in group)", "pass"])
 def test_a_set_of_objects_that_the_program_goes_over_is_refused_and_said(goes: str, server: Server, tmp_path: Path) -> None:
     """Its order is that of addresses, others in each process; who only asks what is in it, sees none of it."""
-    (tmp_path / "program.py").write_text(GROUP.replace("GOES", goes))
 
-    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:1")
-    resumed = server.detrain("run", "program.py", cwd=tmp_path)
+    died, resumed = after_deaths(server, tmp_path, GROUP.replace("GOES", goes), at="1:1")
 
     is_refused = goes != "pass"
     named = "REFUSED from here on: group (set: its order is that of addresses, and the program goes over it)"
