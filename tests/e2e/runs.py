@@ -5,6 +5,7 @@ killed.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -170,6 +171,12 @@ def _finish(
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def ran(runs: Server | Run, folder: Path, text: str, *options: object, name: str = "program.py", **changes: str) -> Result:
+    """Write a program into a folder, and run it there by `detrain run`."""
+    (folder / name).write_text(text)
+    return (runs if callable(runs) else runs.detrain)("run", *options, name, cwd=folder, **changes)
+
+
 def compared(
     runs: Server | Run,
     folder: Path,
@@ -188,8 +195,8 @@ def compared(
     """
     (folder / name).write_text(text)
     detrain_run = runs if callable(runs) else runs.detrain
-    if whole == "bare" and not callable(runs):
-        first = runs.bare(name, cwd=folder, **changes)
+    if whole == "bare":
+        first = bare_python(folder / name) if callable(runs) else runs.bare(name, cwd=folder, **changes)
     else:
         first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=folder, **changes)
     assert first.status == 0, first.err
@@ -222,6 +229,18 @@ def after_deaths(
         died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
         assert died.status == -signal.SIGKILL, died.err
     return died, detrain_run(*command, cwd=folder, **changes)
+
+
+def weights(text: str) -> list[str]:
+    """Return the lines of an output that say the weights."""
+    return [line for line in text.splitlines() if line.startswith("weights")]
+
+
+def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
+    """Put a fault into a program by `detrain inject`; return the record, and the weights that were printed."""
+    run = detrain("inject", "--out", "record.json", *command, cwd=folder)
+    assert run.status == 0, run.err
+    return json.loads((folder / "record.json").read_text()), weights(run.out)
 
 
 def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:

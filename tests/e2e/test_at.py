@@ -14,7 +14,7 @@ import pytest
 
 from detrain.base.errors import Diverged
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import detrain
+from tests.e2e.runs import detrain, ran
 
 pytest.importorskip("torch")
 
@@ -421,8 +421,7 @@ for epoch in range(2):
 
 @pytest.mark.slow
 def test_a_function_that_the_step_calls_is_stood_in(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(STEPS)
-    assert detrain("run", "--every", "2b", "program.py", cwd=tmp_path).status == 0
+    assert ran(detrain, tmp_path, STEPS, "--every", "2b").status == 0
     loop = json.loads(detrain("at", "--print", "x", "--json", "1:3", "program.py", cwd=tmp_path).out)[0]["digest"]
     at = ("at", "--in", "training_step", "--print", "batch", "--print", "self.count", "--json")
 

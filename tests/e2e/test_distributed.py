@@ -87,8 +87,7 @@ def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_wit
 def test_optionals_are_counted_as_elements(server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        PRELUDE
-        + """
+        PRELUDE("""
 weights, optimizer, rows = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.1), iter(data.repeat())
 for epoch in range(3):
     for i in range(4):
@@ -98,7 +97,7 @@ for epoch in range(3):
         optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
         die(f"{epoch}:{i}")
 show(weights, *optimizer.variables)
-"""
+""")
     )
     expected = server.bare(program, cwd=tmp_path)
 

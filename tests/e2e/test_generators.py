@@ -12,8 +12,8 @@ from detrain.base.errors import NotCapturable
 from detrain.instrument.text_edits import apply
 from detrain.instrument.value_probes import BEGUN, YIELD, edits_for_yields
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, after_deaths, compared
+from tests.e2e.programs import DIE, PRELUDE
+from tests.e2e.runs import Run, after_deaths, compared, ran
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -187,8 +187,7 @@ show(optimizer.weights)
 
 def test_what_a_generator_logs_is_not_logged_twice(tmp_path: Path, detrain: Run) -> None:
     """Handlers of `logging` wrote again what the first run had written, of the losses at the cut."""
-    (tmp_path / "program.py").write_text(PRELUDE + LOGGED)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PRELUDE + LOGGED, "--ckpt", "whole")
     log = (tmp_path / "log.txt").read_text().splitlines()
     (tmp_path / "log.txt").unlink()
     detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:13")
@@ -219,8 +218,7 @@ source = batches()"""
 def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(tmp_path: Path, detrain: Run) -> None:
     """Loading the same batches does not send it again: a mean over batches began anew, in silence."""
     text = LOOP.format(before=COROUTINE, load="x = next(source)", after="x = means.send(float(optimizer.weights.sum()))")
-    (tmp_path / "program.py").write_text(PRELUDE + text)
-    killed = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
+    killed = ran(detrain, tmp_path, PRELUDE + text, "--every", "1b", DIE_AT="0:3")
 
     assert "not captured, a resumed run will be REFUSED from here on: means (generator: it has moved on)" in killed.err
 
@@ -271,8 +269,8 @@ def test_only_generators_that_take_nothing_in_are_followed() -> None:
     assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") == []
 
 
-ENDLESS = """
-import os, torch
+ENDLESS = DIE("""
+import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 labelled = DataLoader(TensorDataset(torch.randn(32, 3)), 8, shuffle=True)
@@ -288,11 +286,10 @@ for epoch in range(5):
     for step, {loads}
         loss = (weights - rows).pow(2).mean() + (weights - more).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
-        if os.environ.get("DIE_AT") == f"{{epoch}}:{{step}}":
-            os.kill(os.getpid(), 9)
+        die(f"{{epoch}}:{{step}}")
     print(epoch, loss.item(), flush=True)
 print(weights.tolist())
-"""
+""")
 LOADS = {
     "zip": "((rows,), (more,)) in enumerate(zip(labelled, stream)):",
     "next": "(rows,) in enumerate(labelled):\n        (more,) = next(stream)",

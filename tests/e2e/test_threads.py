@@ -12,7 +12,7 @@ from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Run, after_deaths, bare_python
+from tests.e2e.runs import Run, after_deaths, bare_python, compared
 
 
 @pytest.fixture
@@ -322,15 +322,10 @@ for epoch in range(4):
 
 def test_a_thread_that_each_epoch_starts_to_fill_its_queue_is_brought_back_without_a_word(tmp_path: Path, detrain: Run) -> None:
     """A resumed run starts it again and loads the epoch's batches again. What is killed is a process."""
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + FILLED_IN_EACH_EPOCH + END)
-    whole = bare_python(program)
-    died, run = after_deaths(detrain, tmp_path, None, at="1:3", every="2b")
+    _, died, run = compared(detrain, tmp_path, HEAD + START + FILLED_IN_EACH_EPOCH + END, at="1:3", every="2b", whole="bare")
 
-    assert run.status == 0, run.err
     assert "resuming program at 1:3" in run.err
     assert "not captured" not in died.err + run.err
-    assert run.last_line() == whole.last_line()
 
 
 LEFT_BEHIND = """
@@ -363,15 +358,10 @@ for epoch in range(4):
 @pytest.mark.parametrize(("every", "death"), [("1", "2:3"), ("2b", "2:3")])
 def test_a_thread_that_a_loop_has_left_behind_is_nobodys(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
     """It waits for ever to put something into a queue that nobody has any more. What is killed is a process."""
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + LEFT_BEHIND + END)
-    whole = bare_python(program)
-    died, run = after_deaths(detrain, tmp_path, None, at=death, every=every)
+    _, died, run = compared(detrain, tmp_path, HEAD + START + LEFT_BEHIND + END, at=death, every=every, whole="bare")
 
-    assert run.status == 0, run.err
     assert "resuming program at 2:" in run.err
     assert "not captured" not in died.err + run.err
-    assert run.last_line() == whole.last_line()
 
 
 REFUSED_AT_A_LATER_BATCH = """
