@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import numpy as np
 
 from detrain.adapters.instruments import TakesInstruments
@@ -27,8 +27,7 @@ from detrain.python.process.random_streams import Stream
 from detrain.store.snapshot import WeightsFile
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What a run fixes in a framework: the seed, and the number of threads (which changes bits)."""
 
     seed: int
@@ -61,8 +60,7 @@ class Settings:
     """From here on no state can be held just in time, for this reason. Returns whether the user has asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(msgspec.Struct, frozen=True):
     """A variable that holds history of the training: what is known beforehand of its Euclidean norm."""
 
     key: str
@@ -96,7 +94,7 @@ def adam_constant(first: float, second: float) -> float:
 def bounded(watched: Watched, partner: str, constant: float, size: int) -> Watched:
     """Return a first moment of so many elements bounded by its second one, by such a constant."""
     factor = ROUNDING * constant * size**0.25
-    return replace(watched, partner=partner, factor=factor, unseen=math.sqrt(size) * _UNSEEN)
+    return msgspec.structs.replace(watched, partner=partner, factor=factor, unseen=math.sqrt(size) * _UNSEEN)
 
 
 class VariableRegistry(Protocol):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from detrain.base.errors import FaultInvalid
 
@@ -18,8 +19,7 @@ Address = tuple[int, int, int]
 _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(msgspec.Struct, frozen=True):
     """A file at a cut: its length in bytes, and what its object's `tell` says if it is open."""
 
     size: int
@@ -32,8 +32,7 @@ NOTHING: Final = object()
 """Stands for no batch: the loader is to be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True):
     """(phase, epoch, batch): a phase is one entry into an epoch loop, counted by detrain whatever the program's
     numbers.
 

@@ -27,6 +27,10 @@ class DetrainError(Exception):
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 70
 
+    def __init_subclass__(cls, *, slug: str = "", exit_code: int = 0) -> None:
+        """Give a class its slug and its exit code; without them it has those of the class that it derives from."""
+        cls.slug, cls.exit_code = slug or cls.slug, exit_code or cls.exit_code
+
     def __init__(self, what: str, todo: str = "") -> None:
         super().__init__(what)
         self.what = what
@@ -40,95 +44,56 @@ class DetrainError(Exception):
         return f"{_ERROR}{self}\n{_EXPLAINED}`detrain explain {self.slug}`"
 
 
-class UsageError(DetrainError):
+class UsageError(DetrainError, slug="usage", exit_code=64):
     """An option or argument that cannot be taken."""
 
-    slug = "usage"
-    exit_code = 64
 
-
-class ProgramNotFound(DetrainError):
+class ProgramNotFound(DetrainError, slug="no-program", exit_code=66):
     """The program to run is not there."""
 
-    slug = "no-program"
-    exit_code = 66
 
-
-class NoStructure(DetrainError):
+class NoStructure(DetrainError, slug="no-loop", exit_code=65):
     """No training loop was found in the program."""
 
-    slug = "no-loop"
-    exit_code = 65
 
-
-class StructureInvalid(DetrainError):
+class StructureInvalid(DetrainError, slug="structure", exit_code=67):
     """An inst.info that cannot be read, or that does not fit the program."""
 
-    slug = "structure"
-    exit_code = 67
 
-
-class CannotRewrite(DetrainError):
+class CannotRewrite(DetrainError, slug="shape", exit_code=68):
     """A loop of a shape for which no right rewriting is known."""
 
-    slug = "shape"
-    exit_code = 68
 
-
-class StoreError(DetrainError):
+class StoreError(DetrainError, slug="store", exit_code=73):
     """The checkpoint home cannot be written or read."""
 
-    slug = "store"
-    exit_code = 73
 
-
-class HomeInUse(StoreError):
+class HomeInUse(StoreError, slug="in-use", exit_code=81):
     """Another process runs the same program with the same checkpoint home."""
 
-    slug = "in-use"
-    exit_code = 81
 
-
-class MirrorFailed(StoreError):
+class MirrorFailed(StoreError, slug="mirror", exit_code=71):
     """The mirror of a checkpoint home cannot be read or written, or what is in it is damaged."""
 
-    slug = "mirror"
-    exit_code = 71
 
-
-class CheckpointDamaged(StoreError):
+class CheckpointDamaged(StoreError, slug="damaged", exit_code=74):
     """A checkpoint whose bytes are not those that were written."""
 
-    slug = "damaged"
-    exit_code = 74
 
-
-class CheckpointTooNew(StoreError):
+class CheckpointTooNew(StoreError, slug="newer-format", exit_code=75):
     """A checkpoint written by a later version of detrain."""
 
-    slug = "newer-format"
-    exit_code = 75
 
-
-class AnotherProgram(DetrainError):
+class AnotherProgram(DetrainError, slug="another-program", exit_code=76):
     """The checkpoints are of the program with other arguments, or with another source."""
 
-    slug = "another-program"
-    exit_code = 76
 
-
-class EnvironmentChanged(DetrainError):
+class EnvironmentChanged(DetrainError, slug="environment", exit_code=77):
     """The machine or the versions differ from those of the run to be resumed."""
 
-    slug = "environment"
-    exit_code = 77
 
-
-class Diverged(DetrainError):
+class Diverged(DetrainError, slug="diverged", exit_code=78):
     """The resumed run does not do what the first run did: other data, or a program that is not deterministic."""
-
-    slug = "diverged"
-    exit_code = 78
 
     def __init__(self, what: str, todo: str = "", *, at: tuple[int, int, int] | None = None, may_go_back: bool = True) -> None:
         """`at` is the address of the first batch that was another one, where that is what differs.
@@ -140,109 +105,65 @@ class Diverged(DetrainError):
         self.may_go_back = may_go_back
 
 
-class NotCapturable(DetrainError):
+class NotCapturable(DetrainError, slug="not-captured", exit_code=79):
     """State that the loop changes and that no checkpoint can hold."""
 
-    slug = "not-captured"
-    exit_code = 79
     may_go_back: ClassVar[bool] = True
 
 
-class AdditionChanges(DetrainError):
+class AdditionChanges(DetrainError, slug="addition", exit_code=99):
     """A statement that was added to a program, to look at a run that is over, changes the training."""
 
-    slug = "addition"
-    exit_code = 99
 
-
-class ReducerInvalid(DetrainError):
+class ReducerInvalid(DetrainError, slug="reducer", exit_code=98):
     """A reducer of another package that is none, fails, or does not bring back what it saved."""
 
-    slug = "reducer"
-    exit_code = 98
 
-
-class RanksDisagree(DetrainError):
+class RanksDisagree(DetrainError, slug="ranks", exit_code=94):
     """The processes of one job do not go on together: one has not come, or was asked for something else."""
 
-    slug = "ranks"
-    exit_code = 94
 
-
-class FaultPersists(DetrainError):
+class FaultPersists(DetrainError, slug="alarm", exit_code=85):
     """An alarm of the guard that came again when the steps before it were run again."""
 
-    slug = "alarm"
-    exit_code = 85
 
-
-class CannotExport(DetrainError):
+class CannotExport(DetrainError, slug="export", exit_code=87):
     """A checkpoint, or a model in it, that cannot be written in the format that was asked for."""
 
-    slug = "export"
-    exit_code = 87
 
-
-class FrameworkUnsupported(DetrainError):
+class FrameworkUnsupported(DetrainError, slug="framework", exit_code=80):
     """A framework, or a part or version of one, that the adapters were not written for."""
 
-    slug = "framework"
-    exit_code = 80
 
-
-class SiteUnknown(DetrainError):
+class SiteUnknown(DetrainError, slug="site", exit_code=90):
     """No site of the program's step fits, or none at which a fault could matter."""
 
-    slug = "site"
-    exit_code = 90
 
-
-class FaultInvalid(DetrainError):
+class FaultInvalid(DetrainError, slug="fault", exit_code=82):
     """A fault that cannot be: an unknown model, a tensor that is too small for it, a value or bit that the dtype has
     not.
     """
 
-    slug = "fault"
-    exit_code = 82
 
-
-class FaultNotFired(DetrainError):
+class FaultNotFired(DetrainError, slug="not-fired", exit_code=92):
     """An armed fault that the run has passed without executing its site."""
 
-    slug = "not-fired"
-    exit_code = 92
 
-
-class LedgerInvalid(DetrainError):
+class LedgerInvalid(DetrainError, slug="ledger", exit_code=95):
     """The ledger of a campaign is of another plan, or says two things of one trial."""
 
-    slug = "ledger"
-    exit_code = 95
 
-
-class CampaignStopped(DetrainError):
+class CampaignStopped(DetrainError, slug="campaign", exit_code=96):
     """A campaign cannot go on: its plan is of another program, another driver has it, or its workers are gone."""
 
-    slug = "campaign"
-    exit_code = 96
 
-
-class ReplayDiffers(DetrainError):
+class ReplayDiffers(DetrainError, slug="replay", exit_code=93):
     """A replayed fault did not do what its record says."""
 
-    slug = "replay"
-    exit_code = 93
 
-
-class CannotSeek(DetrainError):
+class CannotSeek(DetrainError, slug="loader", exit_code=86):
     """A loader cannot come back exactly in the way that `--loader` asks for."""
 
-    slug = "loader"
-    exit_code = 86
 
-
-class RanksApart(DetrainError):
+class RanksApart(DetrainError, slug="ranks-apart", exit_code=97):
     """The ranks of a job have not found each other."""
-
-    slug = "ranks-apart"
-    exit_code = 97

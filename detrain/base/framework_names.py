@@ -6,15 +6,15 @@ A package may bring the entry of a framework, and its adapter, by an entry point
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+import msgspec
 
 from detrain.base.installed import entry_points
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkNames:
+class FrameworkNames(msgspec.Struct, frozen=True):
     """Names of one framework, and of what belongs to it."""
 
     modules: frozenset[str]
@@ -220,8 +220,7 @@ NAMES: Final = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 """How they are listed in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryTraining:
+class LibraryTraining(msgspec.Struct, frozen=True):
     """Functions of a library that run a training in the program's place, each in a file of the library and by its
     qualified name: they get probes, and their names are state, as if they were the program's.
     """

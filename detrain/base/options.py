@@ -6,7 +6,6 @@ The commands are made from it; a run's `Config` extends it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -14,8 +13,7 @@ import msgspec
 from detrain.base.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """The help of a field or parameter that a command takes as an option. Its name, type and default say the rest."""
 
     help: str

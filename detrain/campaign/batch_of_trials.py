@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -47,8 +47,7 @@ _COST: Final = 1.5
 """Steps' time that it takes to do one without a fault, and to go back."""
 
 
-@dataclass
-class Together:
+class Together(msgspec.Struct):
     """What is known of a program's trials that share a process."""
 
     obstacle: str = ""
@@ -200,9 +199,9 @@ class _TrialProcess:
                     self.running(None)
                     is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
-                done = replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
+                done = msgspec.structs.replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
                 if done.end == _ENDED and (process.poll() or done.ended):  # with a status that the log does not know
-                    done = replace(done, end="")
+                    done = msgspec.structs.replace(done, end="")
                 if has_hung:
                     yield from self._hung(index, done, experiments[index])
                     break
@@ -265,7 +264,7 @@ class _TrialProcess:
         if self._is_as_golden(done, plan):
             yield from self._confirm(done, plan)
             self.sound.add(number)
-            yield number, replace(done, status=HANG, end="")
+            yield number, msgspec.structs.replace(done, status=HANG, end="")
 
     def _is_as_golden(self, done: TrialResult, plan: Experiment) -> bool:
         """Return whether the run is the golden run again before a trial; where it is not, no trials share a process any
@@ -413,8 +412,7 @@ def _reached(done: TrialResult) -> Address:
     return (*last[:2], 0)
 
 
-@dataclass
-class EarlyEnds:
+class EarlyEnds(msgspec.Struct, dict=True):
     """How trials go on that have come to the golden run's state."""
 
     golden: TrialResult
@@ -462,7 +460,7 @@ class EarlyEnds:
         window, mine = self.window(plan), done.by_cursor()
         assert window is not None
         last, steps = max(mine), sum(cursor[2] >= 0 for cursor in window)
-        return replace(
+        return msgspec.structs.replace(
             done,
             steps=(*done.steps, *(self.known[cursor] for cursor in window if cursor not in mine)),
             end="until" if steps == plan.count else "loop",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 
 from detrain.base.cursor import Address
 from detrain.base.errors import UsageError
 from detrain.campaign.judging.spread import NO_STEP, Spread
 from detrain.campaign.trial_log import HANG, TrialResult
-from detrain.faults.outcome_classes import End, Outcome, Series, Thresholds, classify
+from detrain.faults.outcome_classes import USUAL, End, Outcome, Series, Thresholds, classify
 from detrain.faults.predictions import Corruptions, corruptions, outcome
 from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
@@ -23,7 +23,6 @@ UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
 """The outcome of a trial of a program that takes no gradient by a tape."""
-USUAL: Final = Thresholds()
 _PERCENT: Final = 100.0
 
 
@@ -37,7 +36,7 @@ class HasSeries(Protocol):
 
 def read_thresholds(texts: Iterable[str]) -> Thresholds:
     """Return the usual thresholds with those that texts like `sharp_loss=0.4` set. Raises UsageError, FaultInvalid."""
-    known = {name: type(value) for name, value in dataclasses.asdict(USUAL).items()}
+    known = {name: type(value) for name, value in msgspec.structs.asdict(USUAL).items()}
     values = {}
     for text in texts:
         name, _, number = text.partition("=")

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -372,15 +372,15 @@ class Subject:
                         status = HANG
         done = read_log(home / "log")
         crash = done.end.partition(": ")[2] if status == 1 and done.end.startswith("crash") else ""
-        done = replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home), crash=crash)
+        done = msgspec.structs.replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home), crash=crash)
         if not done.is_whole and status != HANG:
             require_room(home, status, done.error)
         variables = home / f"log{VARIABLES_SUFFIX}"
         if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
             verdict, said = run_check(self.check, variables, self.limit_s or _CHECK_S)
-            done = replace(done, check=verdict, error=said)
+            done = msgspec.structs.replace(done, check=verdict, error=said)
         if self.metric and experiment.is_armed and done.end == "program" and variables.is_file():
-            done = replace(done, measured=measured_by(self.metric, variables, self.limit_s or _CHECK_S))
+            done = msgspec.structs.replace(done, measured=measured_by(self.metric, variables, self.limit_s or _CHECK_S))
             (home / _MEASURED).write_bytes(msgspec.json.encode((self.metric, float(done.measured or 0).hex())))
         variables.unlink(missing_ok=True)
         return done
@@ -392,7 +392,7 @@ class Subject:
             metric, number = msgspec.json.decode((home / _MEASURED).read_bytes(), type=tuple[str, str])
         except (OSError, msgspec.DecodeError):
             return done
-        return replace(done, measured=float.fromhex(number)) if metric == self.metric else done
+        return msgspec.structs.replace(done, measured=float.fromhex(number)) if metric == self.metric else done
 
     @contextlib.contextmanager
     def process(

@@ -20,9 +20,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from detrain.base.child_processes import has_ended
 from detrain.base.cursor import Address
@@ -52,8 +53,7 @@ _ROOM: Final = 4
 _ENDED: Final = "program"
 
 
-@dataclass(frozen=True)
-class TimeLimit:
+class TimeLimit(msgspec.Struct, frozen=True):
     """Seconds that a trial has: until its fault, and from there on. Infinite for a run without a fault."""
 
     until_fault: float = math.inf
@@ -102,13 +102,12 @@ def _in_order(at: Address) -> tuple[float, ...]:
     return (*at[:2], at[2] if at[2] >= 0 else math.inf)
 
 
-@dataclass
-class Watch:
+class Watch(msgspec.Struct):
     """Watches a trial by its log, and says when its time is over."""
 
     log: Path
     limit: TimeLimit
-    since: float = field(default_factory=time.monotonic)
+    since: float = msgspec.field(default_factory=time.monotonic)
     """When what it is at began: its part of the process, its fault, its end."""
     armed_at: float | None = None
     """When its fault was armed."""
@@ -142,8 +141,7 @@ class Watch:
         return time.monotonic() - self.since > limit
 
 
-@dataclass(frozen=True)
-class _Left:
+class _Left(msgspec.Struct, frozen=True):
     number: int
     plan: Experiment
     watch: Watch
@@ -152,12 +150,11 @@ class _Left:
     """Whether it is known to have begun where the golden run is."""
 
 
-@dataclass
-class LeftTrials:
+class LeftTrials(msgspec.Struct):
     """The trials of a process that have been left."""
 
     golden: TrialResult
-    _left: list[_Left] = field(default_factory=list)
+    _left: list[_Left] = []
     _asked: str = ""
 
     def __bool__(self) -> bool:
@@ -201,9 +198,9 @@ class LeftTrials:
             self._left.remove(each)
             with contextlib.suppress(ProcessLookupError):  # it has its number until the process that waits has ended
                 os.kill(each.process, signal.SIGKILL)
-            done = replace(read_log(each.watch.log), seconds=round(each.watch.since_fault_s(), 4))
+            done = msgspec.structs.replace(read_log(each.watch.log), seconds=round(each.watch.since_fault_s(), 4))
             if is_hang:
-                yield each.number, replace(done, status=HANG, end="") if is_paced else None
+                yield each.number, msgspec.structs.replace(done, status=HANG, end="") if is_paced else None
             else:
                 is_known = each.is_sound and done.is_whole and done.end not in (ALONE, _ENDED)
                 yield each.number, done if is_known else None

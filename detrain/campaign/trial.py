@@ -5,7 +5,6 @@ it is asked for: drawn by a model, that of a record, or one of the ISCA 2023 art
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -30,8 +29,7 @@ LEAST_WITH_GUARD: Final = 3
 """Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A fault, before the sites of the program are known."""
 
     model: str
@@ -136,8 +134,7 @@ def read_wanted(path: Path, pattern: str | None, *, takes_nearest: bool) -> Want
     return published_fault(fault, pattern, takes_nearest=takes_nearest)
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """One fault that has been done, and the golden run it is compared with."""
 
     experiment: Experiment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +22,7 @@ END: Final = (BEHIND, BEHIND, BEHIND)
 """The cursor of what follows a run's last step."""
 
 
-@dataclass(frozen=True)
-class TrialResult:
+class TrialResult(msgspec.Struct, frozen=True):
     """What a process that ran an experiment left."""
 
     status: int
@@ -63,12 +61,12 @@ class TrialResult:
     """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
     early_after: int = -1
     """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
-    spent: Mapping[Address, float] = field(default_factory=dict)
+    spent: Mapping[Address, float] = {}
     """Of a golden run: the seconds that each step took, by its cursor; under `END` what followed the last."""
     is_unarmed_equal: bool | None = None
     """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
     nobody has looked."""
-    ranges: Mapping[str, Bounds] = field(default_factory=dict)
+    ranges: Mapping[str, Bounds] = {}
     """Of a golden run that notes them: between which values the outputs of each module were."""
     check: str = ""
     """What the user's check says of the program's end: passes, fails; empty where there was none."""

@@ -5,7 +5,6 @@ records in a folder, those that are there already are not made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -90,8 +89,7 @@ def _done(
         yield number, done
 
 
-@dataclass(frozen=True)
-class TrialFolder:
+class TrialFolder(msgspec.Struct, frozen=True):
     """Records of the trials that a plan draws by a seed."""
 
     folder: Path

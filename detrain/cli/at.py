@@ -131,11 +131,14 @@ def command(
     if saved is not None and found.found:
         messages.say(f"the tensors are in {saved}")
     if not as_json:
-        since = f"gone to from {f'the checkpoint {found.since}' if found.since else 'the start'}"
-        steps = list(dict.fromkeys(written(each.at) for each in (*found.found[:1], *found.found[-1:])))
-        nowhere = f"at no step from {written(at)} to {until or 'the last'} is {when}"
-        click.echo(f"{' to '.join(steps)}, as the run was there: {since}" if found.found else nowhere)
+        click.echo(_where(found) if found.found else f"at no step from {written(at)} to {until or 'the last'} is {when}")
     return 0 if found.found else _NOWHERE
+
+
+def _where(found: Stand) -> str:
+    steps = list(dict.fromkeys(written(each.at) for each in (found.found[0], found.found[-1])))
+    since = f"the checkpoint {found.since}" if found.since else "the start"
+    return f"{' to '.join(steps)}, as the run was there: gone to from {since}"
 
 
 def _prompt(*, has_debugger: bool, has_shell: bool, port: int | None) -> Prompt | None:

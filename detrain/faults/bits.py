@@ -7,9 +7,9 @@ are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ Positions = NDArray[np.int64]
 Numbers = Sequence[float] | NDArray[np.float64] | NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(msgspec.Struct, frozen=True):
     """A dtype as bits: `width` of them, of which `exponent` marks, where all are set, INF and NaN (0 for integers)."""
 
     name: str

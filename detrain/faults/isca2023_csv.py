@@ -16,11 +16,11 @@ import csv
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
 
+import msgspec
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
@@ -65,8 +65,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan"
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactFault:
+class ArtifactFault(msgspec.Struct, frozen=True):
     """A fault file: `positions` are indices into the tensor of one replica, `values` what is put there, in the file's
     order.
 

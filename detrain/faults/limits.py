@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
@@ -83,8 +83,7 @@ def _group(count: int, rng: np.random.Generator) -> Positions:
     return np.arange(start, min(start + OUTPUTS, count), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(msgspec.Struct, frozen=True):
     """A convolution over any number of spatial axes, or one of its two gradients.
 
     `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out], whichever the stage; `before` is
@@ -179,8 +178,7 @@ class Convolution:
         return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
 
 
-@dataclass(frozen=True, slots=True)
-class MatMul:
+class MatMul(msgspec.Struct, frozen=True):
     """A product of matrices, such as a dense layer and its two gradients.
 
     `a` [*batch, m, k] is the input and `b` [*batch, k, n], or [k, n] for all, the weight, with their shapes before they
@@ -223,8 +221,7 @@ class MatMul:
         return [Column(channel, product * rows_of_one, rows_of_one) for product, channel in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelsFirst:
+class ChannelsFirst(msgspec.Struct, frozen=True):
     """A convolution, or one of its two gradients, with its channels first, as PyTorch has them: X [batch, in, *space],
     the kernel [out, in, *window]. It is known by the same with its channels last: positions are carried over.
     """

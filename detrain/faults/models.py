@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import prod
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
@@ -61,8 +61,7 @@ Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
 """What becomes of (a number of elements, of a tensor of so many, of a dtype)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """A model of detrain's own:
 
     `group` consecutive elements, or with `is_long` a run of such groups, changed as `draw` says.
@@ -261,7 +260,7 @@ def model_named(text: str) -> FaultModel:
         return model
     if argument != "worst" or not isinstance(model, Model):
         raise FaultInvalid(f"{name} takes no {argument!r}", "a published model takes `worst`: values of the worst case")
-    return replace(model, name=text, draw=_worst)
+    return msgspec.structs.replace(model, name=text, draw=_worst)
 
 
 def _own_draw(text: str, name: str, argument: str | None) -> Draw | None:

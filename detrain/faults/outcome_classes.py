@@ -7,9 +7,9 @@ The classes are those of He et al. (ISCA 2023). The publication describes them a
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -84,8 +84,7 @@ class End(enum.StrEnum):
     HUNG = "hung"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(msgspec.Struct, frozen=True, eq=False):
     """What a run recorded: `loss` and `accuracy` (0 to 1) of each step, from step `first` on, counted through all
     epochs.
 
@@ -119,8 +118,7 @@ class Series:
         return float(min([*steps[:1].tolist(), *validated[:1]], default=np.inf))
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(msgspec.Struct, frozen=True):
     """The numbers of the definitions. Losses of accuracy are fractions of the golden run's accuracy at the same steps.
 
     What counts as a loss, small or large, is also more than `masked_within`, so that it is none at the accuracy of
@@ -139,7 +137,7 @@ class Thresholds:
     test_loss: float = 0.2  # low test accuracy: by this and more, at any validation behind the fault
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in self.__struct_fields__:
             value = getattr(self, name)
             is_steps = name.endswith("_steps")
             if not (value >= 1 if is_steps else 0 <= value <= 1):
@@ -148,7 +146,10 @@ class Thresholds:
                 )
 
 
-def classify(golden: Series, trial: Series, fault_step: int, thresholds: Thresholds = Thresholds()) -> Outcome:
+USUAL = Thresholds()
+
+
+def classify(golden: Series, trial: Series, fault_step: int, thresholds: Thresholds = USUAL) -> Outcome:
     """Return what a fault at `fault_step` did to a run.
 
     Raises FaultInvalid where the runs cannot be compared: they differ before the fault, the trial does not reach it, or

@@ -8,8 +8,8 @@ are known to the device alone. `apply` is the plan's meaning, in NumPy.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from detrain.base.errors import FaultInvalid
@@ -35,8 +35,7 @@ class Kind(enum.StrEnum):
     OR = "or"  # golden | operand
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, eq=False):
     """What a fault does: `operands` [n] to the elements at `positions` [n], flat and ascending.
 
     `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid where they

@@ -7,9 +7,9 @@ no numbers at all. So a bound may be wide. The derivations, and what they assume
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ Seen = Mapping[str, tuple[int, float]]
 Mark = tuple[Seen, tuple[Floats, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(msgspec.Struct, frozen=True):
     """A norm above its bound. `kind` is `derived`, `seen`, `assumed` (in the first steps) or `not finite`."""
 
     key: str

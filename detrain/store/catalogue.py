@@ -11,9 +11,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address, Cursor, Cut
@@ -44,8 +45,7 @@ TAKEN: Final = ".taken"
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A checkpoint file by its name alone: nothing in it has been read yet."""
 
     path: Path
@@ -84,8 +84,7 @@ def cursor_of(meta: Meta) -> Cursor:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The checkpoint to resume from, on its way through `stations` (itself last), and why not from a newer one.
 
     `damaged` are bad, `stranded` good, but without what they rest on: one of those, or records of the journal.

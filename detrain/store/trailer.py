@@ -10,7 +10,6 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -59,16 +58,14 @@ def _item_bytes(dtype: str) -> int:
     return named_dtype(dtype).itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True):
     """Where the bytes of an array lie in the file; an array without bytes lies at 0."""
 
     offset: int
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trailer:
+class Trailer(msgspec.Struct, frozen=True):
     """`offsets` has one number for each array in the order of the manifest, and the manifest's own last."""
 
     offsets: tuple[int, ...]

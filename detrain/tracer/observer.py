@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -53,8 +52,7 @@ _LOADERS: Final = {
 """Keras's adapters of data, by the names of their classes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(msgspec.Struct, frozen=True):
     """What a run has shown."""
 
     structure: Structure
@@ -64,8 +62,7 @@ class Findings:
     """Seconds from the first update to the last one that was watched."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(msgspec.Struct, frozen=True):
     """A frame of a stack: the loops around its position."""
 
     index: int
@@ -76,16 +73,14 @@ class _Level:
     place: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class _LoopStack:
+class _LoopStack(msgspec.Struct, frozen=True):
     """The user's frames at an update, as far as they are in loops; outermost first."""
 
     nest: tuple[LoopKey, ...]
     levels: tuple[_Level, ...]
 
 
-@dataclass(slots=True)
-class _UpdaterPlace:
+class _UpdaterPlace(msgspec.Struct):
     """Where an updater was called from last."""
 
     marks: list[_Mark]

@@ -18,9 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address, Cursor
@@ -44,8 +45,7 @@ _LATER: Final = 3
 """From this epoch on starts of epochs are of one kind."""
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True):
     """What the three runs of a program have shown."""
 
     whole: VerifiedRun

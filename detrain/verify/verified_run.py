@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,19 +26,18 @@ _END: Final = " (end)"
 """Ends the key of a checkpoint at the end of a loop."""
 
 
-@dataclass
-class VerifiedRun:
+class VerifiedRun(msgspec.Struct):
     """One run of the program, over as many processes as it took, and how it compares with the first."""
 
     name: str
     home: Path
     status: int = 0
     seconds: float = 0.0
-    kills: list[str] = field(default_factory=list)
+    kills: list[str] = []
     """Cursors at which it was killed."""
-    states: dict[str, dict[str, str]] = field(default_factory=dict)
+    states: dict[str, dict[str, str]] = {}
     """Digest of each variable, by its key, at the end of each phase and of the program."""
-    cuts: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, int] = {}
     """How many bytes of output there were when a checkpoint was taken (`saved at CURSOR`)."""
     resumed: tuple[str, int] = ("", 0)
     """Where the last process resumed, and how much it had printed before that."""
@@ -47,19 +45,19 @@ class VerifiedRun:
     """What the last process printed."""
     files: dict[str, str] | None = None
     """Digests of the files written in the current folder, by name; None where that was not looked at."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = []
     is_of_job: bool = False
     """One rank of a job, whose ranks print in any order."""
     comparison: Comparison | None = None
     variables: int = 0
     """Variables compared, at the ends of all phases and of the program; tensors of PyTorch and JAX, of all phases."""
-    differing: list[str] = field(default_factory=list)
+    differing: list[str] = []
     """Those that differ."""
     lines: int | None = None
     """Lines of output compared, from the last resume on; None where they are others in each run."""
-    differing_output: list[str] = field(default_factory=list)
+    differing_output: list[str] = []
     """How the output differs, and the files that do."""
-    unstable_files: list[str] = field(default_factory=list)
+    unstable_files: list[str] = []
     """Files that are others in each run, so that they were not compared."""
 
     @property
@@ -136,8 +134,7 @@ def without_numbers(path: str) -> str:
     return re.sub(r"\d+", "#", path)
 
 
-@dataclass(frozen=True)
-class ComparedRun:
+class ComparedRun(msgspec.Struct, frozen=True):
     """What one run has left: the digest of each batch, and checkpoints by cursor."""
 
     place: Path

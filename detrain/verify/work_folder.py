@@ -10,9 +10,10 @@ import math
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from detrain.base.byte_digests import digest_bytes
 from detrain.base.errors import UsageError
@@ -105,15 +106,14 @@ def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
     return {**{name: digest for name, digest in found.items() if name not in events}, **points_by_folder(events)}
 
 
-@dataclass(frozen=True)
-class WorkFolder:
+class WorkFolder(msgspec.Struct, frozen=True):
     """Where the runs work: in copies of the current folder, all under one path, or in the folder itself."""
 
     source: Path
     folder: Path
     """Temporary, for everything that the runs leave."""
     is_copied: bool
-    _large: dict[Path, tuple[int, ...]] = field(default_factory=dict)
+    _large: dict[Path, tuple[int, ...]] = {}
     """Files of the first copy that runs are given links to, and in which state; gone if one has written them."""
 
     @classmethod

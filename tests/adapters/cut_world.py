@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -39,6 +40,28 @@ class Case:
     """Whether what is lost is needed: then nothing is compared."""
     of_graphs: bool = True
     """Whether the functions that computed a tensor are compared (PyTorch)."""
+
+
+@dataclass
+class Outcome:
+    """What the resumed training was like, and what the whole one."""
+
+    lost: list[str]
+    missing: list[str]
+    at_cut: tuple[list[str], list[str]]
+    at_end: tuple[list[str], list[str]]
+    unread: list[str]
+    """The whole training's end where nothing was read."""
+    is_held: bool
+    """Whether what the checkpoint holds stayed as it was while the training went on."""
+    versions: tuple[list[int], list[int]] = ([], [])
+    """Version counters of all tensors, before and after they were read (PyTorch)."""
+
+
+def made(tried: Case) -> tuple[Any, Step]:
+    """Return the names that a training has bound, and its step."""
+    names = SimpleNamespace()
+    return names, tried.make(names)
 
 
 def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Step]], Callable[[Any], Step]]]]:

@@ -8,8 +8,6 @@ import json
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +21,7 @@ from detrain.adapters.api import Settings
 from detrain.adapters.jax.adapter import Jax
 from detrain.python.process.random_streams import Streams
 from tests.adapters import cut_world
-from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed
+from tests.adapters.cut_world import AFTER, BEFORE, Case, Outcome, cases, made, packed
 
 CASES, case = cases()
 
@@ -47,28 +45,14 @@ def jax_put_back() -> Iterator[None]:
         vars(owner).update(held)
 
 
-@dataclass
-class Outcome:
-    """What the resumed training was like, and what the whole one."""
-
-    lost: list[str]
-    missing: list[str]
-    at_cut: tuple[list[str], list[str]]
-    at_end: tuple[list[str], list[str]]
-    unread: list[str]
-    """The whole training's end where nothing was read."""
-    is_held: bool
-    """Whether what the checkpoint holds stayed as it was while the training went on."""
-
-
 def run(world: World, tried: Case) -> Outcome:
     """Run a training as a whole, and once more from its cut."""
-    names, step = _made(tried)
+    names, step = made(tried)
     for turn in range(BEFORE + AFTER):
         step(names, turn)
     unread = describe(vars(names))
 
-    names, step = _made(tried)
+    names, step = made(tried)
     baseline = world.baseline(vars(names))
     for turn in range(BEFORE):
         step(names, turn)
@@ -80,7 +64,7 @@ def run(world: World, tried: Case) -> Outcome:
     whole = describe(vars(names))
     is_held = packed(encoded) == file
 
-    names, step = _made(tried)
+    names, step = made(tried)
     baseline = world.baseline(vars(names))
     state["traces"] = {"counts": {}, "found": {}}  # functions of one name are numbered by process
     world.adapter.set_state(json.dumps(state).encode(), {}, "auto")
@@ -89,11 +73,6 @@ def run(world: World, tried: Case) -> Outcome:
     for turn in range(BEFORE, BEFORE + AFTER):
         step(names, turn)
     return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (describe(vars(names)), whole), unread, is_held)
-
-
-def _made(tried: Case) -> tuple[Any, Step]:
-    names = SimpleNamespace()
-    return names, tried.make(names)
 
 
 def describe(names: Mapping[str, object]) -> list[str]:

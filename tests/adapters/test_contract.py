@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.adapters.contract import NEEDS, SUBJECTS
+from tests.e2e.runs import said_by
 
 LACKING = {
     "tensorflow": {"shared"},
@@ -22,10 +20,7 @@ LACKING = {
 
 def tried(*arguments: str) -> Any:
     """An adapter changes its framework for good, and takes up its faults when it is made: so a process each."""
-    command = [sys.executable, "-m", "tests.adapters.contract", *arguments]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(said_by("adapters.contract", *arguments).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,7 @@ from detrain.adapters.torch.leaves import TorchLeaves
 from detrain.adapters.torch.settings import GlobalHooks
 from detrain.adapters.torch.tensors import TorchTensors
 from tests.adapters import cut_world
-from tests.adapters.cut_world import AFTER, BEFORE, Case, Step, cases, packed
+from tests.adapters.cut_world import AFTER, BEFORE, Case, Outcome, cases, made, packed
 from tests.adapters.torch_describe import describe
 
 CASES, case = cases()
@@ -58,22 +57,6 @@ def as_a_process() -> Iterator[None]:
     RemovableHandle.next_id = 0
     yield
     RemovableHandle.next_id = max(before, RemovableHandle.next_id)
-
-
-@dataclass
-class Outcome:
-    """What the resumed training was like, and what the whole one."""
-
-    lost: list[str]
-    missing: list[str]
-    at_cut: tuple[list[str], list[str]]
-    at_end: tuple[list[str], list[str]]
-    unread: list[str]
-    """The whole training's end where nothing was read."""
-    is_held: bool
-    """Whether what the checkpoint holds stayed as it was while the training went on."""
-    versions: tuple[list[int], list[int]]
-    """Version counters of all tensors, before and after they were read."""
 
 
 def run(world: World, tried: Case) -> Outcome:
@@ -112,11 +95,6 @@ def run(world: World, tried: Case) -> Outcome:
             step(names, turn)
         at_end = describe(vars(names), of_graphs=tried.of_graphs)
     return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (at_end, whole), unread, is_held, (read, versions))
-
-
-def made(tried: Case) -> tuple[Any, Step]:
-    names = SimpleNamespace()
-    return names, tried.make(names)
 
 
 def _versions(names: Any) -> list[int]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from detrain.base.errors import AnotherProgram, EnvironmentChanged, FaultInvalid, UsageError
-from detrain.campaign.outcomes import USUAL, read_thresholds
+from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.planning.drawn_plan import Drawn, DrawnPlan, drawn_plan
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_record import check_same, file_name
@@ -16,6 +16,7 @@ from detrain.campaign.trials_done import TrialFolder
 from detrain.cli.faults.random import rows_of
 from detrain.faults.experiment import Alarm
 from detrain.faults.models import model_named
+from detrain.faults.outcome_classes import USUAL
 from detrain.faults.record import FaultRecord, write_record
 from detrain.faults.statistics.intervals import wilson
 from detrain.launcher.program import Program

@@ -9,9 +9,9 @@ from detrain.campaign.engine.rows import Rows
 from detrain.campaign.judging.categories import Category
 from detrain.campaign.judging.check import FAILS, PASSES
 from detrain.campaign.judging.judge import Judge
-from detrain.campaign.outcomes import USUAL
 from detrain.campaign.trial_log import TrialResult, same_before, same_from
 from detrain.faults.experiment import Firing, Injection
+from detrain.faults.outcome_classes import USUAL
 from detrain.faults.population.facts import planned
 from detrain.faults.predictions import Prediction
 from detrain.faults.sites import OperandShape, Site

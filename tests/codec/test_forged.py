@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import dataclasses
 import pathlib
 import re
 import sys
@@ -31,7 +30,7 @@ from tests.runtime.state_values import Flags, Recipe, World, baseline_of, encode
 def tampered(*nodes: list[object], root: object = None) -> Encoded:
     """Return a graph of these nodes, whose first one the name `value` holds."""
     graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": list(nodes), "roots": {"value": root or [0]}})
-    return dataclasses.replace(encode({}), graph=graph)
+    return msgspec.structs.replace(encode({}), graph=graph)
 
 
 def test_flags_of_bits_that_are_no_flags_are_missing_and_end_nothing() -> None:
@@ -90,7 +89,7 @@ def test_a_node_of_another_form_than_its_kind_has_is_one_error_before_anything_i
 def test_a_graph_that_is_none_is_refused(content: dict[str, Any], why: str) -> None:
     graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": [["list"]], "roots": {"a": [0]}} | content)
     with pytest.raises(CheckpointDamaged, match=f"objects in the checkpoint cannot be read: {why}"):
-        restore(dataclasses.replace(encode({}), graph=graph), {})
+        restore(msgspec.structs.replace(encode({}), graph=graph), {})
 
 
 @given(recipes, st.randoms(use_true_random=False))
@@ -102,7 +101,7 @@ def test_a_damaged_graph_is_refused_or_makes_data(recipe: Recipe, random: Any) -
         graph[random.randrange(len(graph))] = random.randrange(256)
     world: World = {}
     try:
-        restore(dataclasses.replace(encoded, graph=bytes(graph)), world)
+        restore(msgspec.structs.replace(encoded, graph=bytes(graph)), world)
     except (AssertionError, AttributeError, MemoryError, SystemError):
         raise
     except Exception:  # whatever a reader makes of it, it says so
@@ -189,7 +188,7 @@ def test_parts_that_make_no_such_value_are_refused(value: object, parts: Any) ->
     node = next(each for each in graph.nodes if each.kind == "value")
     node.items = [graph.roots["loud"]] if parts == "loud" else parts
 
-    assert restore(dataclasses.replace(encoded, graph=graph.pack()), {}) != []
+    assert restore(msgspec.structs.replace(encoded, graph=graph.pack()), {}) != []
 
 
 def test_every_kind_of_node_is_documented() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -58,6 +58,6 @@ def test_parts_that_make_no_exception_are_refused(parts: list[Any]) -> None:
     graph = unpack((encoded := encode({"value": ValueError("some")})).graph)
     node = next(each for each in graph.nodes if each.kind == "value")
     node.items = [each if not isinstance(each, list) else node.items[0] for each in parts]
-    forged = dataclasses.replace(encoded, graph=graph.pack())
+    forged = msgspec.structs.replace(encoded, graph=graph.pack())
 
     assert restore(forged, {}) != []

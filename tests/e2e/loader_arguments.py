@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.e2e import choices
+from tests.e2e.programs import DIE
 
 PRELUDE: Final = """\
 import hashlib, os, random, signal, sys
@@ -77,7 +78,7 @@ def mixed(rows):
     return default_collate(rows) * random.uniform(0.5, 1.5) + torch.rand(())
 
 """
-TRAINING: Final = """\
+TRAINING: Final = DIE("""\
 def main():
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
@@ -87,9 +88,7 @@ def main():
     for epoch in range(3):
         for step, rows in enumerate(loader):
             turn += 1
-            if os.environ.get("DIE_AT") == f"{{epoch}}:{{step}}":
-                sys.stdout.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
+            die(f"{{epoch}}:{{step}}")
             given = rows.reshape(-1, 3)
             optimizer.zero_grad()
             model(given).square().mean().backward()
@@ -102,7 +101,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-"""
+""")
 TABLE: Final[dict[str, list[object]]] = {
     "data": ["rows", "several", "counting", "list"],
     "batches": [

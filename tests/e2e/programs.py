@@ -1,13 +1,46 @@
 """Small training programs without a framework, so that a run takes half a second. They kill themselves at `$DIE_AT`."""
 
-PRELUDE = """\
-import os, random, signal, sys
-import numpy as np
+from __future__ import annotations
+
+
+class Head(str):
+    """How a program begins: called with the rest, it gives the program."""
+
+    __slots__ = ()
+
+    def __call__(self, rest: str) -> Head:
+        return Head(self + rest)
+
+
+DIE = Head("""\
+import os, signal, sys
 
 def die(where):
     if os.environ.get("DIE_AT") == where:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
+
+""")
+STRIKE = Head("""\
+import os
+
+FAULTS = dict(each.split(":") for each in os.environ.get("FAULTS", "").split(",") if each)
+turn = 0
+
+def strike():
+    global turn
+    kind, mark = FAULTS.get(str(turn), ""), f"struck-{turn}"
+    is_due = kind and ("again" in os.environ or not os.path.exists(mark))
+    if is_due:
+        os.close(os.open(mark, os.O_CREAT))
+    turn += 1
+    return kind if is_due else ""
+
+""")
+"""How one begins that puts faults into its own steps, each once: `strike` says which into this one."""
+PRELUDE = DIE("""\
+import random
+import numpy as np
 
 class Optimizer:
     def __init__(self, weights):
@@ -20,24 +53,19 @@ class Optimizer:
 
 def show(weights):
     print("weights", weights.tobytes().hex())
-"""
+""")
 
-TENSORFLOW = """\
-import hashlib, os, random, signal, sys
+TENSORFLOW = DIE("""\
+import hashlib, random
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
 import tensorflow as tf
 
-def die(where):
-    if os.environ.get("DIE_AT") == where:
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
 def show(*variables):
     print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest())
 
-"""
+""")
 """How a program with TensorFlow begins."""
 
 FOR_LOOPS = (
@@ -77,9 +105,7 @@ main()
 '''
 )
 
-WHILE_LOOPS = (
-    PRELUDE
-    + """
+WHILE_LOOPS = PRELUDE("""
 data = np.random.default_rng(3).normal(size=(12, 3))
 weights = np.ones(3)
 optimizer = Optimizer(weights)
@@ -95,12 +121,9 @@ while epoch < 4:
     epoch += 1
     print(f"epoch {epoch} loss {float(np.abs(optimizer.weights).sum())!r}", flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
-TRY_CONTINUE = (
-    PRELUDE
-    + """
+TRY_CONTINUE = PRELUDE("""
 class Pool:
     def __init__(self):
         self.items = list(range(20))
@@ -129,12 +152,9 @@ for e in range(4):
             print(f"epoch {e} {b} loss {float(optimizer.weights @ held_out)!r}", flush=True)
 print("served", pool.served, "idx", idx)
 show(optimizer.weights)
-"""
-)
+""")
 
-PHASES = (
-    PRELUDE
-    + """
+PHASES = PRELUDE("""
 def train(optimizer, epochs, data, rng):
     losses = []
     for epoch in range(epochs):
@@ -157,12 +177,9 @@ for fold in range(3):
     print("fold", fold, "score", scores[fold][-1])
 print(sorted(scores.items()))
 show(optimizer.weights)
-"""
-)
+""")
 
-ONE_LOOP = (
-    PRELUDE
-    + """
+ONE_LOOP = PRELUDE("""
 def stream():
     state = random.random()
     while True:
@@ -178,12 +195,9 @@ for step in range(30):
     if step % 10 == 9:
         print(f"step {step} loss {float(np.abs(optimizer.weights).sum())!r}", flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
-METHODS = (
-    PRELUDE
-    + """
+METHODS = PRELUDE("""
 class Trainer:
     total_steps = 0
     def __init__(self):
@@ -222,12 +236,9 @@ if __name__ == "__main__":
     trainer = Trainer()
     print(trainer.train(4), Trainer.total_steps, sorted(trainer.seen), len(trainer.log["loss"]))
     show(trainer.optimizer.weights)
-"""
-)
+""")
 
-SETTINGS = (
-    PRELUDE
-    + """
+SETTINGS = PRELUDE("""
 import ctypes, decimal, gc, locale, logging, warnings
 optimizer = Optimizer(np.ones(3))
 libc, rings = ctypes.CDLL(None), [0]
@@ -272,12 +283,9 @@ for epoch in range(3):
     print(os.environ["TURNS"], os.environ["KEPT"], os.environ.get("GONE"), logging.getLogger("some").level, flush=True)
     print(logging.root.manager.disable, gc.get_threshold(), round(sys.getswitchinterval(), 3), flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
-HELD_BY_C = (
-    PRELUDE
-    + """
+HELD_BY_C = PRELUDE("""
 import sqlite3
 class Source:
     def __init__(self):
@@ -301,8 +309,7 @@ def main():
         print(epoch, x, y, flush=True)
     show(optimizer.weights)
 main()
-"""
-)
+""")
 
 ALL = {
     "held_by_c": HELD_BY_C,

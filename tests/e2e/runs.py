@@ -5,16 +5,17 @@ killed.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -137,16 +138,43 @@ def plain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
     return _finish([sys.executable, *map(str, command)], cwd=cwd, env=environment(**changes))
 
 
-def detrain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
-    """Run the command `detrain`."""
-    return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd=cwd, env=environment(**changes))
+def detrain(*command: object, cwd: Path | None = None, given: str = "", **changes: str) -> Result:
+    """Run the command `detrain`; it reads what it is given."""
+    return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd, environment(**changes), given)
 
 
-def _finish(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> Result:
+def said_by(module: str, *arguments: object, given: str = "", **changes: str) -> str:
+    """Return what a module of the tests prints, in a process of its own, for what it changes for good."""
+    command = [sys.executable, "-m", f"tests.{module}", *map(str, arguments)]
+    done = _finish(command, ROOT, environment(**changes), given, timeout_s=None)
+    assert done.status == 0, done.err[-3000:]
+    return done.out
+
+
+def _finish(
+    command: list[str],
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    given: str = "",
+    timeout_s: float | None = TIMEOUT_S,
+) -> Result:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env or environment(), cwd=cwd, check=False
+        command,
+        input=given or None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=env or environment(),
+        cwd=cwd,
+        check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def ran(runs: Server | Run, folder: Path, text: str, *options: object, name: str = "program.py", **changes: str) -> Result:
+    """Write a program into a folder, and run it there by `detrain run`."""
+    (folder / name).write_text(text)
+    return (runs if callable(runs) else runs.detrain)("run", *options, name, cwd=folder, **changes)
 
 
 def compared(
@@ -154,7 +182,7 @@ def compared(
     folder: Path,
     text: str,
     *options: object,
-    at: str | tuple[str, ...],
+    at: str | Sequence[str],
     every: str = "",
     whole: str = "--bare",
     name: str = "program.py",
@@ -167,20 +195,52 @@ def compared(
     """
     (folder / name).write_text(text)
     detrain_run = runs if callable(runs) else runs.detrain
-    command = ("run", *(["--every", every] if every else []), *options, name)
-    if whole == "bare" and not callable(runs):
-        first = runs.bare(name, cwd=folder, **changes)
+    if whole == "bare":
+        first = bare_python(folder / name) if callable(runs) else runs.bare(name, cwd=folder, **changes)
     else:
         first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=folder, **changes)
     assert first.status == 0, first.err
-    for place in (at,) if isinstance(at, str) else at:
-        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
-        assert died.status == -signal.SIGKILL, died.err
-    last = detrain_run(*command, cwd=folder, **changes)
+    died, last = after_deaths(runs, folder, text, *options, at=at, every=every, name=name, **changes)
     assert last.status == 0, last.err
     assert last.last_line() == first.last_line(), died.err + last.err
     assert not is_tail or last.out == first.out[-len(last.out) :]
     return first, died, last
+
+
+def after_deaths(
+    runs: Server | Run,
+    folder: Path,
+    text: str | None,
+    *options: object,
+    at: str | Sequence[str],
+    every: str = "",
+    name: str = "program.py",
+    **changes: str,
+) -> tuple[Result, Result]:
+    """Run a program that dies at each of some places, and once more. Return the last run that died, and the one behind.
+
+    `text`: None where the program is there already.
+    """
+    if text is not None:
+        (folder / name).write_text(text)
+    detrain_run = runs if callable(runs) else runs.detrain
+    command = ("run", *(["--every", every] if every else []), *options, name)
+    for place in (at,) if isinstance(at, str) else at:
+        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
+        assert died.status == -signal.SIGKILL, died.err
+    return died, detrain_run(*command, cwd=folder, **changes)
+
+
+def weights(text: str) -> list[str]:
+    """Return the lines of an output that say the weights."""
+    return [line for line in text.splitlines() if line.startswith("weights")]
+
+
+def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
+    """Put a fault into a program by `detrain inject`; return the record, and the weights that were printed."""
+    run = detrain("inject", "--out", "record.json", *command, cwd=folder)
+    assert run.status == 0, run.err
+    return json.loads((folder / "record.json").read_text()), weights(run.out)
 
 
 def killed(home: Path, *command: object, at_batch: int | None = None, in_save: int | None = None) -> bool:

@@ -9,11 +9,9 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, plain
+from tests.e2e.runs import Run, after_deaths, plain
 
-RESULTS = (
-    PRELUDE
-    + """
+RESULTS = PRELUDE("""
 import glob, pathlib, shutil
 assert all(os.path.exists(".") for _ in range(12_000))  # as many files of data
 for ask in (lambda: os.listdir("tries"), lambda: [each.name for each in os.scandir(pathlib.Path("tries"))]):
@@ -62,8 +60,7 @@ for epoch in range(start, 4):
     np.save(f"weights-{epoch}.npy", optimizer.weights)
     print(epoch, optimizer.weights, flush=True)
 print(sorted(os.listdir("runs")), sorted(os.listdir("plots")), os.listdir(folder), os.path.exists("lock"))
-"""
-)
+""")
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -102,9 +99,7 @@ def test_a_folder_of_results_is_the_one_that_the_first_run_took(
     assert "not captured" not in again.err
 
 
-PREPARING = (
-    PRELUDE
-    + """
+PREPARING = PRELUDE("""
 if not os.path.isfile("data.npy"):
     print("preparing")
     np.save("data.npy", np.random.default_rng(1).normal(size=(4, 3)))
@@ -124,8 +119,7 @@ for epoch in range(3):
         optimizer.apply_gradients(x + np.random.normal(size=3))
     die(f"{epoch}")
 print(optimizer.weights)
-"""
-)
+""")
 
 
 def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path: Path, detrain: Run) -> None:
@@ -142,9 +136,7 @@ def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path
     assert "'cache' was made" in again.err
 
 
-TURNS = (
-    PRELUDE
-    + """
+TURNS = PRELUDE("""
 before = os.path.exists("weights.txt")
 if before:
     os.rename("weights.txt", "weights.old")
@@ -157,17 +149,14 @@ for epoch in range(3):
     with open("weights.txt", "w") as file:
         file.write(repr(optimizer.weights))
 print(open("weights.old").read())
-"""
-)
+""")
 
 
 def test_each_turn_of_a_question_has_its_own_answer(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "train.py").write_text(TURNS)
     (tmp_path / "weights.txt").write_text("of an earlier run")
-    first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="2:1")
-    again = detrain("run", "train.py", cwd=tmp_path)
+    first, again = after_deaths(detrain, tmp_path, TURNS, at="2:1", name="train.py")
 
-    assert (first.status, again.status) == (-9, 0), again.err
+    assert again.status == 0, again.err
     assert first.out == "True False\n"
     assert again.out == "True False\nof an earlier run\n"
 
@@ -285,9 +274,7 @@ def test_a_cache_that_a_killed_run_has_left_half_filled_and_locked_is_filled(ser
     assert again.out == expected.out
 
 
-LOOPING = (
-    PRELUDE
-    + """
+LOOPING = PRELUDE("""
 optimizer = Optimizer(np.load("start.npy"))
 for epoch in range(6):
     os.mkdir(f"epoch{epoch}")
@@ -307,8 +294,7 @@ try:
     os.remove("start.npy")
 except FileNotFoundError:
     show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("places", [["1 done"], ["1:2", "2 done"], ["3 done"], ["1 done", "3 done", "4:0", "5 done"]])
@@ -330,16 +316,13 @@ def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(
     assert tree(killed) == tree(whole)
 
 
-STUMBLING = (
-    PRELUDE
-    + """
+STUMBLING = PRELUDE("""
 optimizer = Optimizer(np.load("start.npy") if os.path.exists("start.npy") else None)
 for epoch in range(2):
     for step in range(2):
         optimizer.apply_gradients(np.ones(3))
 print(optimizer.steps)
-"""
-)
+""")
 
 
 def test_a_run_that_ended_by_an_error_before_its_first_checkpoint_begins_as_any_does(tmp_path: Path, detrain: Run) -> None:
@@ -622,12 +605,9 @@ def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
 def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:
     """What another program says is not heard again. The epochs that were left were passed over, and nothing was set."""
     way = "import subprocess; found = subprocess.run('ls out/?.npy', shell=True, capture_output=True, text=True).stdout.split()"
-    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", way))
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, again = after_deaths(detrain, tmp_path, PRELUDE + OWN.replace("WAY", way), at="2:3", every="2b")
 
-    assert died.status == -9, died.err
     assert again.status == 78
     assert "the epoch loop ended after 2 epochs; the checkpoint was taken at 2:" in again.err
 
@@ -647,11 +627,8 @@ def train():
 if not subprocess.run("ls begun", shell=True, capture_output=True, text=True).stdout:
     train()
 """
-    (tmp_path / "program.py").write_text(PRELUDE + made)
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, again = after_deaths(detrain, tmp_path, PRELUDE + made, at="2:3", every="2b")
 
-    assert died.status == -9, died.err
     assert again.status == 78
     assert "the program has ended, and has not come to where the checkpoint at 2:" in again.err

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ import pytest
 
 from detrain.base.errors import Diverged
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import detrain, environment
+from tests.e2e.runs import detrain, ran
 
 pytest.importorskip("torch")
 
@@ -108,21 +106,13 @@ def test_all_names_are_shown_where_nothing_is_asked_for(run: Path) -> None:
 
 def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     commands = "p epoch, step\nn\nn\np history[-1] == history[7], loss.item() < 9\nq\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "detrain", "at", "--pdb", "1:3", "program.py"],
-        cwd=run,
-        env=environment(),
-        input=commands,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = detrain("at", "--pdb", "1:3", "program.py", cwd=run, given=commands)
 
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     lines = PROGRAM.splitlines()
-    assert f"-> {next(line.strip() for line in lines if 'DUMP' in line)}" in done.stdout
-    assert "(1, 3)" in done.stdout
-    assert "(True, True)" in done.stdout
+    assert f"-> {next(line.strip() for line in lines if 'DUMP' in line)}" in done.out
+    assert "(1, 3)" in done.out
+    assert "(True, True)" in done.out
 
 
 @pytest.mark.slow
@@ -431,28 +421,20 @@ for epoch in range(2):
 
 @pytest.mark.slow
 def test_a_function_that_the_step_calls_is_stood_in(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(STEPS)
-    assert detrain("run", "--every", "2b", "program.py", cwd=tmp_path).status == 0
+    assert ran(detrain, tmp_path, STEPS, "--every", "2b").status == 0
     loop = json.loads(detrain("at", "--print", "x", "--json", "1:3", "program.py", cwd=tmp_path).out)[0]["digest"]
     at = ("at", "--in", "training_step", "--print", "batch", "--print", "self.count", "--json")
 
     found = json.loads(detrain(*at, "1:3", "program.py", cwd=tmp_path).out)
     searched = detrain(*at, "--when", "self.count == 8", "program.py", cwd=tmp_path)
     several = json.loads(detrain(*at, "--until", "last", "1:2", "program.py", cwd=tmp_path).out)
-    debugged = subprocess.run(
-        [sys.executable, "-m", "detrain", "at", "--in", "Steps.training_step", "--pdb", "1:3", "program.py"],
-        cwd=tmp_path,
-        env=environment(),
-        input="p 'count', self.count\nn\np 'count', self.count\nq\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    stepped = "p 'count', self.count\nn\np 'count', self.count\nq\n"
+    debugged = detrain("at", "--in", "Steps.training_step", "--pdb", "1:3", "program.py", cwd=tmp_path, given=stepped)
     nowhere = detrain("at", "--in", "no_such", "last", "program.py", cwd=tmp_path)
 
     assert (found[0]["digest"], found[1]["value"]) == (loop, "8")
     assert json.loads(searched.out) == [{"at": "1:3", "shown": found}], searched.err
     assert [(each["at"], each["shown"][1]["value"]) for each in several] == [("1:2", "7"), ("1:3", "8"), ("1:4", "9")]
-    assert "-> self.count += 1" in debugged.stdout, debugged.stderr
-    assert re.findall(r"'count', \d", debugged.stdout) == ["'count', 8", "'count', 9"]
+    assert "-> self.count += 1" in debugged.out, debugged.err
+    assert re.findall(r"'count', \d", debugged.out) == ["'count', 8", "'count', 9"]
     assert (nowhere.status, "no function 'no_such' is called at 1:4" in nowhere.err) == (64, True), nowhere.err

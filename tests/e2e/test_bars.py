@@ -8,11 +8,9 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, bare_python
+from tests.e2e.runs import Run, bare_python, compared, ran
 
-BARS = (
-    PRELUDE
-    + """
+BARS = PRELUDE("""
 from tqdm.auto import tqdm
 optimizer, outer = Optimizer(np.ones(3)), tqdm(total=99)
 for epoch in (bar := tqdm(range(4))):
@@ -23,14 +21,12 @@ for epoch in (bar := tqdm(range(4))):
     bar.set_postfix(weights=optimizer.weights.sum())
     print(epoch, bar.postfix, outer.n, type(bar.iterable_next()), flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BARS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, BARS, "--ckpt", "whole")
     detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
     last = detrain("run", "--every", every, "--strict", "program.py", cwd=tmp_path)
 
@@ -39,9 +35,7 @@ def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain
     assert last.out == whole.out[-len(last.out) :]
 
 
-LEFT = (
-    PRELUDE
-    + """
+LEFT = PRELUDE("""
 from tqdm import tqdm
 optimizer = Optimizer(np.ones(3))
 for epoch in range(4):
@@ -54,8 +48,7 @@ for epoch in range(4):
     print(epoch, bar.n, bar.disable, flush=True)
 print(bar.n)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -76,9 +69,7 @@ def test_a_bar_that_a_break_leaves_has_counted_what_it_counts_under_plain_python
     assert last.out == whole.out[-len(last.out) :]
 
 
-KEPT = (
-    PRELUDE
-    + """
+KEPT = PRELUDE("""
 {imported}
 class Box:
     bar = None
@@ -91,8 +82,7 @@ for epoch in range(4):
         die(f"{{epoch}}:{{step}}")
     print(epoch, {shown}, flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 MADE = {
     "in a dictionary": ("bars.setdefault(epoch % 2, {bar})", "bars[epoch % 2]"),
     "under a name that was None": ("late = late or {bar}", "late"),
@@ -111,8 +101,7 @@ def test_a_bar_that_the_loop_makes_and_keeps_is_exact(where: str, every: str, tm
         used=f"{place}.update()",
         shown=f"{place}.n, len(bars)",
     )
-    (tmp_path / "program.py").write_text(text)
-    whole = detrain("run", "--ckpt", "whole", "--every", every, "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, text, "--ckpt", "whole", "--every", every)
     died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
     last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
 
@@ -155,9 +144,7 @@ def test_what_shows_and_is_not_there_in_a_resumed_run_is_refused_where_nothing_i
     assert is_refused or whole.out.endswith(last.out)
 
 
-LOGGERS = (
-    PRELUDE
-    + """
+LOGGERS = PRELUDE("""
 import logging, time
 logging.basicConfig(stream=sys.stdout, format="%(name)s %(message)s")
 class Part:
@@ -173,16 +160,10 @@ for epoch in range(4):
         part.log.warning(epoch)
         print(part.clock() > 0, file=part.out)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_loggers_clocks_and_streams_that_objects_of_the_loop_hold_are_found_by_their_names(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(LOGGERS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    died = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    last = detrain("run", "program.py", cwd=tmp_path)
+    _, died, _ = compared(detrain, tmp_path, LOGGERS, at="2:1", whole="run", is_tail=True)
 
     assert "not captured" not in died.err
-    assert last.status == 0, last.err
-    assert whole.out.endswith(last.out)

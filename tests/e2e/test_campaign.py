@@ -91,8 +91,8 @@ for epoch in range(2):
 
 @pytest.mark.slow
 def test_a_fault_that_changes_nothing_is_masked_to_the_programs_end(tmp_path: Path) -> None:
-    """The loops are found by the golden run alone; there is no accuracy; the program ends where
-    no digest would be due.
+    """The loops are found by the golden run alone; there is no accuracy; the program ends where no digest
+    would be due.
     """
     (tmp_path / "program.py").write_text(OVERLOOKED)
     command = ("--seed", 2, "--models", "RBFLIP", "--site", "*unused*", "--stage", "forward", "-n", 2, "--json", "program.py")

@@ -12,9 +12,10 @@ import pytest
 
 from detrain.base.errors import Diverged
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 
-PROGRAM: Final = """\
-import hashlib, os, signal, sys
+PROGRAM: Final = DIE("""\
+import hashlib
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -72,8 +73,7 @@ for epoch in range(3):
         step()
         loss = loss.item()
         batches += 1
-        if os.environ.get("DIE_AT") == str(batches):
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(batches))
     if WAY == "validation":
         net.eval()
         with torch.no_grad():
@@ -82,9 +82,9 @@ for epoch in range(3):
     print(epoch, loss, flush=True)
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
 print("last", digest, torch.rand(()).item())
-"""
-GAN: Final = """\
-import hashlib, os, signal, sys
+""")
+GAN: Final = DIE("""\
+import hashlib
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -110,15 +110,14 @@ for epoch in range(3):
         loss.backward()
         of_generator.step()
         batches += 1
-        if os.environ.get("DIE_AT") == str(batches):
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(batches))
     with torch.no_grad():
         print(epoch, right.item(), wrong.item(), loss.item(), generator(torch.randn(5, 4)).sum().item(), flush=True)
 parts = [part.detach().numpy().tobytes() for net in (made, judge) for part in net.parameters()]
 print("last", hashlib.sha256(b"".join(parts)).hexdigest(), torch.rand(()).item())
-"""
-MODERN: Final = """\
-import hashlib, os, signal, sys
+""")
+MODERN: Final = DIE("""\
+import hashlib
 import numpy as np
 import torch
 from torch import nn
@@ -168,8 +167,7 @@ def main():
                 writer.add_scalar("loss", loss.item(), step)
             bar.set_postfix(loss=loss.item())
             batches += 1
-            if os.environ.get("DIE_AT") == str(batches):
-                os.kill(os.getpid(), signal.SIGKILL)
+            die(str(batches))
         count = right(average.module, DataLoader(held_out, 64))
         print(epoch, loss.item(), count, schedule.get_last_lr(), flush=True)
         if count > best:
@@ -181,7 +179,7 @@ def main():
 
 if __name__ == "__main__":
     main()
-"""
+""")
 PROGRAMS: Final = {"gan": GAN, "modern": MODERN}
 """What is a program of its own."""
 WAYS: Final = (

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, compared
+from tests.e2e.programs import DIE, PRELUDE
+from tests.e2e.runs import Run, after_deaths, compared, ran
 
-PROGRAM = (
-    PRELUDE
-    + """
+PROGRAM = PRELUDE("""
 import json, pathlib, shutil, sqlite3
 import h5py
 optimizer = Optimizer(np.ones(3))
@@ -31,8 +29,7 @@ for epoch in range(2):
         optimizer.apply_gradients(np.full(3, factor))
         die(f"{epoch}:{batch}")
 show(optimizer.weights)
-"""
-)
+""")
 KEPT = {
     "a memory map": (
         "table = np.memmap('map.bin', mode='r+'); table[step % 4] += 1; factor += float(table.sum()); del table",
@@ -112,9 +109,7 @@ COMES_BACK = {
 @pytest.mark.parametrize("name", KEPT)
 def test_a_file_that_the_loop_keeps_its_state_in_is_named(name: str, tmp_path: Path, detrain: Run) -> None:
     body, named = KEPT[name]
-    (tmp_path / "program.py").write_text(PROGRAM.replace("BODY", body))
-
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1")
+    died = ran(detrain, tmp_path, PROGRAM.replace("BODY", body), "--every", "2b", DIE_AT="1:1")
 
     assert died.status == -9, died.err
     assert f"not captured, a resumed run will be REFUSED from here on: {named}\n" in died.err
@@ -143,10 +138,10 @@ def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path,
     """A run that resumes inside of the epoch reads it again before the batches, as the bodies have left it."""
     body = "factor = first; open('r.txt', 'w').write(str(step))"
     head = "    first = float(open('r.txt').read()) if epoch else 1.0\n    for batch"
-    (tmp_path / "program.py").write_text(PROGRAM.replace("    for batch", head).replace("BODY", body))
 
-    died = detrain("run", "--every", "3b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    again = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+    died, again = after_deaths(
+        detrain, tmp_path, PROGRAM.replace("    for batch", head).replace("BODY", body), at="1:3", every="3b"
+    )
 
     assert died.err.count("r.txt: loads read it, and bodies change it") == 1
     assert again.status == 0, again.err
@@ -154,8 +149,7 @@ def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path,
 
 @pytest.mark.parametrize("name", COMES_BACK)
 def test_a_file_that_no_later_body_lives_on_is_not_named(name: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM.replace("BODY", COMES_BACK[name]))
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PROGRAM.replace("BODY", COMES_BACK[name]), "--bare")
     (tmp_path / "log.csv").unlink(missing_ok=True)
 
     died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
@@ -168,8 +162,8 @@ def test_a_file_that_no_later_body_lives_on_is_not_named(name: str, tmp_path: Pa
         assert (tmp_path / "log.csv").read_text().split() == [str(step) for step in range(8)]
 
 
-RELOADED = """\
-import hashlib, os, pathlib, shutil, signal
+RELOADED = DIE("""\
+import hashlib, pathlib, shutil
 import numpy as np, torch
 
 torch.manual_seed(0)
@@ -188,11 +182,10 @@ for epoch in range(3):
             SAVE
         elif loss.item() > 1.2 * best:
             LOAD
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
     print(epoch, best, flush=True)
 print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
-"""
+""")
 STATE = "model.state_dict()"
 SAVES = {
     "torch.save": (f"torch.save({STATE}, 'best.pt')", "model.load_state_dict(torch.load('best.pt'))"),
@@ -267,12 +260,10 @@ print(weights.numpy().tobytes().hex())
 
 
 def test_files_that_are_written_through_tensorflow_come_back(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(THROUGH_TENSORFLOW)
 
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    died, again = after_deaths(detrain, tmp_path, THROUGH_TENSORFLOW, at="1:3", every="2b")
 
-    assert (died.status, again.status) == (-9, 0), died.err + again.err
+    assert again.status == 0, died.err + again.err
     assert "reads again" not in died.err
     assert "is read, which was written after the checkpoint" not in again.err
     places = [f"{epoch}:{batch}" for epoch in range(2) for batch in range(4)]
@@ -281,9 +272,7 @@ def test_files_that_are_written_through_tensorflow_come_back(tmp_path: Path, det
     assert "kept.txt (file" not in again.err
 
 
-TWO_TRAININGS = (
-    PRELUDE
-    + """
+TWO_TRAININGS = PRELUDE("""
 optimizer = Optimizer(np.ones(3))
 for epoch in range(2):
     for batch in range(4):
@@ -296,8 +285,7 @@ for epoch in range(3):
         AFTER
         die(f"{epoch}:{batch}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("death", ["0:2", "1:2"])
@@ -305,8 +293,7 @@ show(optimizer.weights)
 def test_what_an_earlier_training_has_left_is_there_for_a_later_one_that_writes_it_again(
     after: str, death: str, tmp_path: Path, detrain: Run
 ) -> None:
-    (tmp_path / "program.py").write_text(TWO_TRAININGS.replace("AFTER", after))
-    whole = detrain("run", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, TWO_TRAININGS.replace("AFTER", after))
     killed = detrain("run", "--fresh", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT=death)
 
     again = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)

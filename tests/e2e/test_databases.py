@@ -12,9 +12,7 @@ import pytest
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run
 
-HEAD = (
-    PRELUDE
-    + """
+HEAD = PRELUDE("""
 import sqlite3
 table = sqlite3.connect("rows.db")
 OPENED
@@ -24,8 +22,7 @@ table.execute("insert into runs select count(*) from runs")
 table.commit()
 print("runs so far", table.execute("select count(*) from runs").fetchone()[0], flush=True)
 optimizer = Optimizer(np.ones(3))
-"""
-)
+""")
 LOOP = """
 for epoch in range(3):
     for batch in range(4):

@@ -12,11 +12,12 @@ import pytest
 from detrain.base import errors
 from detrain.store import Snapshot, read, write
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result
+from tests.e2e.programs import DIE
+from tests.e2e.runs import Result, ran
 
 # A command is what is tested, so each case takes processes.
-PROGRAM = """\
-import os, torch
+PROGRAM = DIE("""\
+import torch
 from torch import nn
 device = "cuda" if torch.cuda.is_available() else "cpu"
 place = torch.device(device)
@@ -24,22 +25,20 @@ net = nn.Linear(3, 1).to(place)
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 for epoch in range(3):
     for batch in range(5):
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), 9)
+        die(f"{epoch}:{batch}")
         rows = torch.randn(4, 3).to(device)
         optimizer.zero_grad()
         net(rows).square().mean().backward()
         optimizer.step()
     print(epoch, net.weight.tolist())
-"""
+""")
 ALLOWED = ("--allow-environment", "--map-device", "cpu")
 
 
 @pytest.fixture
 def home(tmp_path: Path, torch_server: Server) -> Path:
     """A folder with the program and checkpoints that seem to be of a run on a card, killed in its second epoch."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    assert torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:3").status == -9
+    assert ran(torch_server, tmp_path, PROGRAM, DIE_AT="1:3").status == -9
     for path in sorted((tmp_path / "ckpt").glob("*.h5")):
         _as_on_a_card(path)
     return tmp_path
@@ -99,8 +98,7 @@ def test_it_goes_on_on_the_cpu_where_that_is_allowed(home: Path, torch_server: S
 
 
 def test_a_checkpoint_of_the_cpu_stays_as_it_is(tmp_path: Path, torch_server: Server) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    assert torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:3").status == -9
+    assert ran(torch_server, tmp_path, PROGRAM, DIE_AT="1:3").status == -9
 
     run = torch_server.detrain("run", *ALLOWED, "program.py", cwd=tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared
 from tests.e2e.test_tensorflow import PRELUDE
 
 PROGRAM = (
@@ -87,8 +87,7 @@ def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_wit
 def test_optionals_are_counted_as_elements(server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        PRELUDE
-        + """
+        PRELUDE("""
 weights, optimizer, rows = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.1), iter(data.repeat())
 for epoch in range(3):
     for i in range(4):
@@ -98,7 +97,7 @@ for epoch in range(3):
         optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
         die(f"{epoch}:{i}")
 show(weights, *optimizer.variables)
-"""
+""")
     )
     expected = server.bare(program, cwd=tmp_path)
 
@@ -149,9 +148,7 @@ def test_what_replicas_build_in_the_loop_is_built_for_their_strategy(
     expected = server.bare(program, cwd=tmp_path)
     assert "weights" in expected.out, expected.err
 
-    killed = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
-    again = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, again = after_deaths(server, tmp_path, None, at="2:3", every="2b")
 
-    assert killed.status == -9, killed.err
     assert "resuming program at 2:" in again.err, again.err
     assert again.out.splitlines() == expected.out.splitlines()[2:]

@@ -11,7 +11,8 @@ import h5py
 import pytest
 
 from detrain.base.errors import CannotExport
-from tests.e2e.runs import detrain, plain
+from tests.e2e.programs import DIE
+from tests.e2e.runs import detrain, plain, ran
 
 MODELS = """
 import hashlib
@@ -66,8 +67,7 @@ def show():
     for model in (left, right, conv, inner, outer):
         print(model.name, hashlib.sha256(b"".join(np.asarray(weight).tobytes() for weight in model.weights)).hexdigest())
 """
-PROGRAM = """
-import os, signal
+PROGRAM = DIE("""
 import numpy as np
 import tensorflow as tf
 from models import *
@@ -85,14 +85,13 @@ for epoch in range(3):
         variables = left.trainable_variables + right.trainable_variables + outer.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         conv.train_on_batch(pictures, np.ones((8, 3)))
-        if os.environ.get("DIE_AT") == f"{epoch}:{number}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{number}")
     if epoch == 1 and os.environ.get("ALIAS"):
         alias()
 show()
 for model in (left, right, conv, inner, outer):
     model.save_weights(f"own-{model.name}.weights.h5")
-"""
+""")
 LOADS = """
 import sys
 from models import *
@@ -183,8 +182,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A folder with an exported run, and the digests of weights that the run printed."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "models.py").write_text(MODELS)
-    (folder / "program.py").write_text(PROGRAM)
-    run = detrain("run", "program.py", cwd=folder)
+    run = ran(detrain, folder, PROGRAM)
     done = detrain("ckpt", "export", "--to", "keras", "-o", "out.weights.h5", last(folder), cwd=folder)
     assert (run.status, done.status) == (0, 0), run.err + done.err
     return folder, run.out.splitlines()
@@ -244,8 +242,7 @@ def test_the_places_are_those_of_the_moment(is_killed: bool, trained: tuple[Path
 
 @pytest.mark.slow
 def test_what_only_code_of_the_program_could_save_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(OTHERS)
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, OTHERS)
     assert run.status == 0, run.err
 
     def export(match: str) -> tuple[int, str]:
@@ -269,8 +266,7 @@ def test_what_only_code_of_the_program_could_save_is_refused_by_name(tmp_path: P
 
 @pytest.mark.slow
 def test_of_replicas_the_first_is_written(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(REPLICAS)
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, REPLICAS)
     done = detrain("ckpt", "export", "--to", "keras", "-o", "out.weights.h5", last(tmp_path), cwd=tmp_path)
 
     assert (run.status, done.status) == (0, 0), run.err + done.err

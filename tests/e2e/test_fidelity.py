@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, detrain, environment, plain
+from tests.e2e.runs import Result, after_deaths, detrain, environment, plain, ran
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -237,11 +237,7 @@ def test_bytecode_files_stay_those_of_the_original_source(tmp_path: Path) -> Non
     (tmp_path / "steps.py").write_text(
         PRELUDE + "def train(optimizer):\n    for x in range(3):\n        optimizer.apply_gradients(x)\n"
     )
-    (tmp_path / "program.py").write_text(
-        "import steps\no = steps.Optimizer(steps.np.ones(3))\nfor e in range(2):\n    steps.train(o)\n"
-    )
-
-    first = detrain("run", "program.py", cwd=tmp_path)
+    first = ran(detrain, tmp_path, "import steps\no = steps.Optimizer(steps.np.ones(3))\nfor e in range(2):\n    steps.train(o)\n")
     code = plain("-c", "import steps; print(steps.train.__code__.co_names)", cwd=tmp_path)
 
     assert first.status == 0, first.err
@@ -309,9 +305,7 @@ def test_in_place_and_remove_undo_each_other(tmp_path: Path) -> None:
     assert not (tmp_path / "program.py.orig").exists()
 
 
-BY_HAND = (
-    PRELUDE
-    + """
+BY_HAND = PRELUDE("""
 from detrain import record_batch, record_epoch
 optimizer = Optimizer(np.ones(3))
 for epoch in range(4):
@@ -324,8 +318,7 @@ for epoch in range(4):
         optimizer.apply_gradients(x)
         die(f"{epoch}:{batch}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -334,13 +327,9 @@ def test_probes_put_in_by_hand_resume_to_the_bit(program: str, every: str, tmp_p
     """Of an update that static analysis does not know, too: checkpoints came each ten minutes then, whatever was asked
     for.
     """
-    (tmp_path / "program.py").write_text(program)
+    whole = ran(detrain, tmp_path, program, "--ckpt", "one")
+    _, again = after_deaths(detrain, tmp_path, None, "--ckpt", "two", at="2:3", every=every)
 
-    whole = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
-    killed = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    again = detrain("run", "--ckpt", "two", "--every", every, "program.py", cwd=tmp_path)
-
-    assert killed.status == -9
     assert again.status == 0, again.err
     assert "resuming program at 2:" in again.err
     assert again.out == whole.out

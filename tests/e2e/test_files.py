@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, plain
+from tests.e2e.runs import Result, Run, plain, ran
 
 BODY = """
 optimizer = Optimizer(np.ones(3))
@@ -280,8 +280,7 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("name", ["best.json", "ckpt/best.json"])
 def test_a_file_of_a_later_moment_that_is_read_is_put_back(name: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + REWRITTEN.replace("best.json", name))
-    assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
+    assert ran(detrain, tmp_path, PRELUDE + REWRITTEN.replace("best.json", name), "--every", "2", DIE_AT="4:1").status == -9
     (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
         path.unlink()
@@ -300,8 +299,7 @@ def test_a_file_of_a_later_moment_that_others_wrote_is_refused(tmp_path: Path, d
     by_others = "import subprocess; subprocess.run(['cp', 'one.json', 'best.json'])"
     program = PRELUDE + REWRITTEN.replace('open("best.json", "w")', 'open("one.json", "w")')
     program = program.replace("    elif epoch > 1:", f"        {by_others}\n    elif epoch > 1:")
-    (tmp_path / "program.py").write_text(program)
-    assert detrain("run", "--every", "2", "program.py", cwd=tmp_path, DIE_AT="4:1").status == -9
+    assert ran(detrain, tmp_path, program, "--every", "2", DIE_AT="4:1").status == -9
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
         path.unlink()
 
@@ -317,8 +315,7 @@ def test_a_file_of_the_system_is_of_no_later_moment(tmp_path: Path, detrain: Run
     """Those of processes that have begun since the checkpoint are new: the shell's that resumes, for one."""
     shown = 'open("log.txt", "w").close()\n'
     program = shown + PRELUDE + BODY.format(write='open(os.environ["STATUS"]).read()', write_epoch="pass")
-    (tmp_path / "program.py").write_text(program)
-    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", STATUS="/proc/1/status")
+    killed = ran(detrain, tmp_path, program, DIE_AT="2:1", STATUS="/proc/1/status")
     with subprocess.Popen(["sleep", "60"]) as process:
         status = f"/proc/{process.pid}/status"
         os.stat(status)
@@ -333,9 +330,7 @@ def test_a_file_without_a_path_is_named(made: str, tmp_path: Path, detrain: Run)
     gone = "import os, tempfile\ndef gone():\n    file = open('gone.txt', 'w+')\n    os.unlink('gone.txt')\n    return file\n"
     body = BODY.format(write="scratch.write('x')", write_epoch="scratch.seek(0); print(len(scratch.read()))")
     body = body.replace('print(open("log.txt").read())\n', "")
-    (tmp_path / "program.py").write_text(f"{PRELUDE}{gone}scratch = {made}\n{body}")
-
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, f"{PRELUDE}{gone}scratch = {made}\n{body}")
 
     assert run.status == 0, run.err
     assert "not captured" in run.err
@@ -375,8 +370,7 @@ for epoch in range(2):
         print(epoch, step, optimizer.weights.tolist(), getattr(sys.stdout, "written", ""))
         die(f"{epoch}:{step}")
 """
-    (tmp_path / "program.py").write_text(PRELUDE + STREAMS[name] + text)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PRELUDE + STREAMS[name] + text, "--bare")
     written = (tmp_path / "out.txt").read_text() if (tmp_path / "out.txt").exists() else ""
     died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:2")
     again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)

@@ -10,10 +10,11 @@ import pytest
 
 from detrain.base import errors
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 from tests.e2e.runs import bare, compared, detrain
 
-PRELUDE = """\
-import hashlib, os, random, signal, sys
+PRELUDE = DIE("""\
+import hashlib, random
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
@@ -23,9 +24,7 @@ class Die(keras.callbacks.Callback):
     turns = 0
     def on_train_batch_end(self, batch, logs=None):
         Die.turns += 1
-        if os.environ.get("DIE_AT") == str(Die.turns):
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(Die.turns))
 
 def net(*layers, **compiled):
     model = keras.Sequential([*layers, keras.layers.Dense(12, activation="relu"), keras.layers.Dropout(0.3),
@@ -48,7 +47,7 @@ def events(name):
 
 x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
 y = (x.sum(1) > 0).astype("int32")
-"""
+""")
 
 PROGRAMS = {
     "arrays, callbacks of Keras, a log": """
@@ -519,8 +518,8 @@ show(model, [value.tobytes().hex() for value in nested.net.get_weights()])
 @pytest.mark.slow
 @pytest.mark.parametrize("is_changed", [True, False], ids=["changed before it validates", "changed later"])
 def test_what_fit_validates_on_is_what_it_copied(is_changed: bool, server: Server, tmp_path: Path) -> None:
-    """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was
-    there before the loop.
+    """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was there before
+    the loop.
     """
     program = tmp_path / "program.py"
     event = "on_train_batch_end" if is_changed else "on_epoch_end"

@@ -16,7 +16,7 @@ import pytest
 from detrain.base.cursor import Cursor
 from detrain.base.errors import CheckpointDamaged, Diverged
 from detrain.store import Catalogue, read
-from tests.e2e.runs import Run
+from tests.e2e.runs import Run, ran
 
 PROGRAM = """
 import sys
@@ -104,8 +104,7 @@ def forge(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def trained(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that ended at its last but one epoch."""
     home = tmp_path_factory.mktemp("trained")
-    (home / "program.py").write_text(PROGRAM)
-    assert server.detrain("run", "--keep", "9", "program.py", cwd=home).status == 0
+    assert ran(server, home, PROGRAM, "--keep", "9").status == 0
     for path in (home / "ckpt").glob("*-e00004-*"):
         path.unlink()
     return home

@@ -12,8 +12,8 @@ from detrain.base.errors import NotCapturable
 from detrain.instrument.text_edits import apply
 from detrain.instrument.value_probes import BEGUN, YIELD, edits_for_yields
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, compared
+from tests.e2e.programs import DIE, PRELUDE
+from tests.e2e.runs import Run, after_deaths, compared, ran
 
 LOOP = """
 optimizer = Optimizer(np.ones(3))
@@ -79,15 +79,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_generator_goes_on_where_it_was(name: str, every: str, tmp_path: Path, detrain: Run) -> None:
     before, load, after = PROGRAMS[name]
-    _, _, last = compared(
-        detrain,
-        tmp_path,
-        PRELUDE + LOOP.format(before=before, load=load, after=after),
-        every=every,
-        at=("1:4", "2:3"),
-        whole="run",
-        is_tail=True,
-    )
+    text = PRELUDE + LOOP.format(before=before, load=load, after=after)
+    _, _, last = compared(detrain, tmp_path, text, every=every, at=("1:4", "2:3"), whole="run", is_tail=True)
 
     assert "not captured" not in last.err
 
@@ -114,30 +107,16 @@ def test_a_generator_and_bodies_that_draw_from_one_generator_of_random_numbers(
     before = "class Source:\n    def __init__(self):\n        self.own = np.random.default_rng(4)\n"
     before += f"rng = {made}\ndef batches():\n    while True:\n        yield {yielded}\nsource = batches()"
     after = f"optimizer.weights[0] += {drawn}"
-    (tmp_path / "program.py").write_text(
-        PRELUDE + LOOP.format(before=before, load="x = next(source)", after=after).replace(", np.random.rand()", "")
-    )
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    for place in ("1:4", "2:3", ""):
-        last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=place)
-
-    assert last.status == 0, last.err
-    assert last.out == whole.out[-len(last.out) :]
+    text = PRELUDE + LOOP.format(before=before, load="x = next(source)", after=after).replace(", np.random.rand()", "")
+    compared(detrain, tmp_path, text, at=("1:4", "2:3"), every=every, whole="run", is_tail=True)
 
 
 def test_a_generator_beside_which_loading_draws_too(tmp_path: Path, detrain: Run) -> None:
     """Only what bodies drew was on record, and the generator was refused at the resume."""
     load = "x = next(source)\n        x = x + np.random.normal(size=3)"
     program = PRELUDE + LOOP.format(before=FROM_GLOBAL + "source = batches()", load=load, after="pass")
-    compared(
-        detrain,
-        tmp_path,
-        program.replace("+ np.random.normal() * 1e-3", ""),
-        every="2b",
-        at=("1:4", "2:3"),
-        whole="run",
-        is_tail=True,
-    )
+    text = program.replace("+ np.random.normal() * 1e-3", "")
+    compared(detrain, tmp_path, text, every="2b", at=("1:4", "2:3"), whole="run", is_tail=True)
 
 
 @pytest.mark.parametrize(("header", "is_exact"), [("x in training()", True), ("n, x in enumerate(training())", False)])
@@ -173,9 +152,7 @@ def test_a_for_loop_over_slices_of_a_generator(tmp_path: Path, detrain: Run) -> 
 
 def test_a_generator_that_reads_what_the_loop_changes_is_refused(tmp_path: Path, detrain: Run) -> None:
     before = "def batches():\n    while True:\n        yield optimizer.weights * 0.5\nsource = batches()"
-    (tmp_path / "program.py").write_text(PRELUDE + LOOP.format(before=before, load="x = next(source)", after="pass"))
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "program.py", cwd=tmp_path)
+    _, last = after_deaths(detrain, tmp_path, PRELUDE + LOOP.format(before=before, load="x = next(source)", after="pass"), at="2:3")
 
     assert last.status == 78
     assert "does not yield again what it did" in last.err
@@ -210,8 +187,7 @@ show(optimizer.weights)
 
 def test_what_a_generator_logs_is_not_logged_twice(tmp_path: Path, detrain: Run) -> None:
     """Handlers of `logging` wrote again what the first run had written, of the losses at the cut."""
-    (tmp_path / "program.py").write_text(PRELUDE + LOGGED)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PRELUDE + LOGGED, "--ckpt", "whole")
     log = (tmp_path / "log.txt").read_text().splitlines()
     (tmp_path / "log.txt").unlink()
     detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:13")
@@ -242,8 +218,7 @@ source = batches()"""
 def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(tmp_path: Path, detrain: Run) -> None:
     """Loading the same batches does not send it again: a mean over batches began anew, in silence."""
     text = LOOP.format(before=COROUTINE, load="x = next(source)", after="x = means.send(float(optimizer.weights.sum()))")
-    (tmp_path / "program.py").write_text(PRELUDE + text)
-    killed = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
+    killed = ran(detrain, tmp_path, PRELUDE + text, "--every", "1b", DIE_AT="0:3")
 
     assert "not captured, a resumed run will be REFUSED from here on: means (generator: it has moved on)" in killed.err
 
@@ -251,9 +226,7 @@ def test_what_was_sent_to_a_generator_is_named_though_batches_are_loaded_again(t
 def test_a_generator_that_bodies_draw_from_is_refused_and_that_is_said_beforehand(tmp_path: Path, detrain: Run) -> None:
     before = "def turns():\n    turn = 0\n    while True:\n        turn += 1\n        yield from [turn]\nticket = turns()\n"
     loop = LOOP.format(before=before + COROUTINE.partition("next(means)")[2], load="x = next(source)", after="y = next(ticket)")
-    (tmp_path / "program.py").write_text(PRELUDE + loop)
-    killed = detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="0:3")
-    last = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+    killed, last = after_deaths(detrain, tmp_path, PRELUDE + loop, at="0:3", every="1b")
 
     assert "a resumed run will be REFUSED from here on: ticket (generator: it has moved on)" in killed.err
     assert last.status == NotCapturable.exit_code
@@ -296,8 +269,8 @@ def test_only_generators_that_take_nothing_in_are_followed() -> None:
     assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") == []
 
 
-ENDLESS = """
-import os, torch
+ENDLESS = DIE("""
+import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 labelled = DataLoader(TensorDataset(torch.randn(32, 3)), 8, shuffle=True)
@@ -313,11 +286,10 @@ for epoch in range(5):
     for step, {loads}
         loss = (weights - rows).pow(2).mean() + (weights - more).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
-        if os.environ.get("DIE_AT") == f"{{epoch}}:{{step}}":
-            os.kill(os.getpid(), 9)
+        die(f"{{epoch}}:{{step}}")
     print(epoch, loss.item(), flush=True)
 print(weights.tolist())
-"""
+""")
 LOADS = {
     "zip": "((rows,), (more,)) in enumerate(zip(labelled, stream)):",
     "next": "(rows,) in enumerate(labelled):\n        (more,) = next(stream)",

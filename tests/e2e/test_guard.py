@@ -15,7 +15,8 @@ import pytest
 from detrain import guard_run
 from detrain.base.errors import FaultPersists, UsageError
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import detrain
+from tests.e2e.programs import DIE
+from tests.e2e.runs import detrain, ran
 
 PRELUDE = """\
 import hashlib, os, random, sys
@@ -315,8 +316,8 @@ def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path:
     assert "Adam/sequential_dense_kernel_momentum has norm" in err
 
 
-NORMALIZED = """
-import os, signal, keras, numpy as np, tensorflow as tf
+NORMALIZED = DIE("""
+import keras, numpy as np, tensorflow as tf
 layers = keras.layers
 if "{model}" == "recurrent":
     model = keras.Sequential([keras.Input((8, 1)), layers.LSTM(12, recurrent_dropout=0.1), layers.Dense(1)])
@@ -328,14 +329,13 @@ y = x.sum(1, keepdims=True) / 8
 model.compile({optimizer}, "mse")
 class Dies(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        if os.environ.get("DIE_AT") == str(epoch):
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(epoch))
 class Tells(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         print(epoch, b"".join(v.numpy().tobytes() for v in [*model.variables, *model.optimizer.variables]).hex()[-64:], flush=True)
 model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Tells(), Dies()])
 print(b"".join(v.numpy().tobytes() for v in model.variables).hex())
-"""
+""")
 
 
 @pytest.mark.parametrize(
@@ -433,11 +433,7 @@ def test_what_is_out_of_sight_stands_in_the_way_back(obstacle: str, server: Serv
     head, body = OUT_OF_SIGHT[obstacle]
     source = head + EAGER.replace("        struck = strike()", f"        {body}\n        struck = strike()")
     expected = _bare(server, tmp_path, source)
-    (tmp_path / "program.py").write_text(PRELUDE + source)
-
-    # In a process of its own: Keras imports OpenCV where it is there, so that the server has it before detrain could
-    # see that.
-    run = detrain("run", "--guard", "recover", "program.py", cwd=tmp_path, FAULTS="5:gradient")
+    run = ran(detrain, tmp_path, PRELUDE + source, "--guard", "recover", FAULTS="5:gradient")
 
     assert (run.status, run.out.splitlines()[-1]) == (0, expected[-1]), run.err
     assert f"no exact way back in memory ({obstacle}" in run.err
@@ -504,19 +500,16 @@ def test_a_shuffled_set_that_a_compiled_function_goes_over_is_shuffled_the_same_
     assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
 
 
-RESUMED = """
-import signal
+RESUMED = DIE("""
 model, optimizer, history = net(), keras.optimizers.Adam(1e-2), []
 step = step_of(model, optimizer)
 for epoch in range(3):
     for i, (a, b) in enumerate(data):
         history.append(float(step(a, b, strike())))
-        if os.environ.get("DIE_AT") == str(turn):
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(turn))
     print(epoch, sum(history).hex())
 show(*model.variables, *optimizer.variables)
-"""
+""")
 
 
 @pytest.mark.slow

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import UsageError
-from tests.e2e.runs import bare, detrain
+from tests.e2e.programs import Head
+from tests.e2e.runs import bare, detrain, ran
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
 
 pytest.importorskip("tensorflow")
 
-PRELUDE = """
+PRELUDE = Head("""
 import hashlib, os
 import numpy as np, keras, tensorflow as tf
 x = np.random.default_rng(0).normal(size=(60, 5)).astype("float32")
@@ -27,11 +28,9 @@ def net():
                              keras.layers.Dropout(0.3), keras.layers.Dense(3, dtype="float32")])
 def show(model):
     print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables)).hexdigest())
-"""
+""")
 
-LOOP = (
-    PRELUDE
-    + """
+LOOP = PRELUDE("""
 model, optimizer, turn = net(), keras.optimizers.SGD(1e-12), 0
 @tf.function
 def step(a, b, more):
@@ -46,19 +45,15 @@ for epoch in range(2):
         step(a, b, tf.constant(1e9 if os.environ.get("FAULT") == str(turn) else 0.0))
         turn += 1
 show(model)
-"""
-)
+""")
 
-FIT = (
-    PRELUDE
-    + """
+FIT = PRELUDE("""
 keras.mixed_precision.set_global_policy("mixed_float16")  # scaled gradients overflow in the first steps
 model = net()
 model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0**30, dynamic_growth_steps=5), "mse")
 model.fit(x, y, batch_size=6, epochs=3, verbose=0)
 show(model)
-"""
-)
+""")
 
 
 def _alarms(home: Path) -> list[dict[str, object]]:
@@ -67,8 +62,7 @@ def _alarms(home: Path) -> list[dict[str, object]]:
 
 
 def test_a_gradient_that_only_its_norm_shows_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LOOP)
-    without = detrain("run", "--ckpt", "without", "--guard", "detect", "program.py", cwd=tmp_path, FAULT="15")
+    without = ran(detrain, tmp_path, LOOP, "--ckpt", "without", "--guard", "detect", FAULT="15")
     asked = detrain("run", "--ckpt", "asked", "--guard", "detect", "--guard-gradients", "program.py", cwd=tmp_path, FAULT="15")
 
     assert (without.status, asked.status) == (0, 0)
@@ -83,8 +77,7 @@ def test_a_gradient_that_only_its_norm_shows_is_seen(tmp_path: Path) -> None:
     "text", [pytest.param(LOOP, id="loop"), pytest.param(FIT, id="fit in mixed precision", marks=pytest.mark.slow)]
 )
 def test_bits_are_those_of_the_bare_program_and_nothing_is_seen(text: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(text)
-    asked = detrain("run", "--guard", "recover", "--guard-gradients", "program.py", cwd=tmp_path)
+    asked = ran(detrain, tmp_path, text, "--guard", "recover", "--guard-gradients")
 
     assert asked.status == 0, asked.err
     assert "alarm" not in asked.err
@@ -92,6 +85,4 @@ def test_bits_are_those_of_the_bare_program_and_nothing_is_seen(text: str, tmp_p
 
 
 def test_gradients_are_a_part_of_the_guard(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LOOP)
-
-    assert detrain("run", "--guard-gradients", "program.py", cwd=tmp_path).status == UsageError.exit_code
+    assert ran(detrain, tmp_path, LOOP, "--guard-gradients").status == UsageError.exit_code

@@ -13,25 +13,14 @@ import pytest
 
 from detrain.base.errors import FaultPersists, FrameworkUnsupported
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import STRIKE
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-PROGRAM = """\
-import hashlib, os
+PROGRAM = STRIKE("""\
+import hashlib
 import jax, jax.numpy as jnp, numpy as np, optax
-
-FAULTS = dict(each.split(":") for each in os.environ.get("FAULTS", "").split(",") if each)
-turn = 0
-
-def strike():
-    global turn
-    kind, mark = FAULTS.get(str(turn), ""), f"struck-{turn}"
-    is_due = kind and ("again" in os.environ or not os.path.exists(mark))
-    if is_due:
-        os.close(os.open(mark, os.O_CREAT))
-    turn += 1
-    return kind if is_due else ""
 
 rng = np.random.default_rng(0)
 rows, labels = rng.normal(size=(60, 6)).astype("f4"), rng.integers(0, 3, 60)
@@ -68,7 +57,7 @@ for epoch in range(2):
     print(epoch, sum(losses).hex(), len(losses))
 found = b"".join(np.asarray(each).tobytes() for each in jax.tree.leaves((params, state, best)))
 print("weights", hashlib.sha256(found).hexdigest())
-"""
+""")
 EVERYWHERE = "2:weight,9:nan,12:weight,17:slot,23:weight"
 """In the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""
 

@@ -14,26 +14,15 @@ import pytest
 from detrain.base.errors import FaultPersists
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary_torch import name_of, tables, text
+from tests.e2e.programs import STRIKE
 
-PROGRAM = """\
-import hashlib, os, random
+PROGRAM = STRIKE("""\
+import hashlib, random
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
-
-FAULTS = dict(each.split(":") for each in os.environ.get("FAULTS", "").split(",") if each)
-turn = 0
-
-def strike():
-    global turn
-    kind, mark = FAULTS.get(str(turn), ""), f"struck-{turn}"
-    is_due = kind and ("again" in os.environ or not os.path.exists(mark))
-    if is_due:
-        os.close(os.open(mark, os.O_CREAT))
-    turn += 1
-    return kind if is_due else ""
 
 class Data(Dataset):
     def __len__(self):
@@ -75,7 +64,7 @@ def train(name, make, workers):
 
 train("adam", lambda p: torch.optim.Adam(p, 1e-2), 0)
 train("momentum", lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9), 2)
-"""
+""")
 """Two phases of 24 batches: 12 an epoch. The body draws from a loader of its own; the second
 loop goes over a bar of tqdm."""
 EVERYWHERE = "2:gradient,9:gradient,12:nan,17:slot,23:weight,26:gradient,33:slot,36:gradient,41:weight,47:nan"

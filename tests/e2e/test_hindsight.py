@@ -22,7 +22,7 @@ from detrain.launcher.program import Program
 from detrain.moments.hindsight import Span, hindsight
 from detrain.moments.past_run import PastRun
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result, detrain, environment
+from tests.e2e.runs import Result, detrain, environment, ran
 from tests.e2e.test_at import digests
 
 pytest.importorskip("torch")
@@ -128,8 +128,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a run is over."""
     folder = tmp_path_factory.mktemp("hindsight") / "work"
     folder.mkdir()
-    (folder / "program.py").write_text(PROGRAM)
-    done = detrain("run", "--keep", "100", "program.py", cwd=folder)
+    done = ran(detrain, folder, PROGRAM, "--keep", "100")
     assert done.status == 0, done.err
     return folder
 

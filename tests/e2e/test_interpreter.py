@@ -23,8 +23,8 @@ print(shown, sys.argv, sys.path, sys._xoptions, sys.warnoptions, __debug__, sys.
 
 
 def both(folder: Path, options: str, *arguments: str, **changes: str) -> tuple[str, str]:
-    """What the program prints under plain Python, and under `python -m detrain run`, with
-    options of the interpreter.
+    """What the program prints under plain Python, and under `python -m detrain run`, with options of the
+    interpreter.
     """
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])), **changes}
     run = plain(*options.split(), "-m", "detrain", "run", "program.py", *arguments, cwd=folder, **changes)

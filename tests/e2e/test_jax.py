@@ -13,8 +13,9 @@ import pytest
 
 from detrain.base import errors
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
-from tests.e2e.runs import EXAMPLES, detrain
+from tests.e2e.runs import EXAMPLES, detrain, ran
 from tests.programs_marks import JAX
 
 FAST = ("digits_mlp", "spread_shard_map")
@@ -76,9 +77,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_checkpoint_holds_is_refused(name: str, jax_server: Server, tmp_path: Path) -> None:
     made, body, message = REFUSED[name]
-    (tmp_path / "program.py").write_text(LOOP.replace("MADE", made).replace("BODY", body))
-
-    done = jax_server.detrain("run", "program.py", cwd=tmp_path)
+    done = ran(jax_server, tmp_path, LOOP.replace("MADE", made).replace("BODY", body))
 
     assert done.status == errors.FrameworkUnsupported.exit_code, done.err
     assert message in done.err
@@ -86,8 +85,7 @@ def test_what_no_checkpoint_holds_is_refused(name: str, jax_server: Server, tmp_
     assert not list(tmp_path.glob("ckpt/*.h5"))
 
 
-SPREAD = """
-import os, signal
+SPREAD = DIE("""
 import jax, jax.numpy as jnp, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", int(os.environ["DEVICES"]))
 sizes = tuple(map(int, os.environ["MESH"].split(","))) if os.environ["MESH"] else ()
@@ -97,12 +95,11 @@ if sizes:
     params = jax.device_put(params, jax.NamedSharding(mesh, jax.P("data")))
 for epoch in range(4):
     for batch in range(4):
-        if os.environ.get("DIE_AT") == f"{epoch} {batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch} {batch}")
         rows = np.random.normal(size=(8, 16)).astype("float32")
         params = params - 0.1 * jax.grad(lambda params: ((rows @ params) ** 2).mean())(params)
 print(params, params.sharding)
-"""
+""")
 
 
 @pytest.mark.slow
@@ -128,8 +125,7 @@ def test_another_mesh_and_another_number_of_devices_are_refused(jax_server: Serv
     assert same.last_line() == jax_server.bare("program.py", cwd=tmp_path, DEVICES="8", MESH="8").last_line()
 
 
-IMPURE = """
-import os, signal, sys
+IMPURE = DIE("""
 import jax, jax.numpy as jnp, numpy as np
 rate, turn, params = 0.1, 0, jnp.ones(4)
 @jax.jit
@@ -138,12 +134,11 @@ def step(params, rows):
 for epoch in range(4):
     for batch in range(3):
         turn += 1
-        if os.environ.get("DIE_AT") == str(turn):
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(str(turn))
         params = step(params, np.random.normal(size=(8, 4)).astype("float32"))
     RATE
 print(params)
-"""
+""")
 
 
 def test_a_compiled_function_that_reads_what_the_loop_changes_is_refused_and_one_that_does_not_goes_on(

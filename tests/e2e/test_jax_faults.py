@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.runs import EXAMPLES, detrain, environment
+from tests.e2e.runs import EXAMPLES, detrain, environment, injected, weights
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -86,10 +85,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def weights(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("weights")]
-
-
 def bare(folder: Path, *arguments: str) -> str:
     """Return what the program says by itself."""
     done = subprocess.run(
@@ -98,16 +93,10 @@ def bare(folder: Path, *arguments: str) -> str:
     return weights(done.stdout)[-1]
 
 
-def record_of(folder: Path, *options: object) -> tuple[dict[str, Any], list[str]]:
-    run = detrain("inject", "--out", "record.json", *options, "program.py", cwd=folder)
-    assert run.status == 0, run.err
-    return json.loads((folder / "record.json").read_text()), weights(run.out)
-
-
 @pytest.mark.parametrize("at", [(1, 3), (0, 2), (2, 0)])
 def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Path, at: tuple[int, int]) -> None:
     where = ("--site", "first", "--stage", "forward", "--at", f"{at[0]}:{at[1]}")
-    record, said = record_of(folder, "--model", "RD", *where, "--seed", 5)
+    record, said = injected(folder, "--model", "RD", *where, "--seed", 5, "program.py")
     element = record["elements"][0]
     hand = (*at, tuple(element["position"]), int(element["injected"], 16))
 
@@ -123,7 +112,7 @@ def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Pa
 
 def test_bits_of_memory_are_the_programs_own_line_that_writes_them(folder: Path) -> None:
     where = ("--stage", "memory", "--site", "memory/params.first.w", "--at", "1:4")
-    record, said = record_of(folder, "--model", "BIT:29", *where, "--seed", 3)
+    record, said = injected(folder, "--model", "BIT:29", *where, "--seed", 3, "program.py")
     element = record["elements"][0]
     assert int(element["injected"], 16) == int(element["golden"], 16) ^ 1 << 29
     hand = ("memory", 1, 4, tuple(element["position"]), int(element["injected"], 16))

@@ -16,6 +16,7 @@ from detrain.base import errors
 from tests.e2e.choices import Row, ends_as_if_never_killed, name_of
 from tests.e2e.forkserver import Server
 from tests.e2e.keras_fits import FIT, LOOPS, PRELUDE, lives_on, on, rows, text
+from tests.e2e.runs import ran
 
 FITS = [(backend, row) for backend in ("torch", "jax") for row in rows(backend)]
 FIRST = FITS[0]
@@ -83,9 +84,7 @@ def test_on_jax_a_callback_before_the_load_is_refused_where_the_order_matters(
     does: str, data: str, said: str, jax_server: Server, tmp_path: Path
 ) -> None:
     program = PRELUDE + BEGINS.replace("DOES", does).replace("DATA", data)
-    (tmp_path / "program.py").write_text(on("jax", program))
-
-    done = jax_server.detrain("run", "program.py", cwd=tmp_path)
+    done = ran(jax_server, tmp_path, on("jax", program))
 
     assert done.status == (errors.FrameworkUnsupported.exit_code if said else 0), done.err
     assert said in done.err
@@ -93,9 +92,7 @@ def test_on_jax_a_callback_before_the_load_is_refused_where_the_order_matters(
 
 
 def test_another_backend_is_refused_as_keras_is_imported(torch_server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import keras\nprint('imported')\n")
-
-    done = torch_server.detrain("run", "program.py", cwd=tmp_path, KERAS_BACKEND="numpy")
+    done = ran(torch_server, tmp_path, "import keras\nprint('imported')\n", KERAS_BACKEND="numpy")
 
     assert done.status == errors.FrameworkUnsupported.exit_code, done.err
     assert "Keras runs on 'numpy' here" in done.err

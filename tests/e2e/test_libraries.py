@@ -13,10 +13,11 @@ import pytest
 
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import compared, detrain, plain
+from tests.e2e.programs import DIE
+from tests.e2e.runs import after_deaths, compared, detrain, plain
 
-TRAINER = """
-import hashlib, os
+TRAINER = DIE("""
+import hashlib
 import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -33,8 +34,7 @@ class Rows(Dataset):
 
 class Die(TrainerCallback):
     def on_step_begin(self, args, state, control, **_others):
-        if os.environ.get("DIE_AT") == str(state.global_step):
-            os.kill(os.getpid(), 9)
+        die(str(state.global_step))
 
 model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2))
 args = TrainingArguments("out", num_train_epochs=3, per_device_train_batch_size=4, gradient_accumulation_steps=2,
@@ -43,7 +43,7 @@ trainer = Trainer(model=model, args=args, train_dataset=Rows(), callbacks=[Die()
 trainer.train()
 print([(row["step"], row.get("loss"), row.get("grad_norm")) for row in trainer.state.log_history])
 print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_a_trainer_of_transformers_killed_mid_epoch_ends_as_one_that_never_was(e
     assert last.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
 
 
-LIGHTNING = """
-import hashlib, os, random
+LIGHTNING = DIE("""
+import hashlib, random
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -89,8 +89,7 @@ class Net(L.LightningModule):
         self.automatic_optimization = not MANUAL
         self.seen = []
     def training_step(self, batch, index):
-        if os.environ.get("DIE_AT") == str(self.trainer.fit_loop.epoch_loop.total_batch_idx):
-            os.kill(os.getpid(), 9)
+        die(str(self.trainer.fit_loop.epoch_loop.total_batch_idx))
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("loss", loss, prog_bar=True, on_epoch=True)
         self.seen.append(loss.item())
@@ -121,7 +120,7 @@ for root in ("logs", "boards"):
     print([(folder, sorted(name for name in names if "tfevents" not in name)) for folder, _, names in sorted(os.walk(root))])
 for path in ("logs/lightning_logs/version_0/metrics.csv", "boards/lightning_logs/version_0/hparams.yaml"):
     print(hashlib.sha256(open(path, "rb").read()).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
@@ -145,8 +144,8 @@ def test_a_trainer_of_lightning_killed_mid_epoch_ends_as_one_that_never_was(
     assert last.out.splitlines()[-6:] == whole.out.splitlines()[-6:]
 
 
-STREAM = """
-import os, random
+STREAM = DIE("""
+import random
 import lightning as L
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -163,8 +162,7 @@ class Net(L.LightningModule):
         super().__init__()
         self.net = torch.nn.Linear(6, 2)
     def training_step(self, batch, index):
-        if os.environ.get("DIE_AT") == str(self.trainer.fit_loop.epoch_loop.total_batch_idx):
-            os.kill(os.getpid(), 9)
+        die(str(self.trainer.fit_loop.epoch_loop.total_batch_idx))
         return self.net(batch).square().mean()
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -173,7 +171,7 @@ model = Net()
 L.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False).fit(model, DataLoader(Stream(), 2))
 print()
 print([float(each).hex() for each in model.net.weight.reshape(-1)])
-"""
+""")
 
 
 @pytest.mark.slow
@@ -197,8 +195,7 @@ def test_a_stream_that_lightning_draws_from_is_refused_inside_an_epoch_and_that_
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
 
 
-FABRIC = """
-import os
+FABRIC = DIE("""
 import lightning as L
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -211,15 +208,14 @@ loader = fabric.setup_dataloaders(DataLoader(TensorDataset(torch.randn(40, 6)), 
 seen = 0
 for epoch in range(3):
     for batch, in loader:
-        if os.environ.get("DIE_AT") == str(seen):
-            os.kill(os.getpid(), 9)
+        die(str(seen))
         seen += 1
         output = net(batch)  # lives on to the next batch, with a hook of Fabric's
         fabric.backward(output.square().mean())
         optimizer.step()
         optimizer.zero_grad()
 print([float(each).hex() for each in net.weight.reshape(-1)])
-"""
+""")
 
 
 @pytest.mark.slow
@@ -227,24 +223,21 @@ def test_a_program_of_fabric_killed_mid_epoch_ends_as_one_that_never_was(tmp_pat
     if importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed")
     program = tmp_path / "program.py"
-    program.write_text(FABRIC)
-    for death in ("7", "25", ""):
-        last = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT=death)
-        assert last.status == (0 if not death else -9), last.err
+    _, last = after_deaths(detrain, tmp_path, FABRIC, at=("7", "25"), every="2b")
+    assert last.status == 0, last.err
     assert "resuming" in last.err
     assert last.out.splitlines()[-1] == plain(program, cwd=tmp_path).out.splitlines()[-1]
 
 
-BASELINES = """
-import hashlib, os
+BASELINES = DIE("""
+import hashlib
 import gymnasium as gym
 from stable_baselines3 import {algorithm}
 from stable_baselines3.common.callbacks import BaseCallback
 
 class Die(BaseCallback):
     def _on_step(self):
-        if os.environ.get("DIE_AT") == str(self.n_calls):
-            os.kill(os.getpid(), 9)
+        die(str(self.n_calls))
         return True
 
 env = gym.make("CartPole-v1")
@@ -252,7 +245,7 @@ model = {algorithm}("MlpPolicy", env, seed=3, {arguments})
 model.learn(160, callback=Die())
 tensors = model.policy.state_dict()
 print(hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in tensors)).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
@@ -311,8 +304,8 @@ def closure(model, optimizer):
         return {"loss": loss.item()}
     return update
 """
-TRAINS = """
-import os, sys, torch
+TRAINS = DIE("""
+import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 import algolib
 class Mean:
@@ -328,13 +321,12 @@ algo = algolib.Algo(torch.nn.Linear(3, 1), Mean())
 learn = algo.{learn}
 done = 0
 {loop}:
-    if os.environ.get("DIE_AT") == str(done):
-        os.kill(os.getpid(), 9)
+    die(str(done))
     rows = {collect}
     logs = learn(rows)
     done += 1
     print(done, logs["loss"], algo.callbacks)
-"""
+""")
 
 
 @pytest.mark.parametrize("loop", ["while done < 9", "for turn in range(9)"])
@@ -361,10 +353,10 @@ def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand
 ) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
-    (tmp_path / "program.py").write_text(TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop))
 
-    first = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="5")
-    second = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    first, second = after_deaths(
+        torch_server, tmp_path, TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop), at="5", every="2b"
+    )
 
     assert "algo: loads move it on, and it holds what bodies train: a run that resumes inside an epoch loads" in first.err
     assert second.status == Diverged.exit_code
@@ -464,8 +456,8 @@ class Average:
         for mine, theirs in zip(self.shadow, parameters):
             mine.sub_(0.1 * (mine - theirs))
 """
-AVERAGED = """
-import os, sys, torch
+AVERAGED = DIE("""
+import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 import averages
 torch.manual_seed(1)
@@ -474,14 +466,13 @@ average = averages.Average(model.parameters())
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
 for epoch in range(3):
     for batch in range(5):
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), 9)
+        die(f"{epoch}:{batch}")
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().mean().backward()
         optimizer.step()
         average.step(model.parameters())
     print(epoch, [each.tolist() for each in average.shadow], average.steps, flush=True)
-"""
+""")
 
 
 def test_an_average_of_a_library_that_takes_its_state_back_itself_comes_back(torch_server: Server, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 
 LIBRARY = """
 import random
@@ -71,8 +72,7 @@ DRAWS = {
     "that is made when it is first asked for": late,
 }
 """
-PROGRAM = """
-import os, signal, sys
+PROGRAM = DIE("""
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 import torch
 import noises
@@ -86,10 +86,9 @@ for epoch in range(4):
         optimizer.zero_grad()
         (model(x).square().sum() * noises.DRAWS[NAME]()).backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
     print(epoch, [each.hex() for each in model.weight.detach().flatten().tolist()], flush=True)
-"""
+""")
 EXACT = ("of Python in a module", "of NumPy in a class", "of NumPy in an object", "of PyTorch in a module", "a counter in a module")
 EXACT += ("a counter in a class", "what is set up once")
 LATE = "that is made when it is first asked for"

@@ -17,11 +17,9 @@ import pytest
 from detrain.base import errors
 from detrain.store import Catalogue, Snapshot, read
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, bare, environment
+from tests.e2e.runs import Result, Run, bare, environment, ran
 
-COUNTING = (
-    PRELUDE
-    + """
+COUNTING = PRELUDE("""
 data = np.random.default_rng(1).normal(size=(24, 3))
 def load(i):
     os.write(2, b"load\\n")
@@ -53,8 +51,7 @@ lines = open("numbers.txt")
 def numbered():
     for i in range(12):
         yield load(i)
-"""
-)
+""")
 LOOP = """
 for epoch in range(3):
     {before}
@@ -692,9 +689,7 @@ print(weights.numpy().tobytes().hex())
 def test_what_only_a_pipeline_calls_is_state(every: str, tmp_path: Path, detrain: Run) -> None:
     """No name leads to it: its stream began anew, and the resumed run stopped at its first batch."""
     pytest.importorskip("tensorflow")
-    (tmp_path / "program.py").write_text(PRELUDE + NAMELESS)
-
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PRELUDE + NAMELESS, "--ckpt", "whole")
     for death in ("1:1", "3:2", ""):
         last = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death)
         assert last.status == (-9 if death else 0), last.err

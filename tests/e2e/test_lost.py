@@ -13,8 +13,8 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import compared
+from tests.e2e.programs import DIE, PRELUDE
+from tests.e2e.runs import after_deaths, compared
 
 LIBRARY = """\
 import threading
@@ -27,9 +27,7 @@ class Schedule:
         self.turns += 1
         self.settings["rate"] = 1 / self.turns
 """
-TOLD = (
-    PRELUDE
-    + """
+TOLD = PRELUDE("""
 import helper
 settings = {"rate": 1.0}
 schedule = helper.Schedule(settings)
@@ -40,8 +38,7 @@ for epoch in range(4):
         schedule.step()
         die(f"{epoch}:{step}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def with_library(folder: Path, program: str) -> dict[str, str]:
@@ -65,9 +62,7 @@ def test_an_object_that_is_only_told_things_is_refused_and_that_is_said_in_time(
     assert "--allow-lost schedule" in refused.err
 
 
-TOLD_TO_OTHERS = (
-    PRELUDE
-    + """
+TOLD_TO_OTHERS = PRELUDE("""
 import multiprocessing
 class Numbers(enumerate):
     pass
@@ -89,8 +84,7 @@ for epoch in range(4):
             late.set()
         die(f"{epoch}:{step}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("case", ["event", "file of TensorFlow's", "iterator of a class of the program"])
@@ -119,12 +113,10 @@ def test_a_run_goes_on_without_what_is_allowed_and_says_so_from_then_on(server: 
     words = shlex.split(re.findall(r"add `(.*)`", refused.err)[0])
 
     other = server.detrain("run", "--allow-lost", "shedule", "program.py", cwd=tmp_path, **path)
-    allowed = server.detrain("run", *words, "program.py", cwd=tmp_path, DIE_AT="3:1", **path)
-    again = server.detrain("run", *words, "program.py", cwd=tmp_path, **path)
+    allowed, again = after_deaths(server, tmp_path, None, *words, at="3:1", **path)
 
     assert other.status == NotCapturable.exit_code
     assert "--allow-lost shedule: the checkpoint at 2:0 lacks nothing of that name; it lacks schedule" in other.err
-    assert allowed.status == -9, allowed.err
     assert "going on without schedule, by --allow-lost" in allowed.err
     assert again.status == 0, again.err
     assert "this run has gone on without schedule, by --allow-lost" in again.err
@@ -140,8 +132,7 @@ def test_the_environment_allows_as_the_option_does(server: Server, tmp_path: Pat
     assert "going on without schedule, by --allow-lost" in allowed.err
 
 
-LAZY = """\
-import os, signal
+LAZY = DIE("""\
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -169,10 +160,9 @@ for epoch in range(3):
         optimizer.zero_grad()
         (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
     print(epoch, model.weight.tolist(), flush=True)
-"""
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -250,9 +240,7 @@ def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on
     assert refused.status == NotCapturable.exit_code
 
 
-LATE = (
-    PRELUDE
-    + """
+LATE = PRELUDE("""
 import helper
 optimizer, meter = Optimizer(np.ones(3)), None
 for epoch in range(4):
@@ -263,8 +251,7 @@ for epoch in range(4):
         die(f"{{epoch}}:{{step}}")
 print(meter.total)
 show(optimizer.weights)
-"""
-)
+""")
 NAMED = {False: "import helper\n", True: "import helper\nif 0: import helper_meters\n"}
 MAKES = """\
 def meter():
@@ -307,9 +294,7 @@ def test_a_class_whose_module_the_loop_alone_imports(made: str, is_exact: bool, 
         assert resumed.status == NotCapturable.exit_code
 
 
-LISTED = (
-    PRELUDE
-    + """
+LISTED = PRELUDE("""
 import helper
 keeper, optimizer = helper.Keeper(), Optimizer(np.ones(3))
 for epoch in range(4):
@@ -319,8 +304,7 @@ for epoch in range(4):
         die(f"{{epoch}}:{{step}}")
     rows = {kept}
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(
@@ -354,9 +338,7 @@ def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
     assert is_refused or last.out == whole.out
 
 
-ASKED = (
-    PRELUDE
-    + """
+ASKED = PRELUDE("""
 import helper
 def newest(keeper):
     return keeper.newest()
@@ -369,8 +351,7 @@ for epoch in range(4):
     keeper.put(epoch)
 {behind}
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Models and optimizers that a loop makes: each program is killed at a cut, run again, and
-compared with the whole run.
+"""Models and optimizers that a loop makes: each program is killed at a cut, run again, and compared with the
+whole run.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import TENSORFLOW
 
-PRELUDE = (
-    TENSORFLOW
-    + """\
+PRELUDE = TENSORFLOW("""\
 import copy
 from keras import layers
 
@@ -36,8 +34,7 @@ def train(model, optimizer, a, b):
 def turn(epoch, step, *models):
     print(epoch, step, *(float(loss_of(y, model(x))) for model in models), flush=True)
     die(f"{epoch}:{step}")
-"""
-)
+""")
 
 EXACT = {
     "a clone of the best model so far": """

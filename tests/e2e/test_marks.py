@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 from tests.e2e.runs import compared
 
 LIBRARY = """
@@ -39,8 +40,7 @@ def current():
         _current = Schedule()
     return _current
 """
-PROGRAM = """
-import os, signal, sys
+PROGRAM = DIE("""
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 import torch
 import schedules
@@ -60,11 +60,10 @@ for epoch in range(5):
         optimizer.step()
         if epoch == 2 and batch == 1:
             schedules.decay(0.5)
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
     print(epoch, schedules.DEFAULTS, schedule and schedule.calls, [each.hex() for each in model.weight.detach().flatten().tolist()])
 print(schedule is None or schedules.current() is schedule)
-"""
+""")
 MADE = {"by its class": "schedules.Schedule()", "by the library, when it is first asked": "schedules.current()"}
 
 

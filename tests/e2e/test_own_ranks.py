@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import ROOT, detrain, plain
+from tests.e2e.runs import ROOT, detrain, plain, ran
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "spawned.py"
 LIGHTNING = """
@@ -115,9 +115,7 @@ def test_lightnings_own_processes_are_refused_at_once(strategy: str, tmp_path: P
 @pytest.mark.parametrize("launcher", ["debug_launcher", "notebook_launcher"])
 def test_accelerates_own_processes_are_refused_at_once(launcher: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    (tmp_path / "train.py").write_text(ACCELERATE.replace("LAUNCHER", launcher))
-
-    result = detrain("run", "train.py", cwd=tmp_path)
+    result = ran(detrain, tmp_path, ACCELERATE.replace("LAUNCHER", launcher), name="train.py")
 
     assert result.status == 80, result.err
     assert "detrain launch --nproc-per-node 2" in result.err

@@ -23,7 +23,7 @@ import pytest
 
 from detrain.base.errors import UsageError
 from detrain.cli import main
-from tests.e2e.runs import TIMEOUT_S, environment
+from tests.e2e.runs import TIMEOUT_S, detrain, environment
 from tests.e2e.test_at import PROGRAM, digests, run
 
 pytest.importorskip("torch")
@@ -120,21 +120,14 @@ def test_a_shell_has_the_names_of_the_run(run: Path, tmp_path: Path, *, has_ipyt
         (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['IPython'] = None")
     lines = ["print('at', epoch, step)", "print([len(history) for _ in range(2)])", f"print({WEIGHT})", "exit()"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "detrain", "at", "--shell", "1:3", "program.py"],
-        cwd=run,
-        env=environment(PYTHONPATH=paths, IPYTHONDIR=str(tmp_path)),
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    changes = {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path)}
+    done = detrain("at", "--shell", "1:3", "program.py", cwd=run, given="\n".join(lines) + "\n", **changes)
 
-    assert done.returncode == 0, done.stderr
-    assert ("In [1]:" in done.stdout) is has_ipython
-    assert re.search(r"\bat 1 3\n", done.stdout)
-    assert "[8, 8]" in done.stdout
-    assert had(run, "1:3", "weight") in done.stdout
+    assert done.status == 0, done.err
+    assert ("In [1]:" in done.out) is has_ipython
+    assert re.search(r"\bat 1 3\n", done.out)
+    assert "[8, 8]" in done.out
+    assert had(run, "1:3", "weight") in done.out
 
 
 class Client:

@@ -16,6 +16,7 @@ from scipy import stats
 
 from detrain.base.errors import CheckpointDamaged
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 from tests.e2e.runs import bare, detrain
 
 pytestmark = pytest.mark.slow
@@ -221,8 +222,7 @@ class Model(tf.Module):
 
 tf.saved_model.save(Model(), "saved")
 """
-LOADED = """
-import os, signal, sys
+LOADED = DIE("""
 import tensorflow as tf
 model = tf.saved_model.load("saved")
 call = getattr(model, sys.argv[1])
@@ -233,10 +233,9 @@ for epoch in range(2):
         with tf.GradientTape() as tape:
             loss = step(x)
         optimizer.apply_gradients([(tape.gradient(loss, model.weight), model.weight)])
-        if os.environ.get("DIE_AT") == f"{epoch}:{number}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{number}")
 print(model.weight.numpy().tobytes().hex())
-"""
+""")
 
 
 def test_a_function_of_a_saved_model_that_draws_is_named(tmp_path: Path, server: Server) -> None:

@@ -16,9 +16,9 @@ import pytest
 from detrain.base import errors
 from detrain.cli import main
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import FOR_LOOPS, PRELUDE
+from tests.e2e.programs import DIE, FOR_LOOPS, PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Result, Run, compared
+from tests.e2e.runs import Result, Run, after_deaths, compared, ran
 from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
 
@@ -45,8 +45,7 @@ def detrain(server: Server) -> Run:
 def trained(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
     """A folder with a program and checkpoints of a run of it that was killed in its third epoch."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "program.py").write_text(FOR_LOOPS)
-    assert server.detrain("run", "program.py", cwd=folder, DIE_AT="2:3").status == -9
+    assert ran(server, folder, FOR_LOOPS, DIE_AT="2:3").status == -9
     return folder
 
 
@@ -108,9 +107,7 @@ def test_a_name_that_is_no_text(command: list[str], tmp_path: Path, detrain: Run
 
 
 def test_no_training_loop(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text("for i in range(3):\n    print(i)\n")
-
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, "for i in range(3):\n    print(i)\n")
 
     assert_refused(run, errors.NoStructure, "program.py", "inst.info")
     assert run.out == ""
@@ -124,16 +121,13 @@ def test_no_training_loop_of_a_framework_that_is_known(tmp_path: Path, detrain: 
     )
 
 
-FOREIGN = (
-    PRELUDE
-    + """
+FOREIGN = PRELUDE("""
 import mlx
 optimizer = Optimizer(np.ones(3))
 for epoch in range(2):
     for batch in range(3):
         optimizer.apply_gradients(np.random.normal(size=3))
-"""
-)
+""")
 
 
 def test_a_loop_that_trains_with_another_framework(tmp_path: Path) -> None:
@@ -191,17 +185,13 @@ def test_training_out_of_sight(program: str, said: str, tmp_path: Path, server: 
 
 @pytest.mark.slow
 def test_a_session_without_weights_runs(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "program.py").write_text(IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "False"))
-
-    run = server.detrain("run", "program.py", cwd=tmp_path)
+    run = ran(server, tmp_path, IN_SESSION.replace("HEAD", "").replace("TRAINABLE", "False"))
 
     assert (run.status, run.out) == (0, "[ 7. 13. 19.]\n")
 
 
 def test_a_run_that_trains_nothing_says_so(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text("class Scaler:\n    def fit(self, x):\n        print(x)\n\nScaler().fit(3)\n")
-
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, "class Scaler:\n    def fit(self, x):\n        print(x)\n\nScaler().fit(3)\n")
 
     assert (run.status, run.out) == (0, "3\n")
     assert "no checkpoint was taken" in run.err
@@ -216,9 +206,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, detrain: Run) -> None:
 
 def test_two_programs_share_a_folder(home: Path, detrain: Run) -> None:
     before = contents(home)
-    (home / "other.py").write_text(FOR_LOOPS)
-
-    other = detrain("run", "other.py", cwd=home)
+    other = ran(detrain, home, FOR_LOOPS, name="other.py")
 
     assert (other.status, other.out.startswith("epoch 0 ")) == (0, True), other.err
     assert "ckpt holds checkpoints of 'program', none of 'other', which starts beside them" in other.err
@@ -232,9 +220,7 @@ def test_two_programs_share_a_folder(home: Path, detrain: Run) -> None:
 
 def test_fresh_starts_beside_the_checkpoints_of_another_program(home: Path, detrain: Run) -> None:
     before = contents(home)
-    (home / "other.py").write_text(FOR_LOOPS)
-
-    run = detrain("run", "--fresh", "other.py", cwd=home)
+    run = ran(detrain, home, FOR_LOOPS, "--fresh", name="other.py")
     after = contents(home)
     again = detrain("run", "program.py", cwd=home)
 
@@ -262,9 +248,7 @@ def test_changed_source(change: str, home: Path, detrain: Run) -> None:
 
 
 def test_a_changed_comment_is_no_changed_source(home: Path, detrain: Run) -> None:
-    (home / "program.py").write_text("# said in other words\n" + FOR_LOOPS)
-
-    run = detrain("run", "program.py", cwd=home)
+    run = ran(detrain, home, "# said in other words\n" + FOR_LOOPS)
 
     assert (run.status, "resuming" in run.err) == (0, True), run.err
 
@@ -277,9 +261,7 @@ def test_another_seed(home: Path, detrain: Run) -> None:
     assert_refused(detrain("run", "--seed", "7", "program.py", cwd=home), errors.UsageError, "--seed 7")
 
 
-DATA = (
-    PRELUDE
-    + """
+DATA = PRELUDE("""
 data = np.load("data.npy")
 optimizer = Optimizer(np.ones(3))
 for epoch in range(3):
@@ -288,12 +270,10 @@ for epoch in range(3):
         optimizer.apply_gradients(x)
         die(f"{epoch}:{step}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
-TENSOR_DATA = """
-import os, signal
+TENSOR_DATA = DIE("""
 import numpy as np, tensorflow as tf
 weight = tf.Variable(tf.zeros(3))
 class Optimizer:
@@ -304,9 +284,8 @@ optimizer = Optimizer()
 for epoch in range(3):
     for step, x in enumerate(tf.data.Dataset.from_tensor_slices(np.load("data.npy")).batch(3)):
         optimizer.apply_gradients([(tf.cast(x[0], "float32"), weight)])
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
+        die(f"{epoch}:{step}")
+""")
 
 LAZY_DATA = DATA.replace('data = np.load("data.npy")\n', "").replace("x = data[epoch", 'x = np.load("data.npy")[epoch')
 
@@ -335,9 +314,7 @@ def test_another_dataset_is_found_by_its_digest(program: str, said: str, tmp_pat
     assert detrain(*command, cwd=tmp_path).status == 0
 
 
-READINGS = (
-    PRELUDE
-    + """
+READINGS = PRELUDE("""
 optimizer = Optimizer(np.ones(3))
 for phase in range(2):
     infos = {"episode": {"t": np.array([os.times().elapsed]), "length": np.zeros(2)}}
@@ -348,8 +325,7 @@ for phase in range(2):
         assert infos["episode"]["t"][0] > infos["episode"]["length"].sum()
     print(phase, infos["episode"]["t"].tobytes().hex())
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("place", ["0:1:2", "1:1:2", "1:0:0"])
@@ -362,9 +338,7 @@ def test_a_reading_of_a_clock_that_the_loop_leaves_alone_is_put_back(place: str,
     assert "put back as it was: infos['episode']['t']\n" in run.err
 
 
-COUNTED = (
-    PRELUDE
-    + """
+COUNTED = PRELUDE("""
 import time
 from time import perf_counter_ns
 clocks = [time.monotonic(), time.process_time(), time.thread_time_ns(), time.clock_gettime(time.CLOCK_MONOTONIC)]
@@ -376,18 +350,15 @@ for epoch in range(3):
         die(f"{epoch}:{step}")
     print(epoch, noise.sum().hex(), flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_a_large_array_that_is_made_of_a_clock_before_the_loop_is_exact(every: str, tmp_path: Path, detrain: Run) -> None:
     """It was kept by its digest, and the resume was refused unsaid."""
-    (tmp_path / "program.py").write_text(COUNTED)
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="1:2")
-    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    died, run = after_deaths(detrain, tmp_path, COUNTED, at="1:2", every=every)
 
-    assert (died.status, run.status) == (-9, 0), run.err
+    assert run.status == 0, run.err
     assert {line.split()[1] for line in (died.out + run.out).splitlines() if line[0].isdigit()} == {died.out.split()[1]}
 
 
@@ -492,9 +463,7 @@ def test_threads_and_settings_of_the_first_run_are_set_again(home: Path, detrain
     assert "oneDNN" not in run.out or "oneDNN 0" in run.out
 
 
-STRICT = (
-    PRELUDE
-    + """
+STRICT = PRELUDE("""
 optimizer = Optimizer(np.ones(3))
 for epoch in range(3):
     log = open(os.devnull, "a")
@@ -502,14 +471,11 @@ for epoch in range(3):
         optimizer.apply_gradients(np.random.normal(size=3))
     optimizer.log = log
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_what_cannot_be_captured_is_named_and_refused_when_strict(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(STRICT)
-
-    run = detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, STRICT, "--ckpt", "one")
     strict = detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
 
     assert run.status == 0
@@ -541,9 +507,7 @@ def test_a_file_that_may_not_be_looked_at_is_named(tmp_path: Path, monkeypatch: 
     assert capsys.readouterr().err.splitlines()[0] == "detrain: error: Permission denied: 'home/inst.info'"
 
 
-OPENCV = (
-    PRELUDE
-    + """
+OPENCV = PRELUDE("""
 import cv2
 optimizer = Optimizer(np.ones(3))
 noise = np.zeros((3, 1), np.float32)
@@ -555,8 +519,7 @@ for epoch in range(4):
         optimizer.apply_gradients(gradient + noise[:, 0])
         die(f"{epoch}:{batch}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_a_generator_that_cannot_be_read_is_named_where_the_loop_draws_from_it(tmp_path: Path) -> None:
@@ -590,9 +553,7 @@ def test_a_training_loop_in_the_body_of_a_class(tmp_path: Path, server: Server) 
     assert run.out == ""
 
 
-CHILDREN = (
-    PRELUDE
-    + """
+CHILDREN = PRELUDE("""
 import multiprocessing, subprocess, threading, time
 
 def serve():
@@ -619,8 +580,7 @@ for epoch in range(2):
         if sys.argv[1] == "asked":
             pool.stdin.write(b"a line\\n"), pool.stdin.flush(), pool.stdout.readline()
         optimizer.apply_gradients(pool.apply(noisy, (gradient,)) if sys.argv[1] == "pool" else gradient)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(
@@ -645,9 +605,7 @@ def test_child_processes_and_threads_are_named(kind: str, named: str, tmp_path: 
     assert (named in run.err) if named else (run.err == "")
 
 
-IN_TASKS = (
-    PRELUDE
-    + """
+IN_TASKS = PRELUDE("""
 import asyncio
 
 async def train(queue, optimizer):
@@ -669,8 +627,7 @@ async def main():
     MAIN
 
 asyncio.run(main())
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(
@@ -685,9 +642,7 @@ def test_tasks_beside_the_one_that_trains_are_named(main: str, named: str, tmp_p
     """A task that had made batches beforehand began anew in a resumed run, which trained on others: in silence, killed
     at a cut.
     """
-    (tmp_path / "program.py").write_text(IN_TASKS.replace("MAIN", main))
-
-    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, IN_TASKS.replace("MAIN", main), "--every", "3b")
 
     assert run.status == 0, run.err
     assert (named in run.err) if named else (run.err == "")
@@ -777,9 +732,7 @@ def test_a_checkpoint_home_without_a_name(command: list[str], home: Path, detrai
     assert not list(home.glob("*.h5"))
 
 
-WORKERS = (
-    PRELUDE
-    + """
+WORKERS = PRELUDE("""
 import threading
 
 optimizer = Optimizer(np.ones(3))
@@ -801,8 +754,7 @@ second.start()
 first.join()
 second.join()
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("head", ["while steps < 4:", "for x in range(4):"])
@@ -840,9 +792,7 @@ train("second")
 
 def test_a_program_that_fails_on_its_way_to_the_checkpoint_is_told_why(tmp_path: Path, detrain: Run) -> None:
     """What the first training had saved, it reads again behind it; it was deleted there."""
-    (tmp_path / "program.py").write_text(PRELUDE + BEST_IS_GONE)
-    assert detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="second:0:2").status == -9
-    run = detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
+    _, run = after_deaths(detrain, tmp_path, PRELUDE + BEST_IS_GONE, at="second:0:2", every="1b")
 
     assert run.status == 1
     assert "FileNotFoundError" in run.err

@@ -10,8 +10,8 @@ from textwrap import indent
 import pytest
 
 from detrain.base import errors
-from tests.e2e.programs import ALL, PRELUDE
-from tests.e2e.runs import Result, Run, bare_python, compared
+from tests.e2e.programs import ALL, DIE, PRELUDE
+from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared, ran
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -113,8 +113,8 @@ class Half(Env):
         self.lock = __import__("threading").Lock()
 """
 
-WITH_LIBRARY = """
-import hashlib, os, signal
+WITH_LIBRARY = DIE("""
+import hashlib
 import numpy as np
 import someenv
 env = someenv.Env(3)
@@ -127,10 +127,9 @@ optimizer = Optimizer()
 for epoch in range(3):
     for step in range(4):
         optimizer.apply_gradients(env.reset())
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
 print(env.turn, env.history, hashlib.sha256(optimizer.weights.tobytes()).hexdigest())
-"""
+""")
 
 
 def with_library(folder: Path, program: str) -> dict[str, str]:
@@ -145,10 +144,8 @@ def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_
     path = with_library(tmp_path, WITH_LIBRARY)
     whole = detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
 
-    first = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
-    resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path, **path)
+    first, resumed = after_deaths(detrain, tmp_path, None, at="2:1", every=every, **path)
 
-    assert first.status == -9
     assert "not captured" not in first.err + resumed.err
     assert "resuming" in resumed.err
     assert resumed.status == 0, resumed.err
@@ -208,9 +205,7 @@ def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tm
     assert last.out == whole.out[-len(last.out) :]
 
 
-OUTPUT_FILES = (
-    PRELUDE
-    + """
+OUTPUT_FILES = PRELUDE("""
 import json, os, pathlib
 
 early = open("early.log", "w")
@@ -234,8 +229,7 @@ for epoch in range(4):
     print(epoch, x, raw.tell(), flush=True)
 raw.close()
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("deaths", [("2:3",), ("0:2", "0:4", "3:1")])
@@ -506,9 +500,7 @@ def test_what_a_loop_keeps_in_classes_functions_and_modules(
     assert "resuming" in last.err
 
 
-MAKES_FUNCTIONS = (
-    PRELUDE
-    + """
+MAKES_FUNCTIONS = PRELUDE("""
 import functools, types
 
 def make_aug(level):
@@ -584,8 +576,7 @@ def train():
         print(epoch, x, [f.__qualname__ for f in table.values() if callable(f)], flush=True)
     show(optimizer.weights)
 train()
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -597,46 +588,14 @@ def test_functions_that_the_loop_makes(every: str, tmp_path: Path, detrain: Run)
     assert "resuming" in last.err
 
 
-BARS = (
-    PRELUDE
-    + """
-from tqdm.auto import tqdm
-optimizer, outer = Optimizer(np.ones(3)), tqdm(total=99)
-for epoch in (bar := tqdm(range(4))):
-    for step in tqdm(range(3), leave=False):
-        optimizer.apply_gradients(np.random.normal(size=3))
-        outer.update()
-        die(f"{epoch}:{step}")
-    bar.set_postfix(weights=optimizer.weights.sum())
-    print(epoch, bar.postfix, outer.n, type(bar.iterable_next()), flush=True)
-show(optimizer.weights)
-"""
-)
-
-
-@pytest.mark.parametrize("every", ["1", "2b"])
-def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BARS)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
-    last = detrain("run", "--every", every, "--strict", "program.py", cwd=tmp_path)
-
-    assert (whole.status, last.status) == (0, 0), last.err
-    assert "not captured" not in whole.err + last.err
-    assert last.out == whole.out[-len(last.out) :]
-
-
-PASSES = (
-    PRELUDE
-    + """
+PASSES = PRELUDE("""
 def make_pass(optimizer, factor):
     def one_pass(epoch):
         for step in range(5):
             optimizer.apply_gradients(np.random.normal(size=3) * factor)
             die(f"{epoch}:{step}")
     return one_pass
-"""
-)
+""")
 MAKES_PASSES = """
 optimizer = Optimizer(np.ones(3))
 one_pass = make_pass(optimizer, 1.0)
@@ -654,20 +613,14 @@ show(optimizer.weights)
 def test_a_function_with_the_batch_loop_that_the_loop_makes(every: str, is_apart: bool, tmp_path: Path, detrain: Run) -> None:
     """Its code has probes, which the source on the disk has not."""
     (tmp_path / "passes.py").write_text(PASSES)
-    (tmp_path / "program.py").write_text(("from passes import *\n" if is_apart else PASSES) + MAKES_PASSES)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path)
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:3")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    text = ("from passes import *\n" if is_apart else PASSES) + MAKES_PASSES
+    _, _, last = compared(detrain, tmp_path, text, at="2:3", every=every, whole="run", is_tail=True)
 
-    assert (whole.status, last.status) == (0, 0), last.err
     assert "resuming" in last.err
     assert "not captured" not in last.err
-    assert last.out == whole.out[-len(last.out) :]
 
 
-OF_OPEN_CALLS = (
-    PRELUDE
-    + """
+OF_OPEN_CALLS = PRELUDE("""
 import os, threading
 optimizer, kept = Optimizer(np.ones(3)), []
 
@@ -702,25 +655,19 @@ for epoch in range(4):
         die(f"{epoch}:{step}")
     print(epoch, [f() for f in kept], flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("where", ["generator", "thread"])
 def test_a_function_with_variables_of_a_call_that_goes_on_elsewhere_is_named(where: str, tmp_path: Path, detrain: Run) -> None:
     """Its own copy of them would stand still."""
-    (tmp_path / "program.py").write_text(OF_OPEN_CALLS)
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3", WHERE=where)
-    last = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, WHERE=where)
+    died, last = after_deaths(detrain, tmp_path, OF_OPEN_CALLS, at="2:3", every="2b", WHERE=where)
 
-    assert died.status == -9, died.err
     assert "kept[0] (function)" in died.err
     assert last.status != 0
 
 
-ONE_OF_EACH = (
-    PRELUDE
-    + """
+ONE_OF_EACH = PRELUDE("""
 from someenv import Env
 
 class Single(type):
@@ -746,8 +693,7 @@ for epoch in range(4):
     Single.turns += 1
     Rates.uses[Tracker] = epoch, type(Rates.uses.get(Tracker))
 print(Tracker().values, Single.turns, Rates.uses)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("place", ["1:0", "3:2"])
@@ -761,9 +707,7 @@ def test_a_class_of_classes_keeps_the_only_object_of_each(place: str, tmp_path: 
     assert last.out == whole.out
 
 
-BY_ITSELF = (
-    PRELUDE
-    + """
+BY_ITSELF = PRELUDE("""
 import subprocess
 optimizer = Optimizer(np.ones(3))
 start = int(open("epoch.txt").read()) if subprocess.run(["test", "-e", "epoch.txt"]).returncode == 0 else 0
@@ -775,23 +719,18 @@ for epoch in range(start, 5):
     with open("epoch.txt", "w") as file:
         file.write(str(epoch + 1))
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BY_ITSELF)
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    last = detrain("run", "program.py", cwd=tmp_path)
+    _, last = after_deaths(detrain, tmp_path, BY_ITSELF, at="2:1")
 
     assert last.status == 78
     assert "epoch 2:0 is 4 for the program; it was 2 in the first run" in last.err
     assert last.out == ""
 
 
-DRAWING = (
-    PRELUDE
-    + """
+DRAWING = PRELUDE("""
 import matplotlib.pyplot as plt
 plt.plot([1, 2])
 optimizer, kept = Optimizer(np.zeros(3)), []
@@ -804,8 +743,7 @@ for epoch in range(3):
         plt.close()
     else:
         plt.plot(kept)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("figure", ["old", "new"])
@@ -817,9 +755,7 @@ def test_a_figure_that_the_loop_goes_on_drawing_into_is_named(figure: str, tmp_p
     assert ("figures of matplotlib.pyplot" in run.err) == (figure == "old")
 
 
-ELSEWHERE = (
-    PRELUDE
-    + """
+ELSEWHERE = PRELUDE("""
 import contextlib, logging, time
 
 @contextlib.contextmanager
@@ -840,8 +776,7 @@ for epoch in range(3):
     print(epoch, notes, optimizer.weights.tolist(), file=log, flush=True)
 log.close()
 print(open("log.txt").read())
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
@@ -860,9 +795,7 @@ def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: P
     assert "[0, 1, 2]" in whole.out
 
 
-LEFT = (
-    PRELUDE
-    + """
+LEFT = PRELUDE("""
 def search(name, rate):
     print("rate", name, rate, flush=True)
     optimizer = Optimizer(np.full(3, 2.0))
@@ -887,8 +820,7 @@ def others():
 
 others()
 print(first, second, third)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "2b", "3b"])
@@ -911,9 +843,7 @@ def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(
     assert again.out.splitlines()[-1] == whole.out.splitlines()[-1]
 
 
-WHILE_LOOPS_ALONE = (
-    PRELUDE
-    + """
+WHILE_LOOPS_ALONE = PRELUDE("""
 optimizer = Optimizer(np.zeros(3))
 
 def train(count, rate, name):
@@ -935,8 +865,7 @@ for number, x in enumerate(np.random.normal(size=(5, 3))):
     optimizer.apply_gradients(x)
     die(f"d{number}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("place", ["a4", "b3", "c3", "d3"])
@@ -950,9 +879,7 @@ def test_a_while_loop_without_epochs_does_not_go_on_in_the_next_loop(place: str,
     assert "resuming" in last.err
 
 
-NESTED = (
-    PRELUDE
-    + """
+NESTED = PRELUDE("""
 optimizer = Optimizer(np.ones(3))
 
 def passes(name, count):
@@ -979,8 +906,7 @@ for round_ in range(7):
         losses.append(passes(f"second{round_}:", 2))
 print(losses, found)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
@@ -1011,9 +937,7 @@ for epoch in range(3):
         die(f"{epoch}:{batch}")
         optimizer.apply_gradients(scale(np.full(3, random.random())))
 """
-    (tmp_path / "program.py").write_text(PRELUDE + program)
-
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:3")
+    died = ran(detrain, tmp_path, PRELUDE + program, "--every", "2b", DIE_AT="2:3")
 
     assert died.status == -9, died.err
     assert "REFUSED from here on: scale (function: its code is not in the source)" in died.err

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forkserver import Server
+from tests.e2e.runs import ran
 
 PROGRAM = """
 import os
@@ -108,8 +109,7 @@ FITTED = {
 
 def check(server: Server, text: str, tmp_path: Path, kills: list[int], *options: str) -> None:
     """A run that is killed before its n-th, m-th ... batch, and run again each time, ends as the whole run does."""
-    (tmp_path / "program.py").write_text(text)
-    whole = server.detrain("run", "--ckpt", "whole", *options, "program.py", cwd=tmp_path)
+    whole = ran(server, tmp_path, text, "--ckpt", "whole", *options)
     assert whole.status == 0, whole.err
     assert "not captured" not in whole.err
     for kill in kills:

@@ -12,10 +12,11 @@ import pytest
 from detrain.base.errors import CheckpointDamaged
 from detrain.store import Catalogue
 from detrain.store.chronicle import Timed
-from tests.e2e.runs import Result, detrain
+from tests.e2e.programs import DIE
+from tests.e2e.runs import Result, compared, detrain, ran
 
-PROGRAM: Final = """\
-import hashlib, os, signal
+PROGRAM: Final = DIE("""\
+import hashlib
 import torch
 from torch import nn
 
@@ -29,17 +30,15 @@ for epoch in range(4):
         optimizer.zero_grad()
         model(x + torch.randn(8, 16)).pow(2).mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
 print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
-"""
+""")
 
 
 @pytest.fixture(name="home")
 def _home(tmp_path: Path) -> Path:
     """A folder with a program that has a large state, and was killed behind its third epoch's start."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    died = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", SIZE="large")
+    died = ran(detrain, tmp_path, PROGRAM, DIE_AT="2:1", SIZE="large")
     assert died.status == -9, died.err
     return tmp_path
 
@@ -112,8 +111,8 @@ def test_the_parts_of_a_start_are_shown_and_kept_and_are_the_whole(size: str, tm
     }
 
 
-LARGE_SHAPES: Final = """\
-import hashlib, os, signal
+LARGE_SHAPES: Final = DIE("""\
+import hashlib
 import numpy as np
 import torch
 
@@ -136,23 +135,17 @@ for epoch in range(4):
         array[batch::3] += np.random.rand(len(array[batch::3]))
         if epoch < 2:
             made.append(torch.randn(400_000)[: 300_000 + batch])
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
 held = [whole, part, turned.contiguous(), tied[0].detach(), half.float(), *made, *(s["exp_avg"] for s in optimizer.state.values())]
 bits = [each.contiguous().numpy().tobytes() for each in held] + [array.tobytes(), repr([tied[0] is tied[1]]).encode()]
 assert part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 print(hashlib.sha256(b"".join(bits)).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "at"), [("1", "2:1"), ("2b", "1:2"), ("2b", "3:0")])
 def test_large_tensors_of_all_kinds_come_back_to_where_they_belong(every: str, at: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LARGE_SHAPES)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=at)
-    run = detrain("run", "--every", every, "program.py", cwd=tmp_path)
+    _, _, run = compared(detrain, tmp_path, LARGE_SHAPES, at=at, every=every)
 
-    assert (whole.status, died.status, run.status) == (0, -9, 0), run.err
     assert "resuming program" in run.err
-    assert run.last_line() == whole.last_line()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import detrain
+from tests.e2e.runs import detrain, ran
 
 PROGRAM = """
 import hashlib
@@ -34,9 +34,7 @@ print("final", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.networ
 @pytest.mark.slow
 def test_a_killed_fit_of_tabnet_ends_as_if_never_killed(tmp_path: Path) -> None:
     pytest.importorskip("pytorch_tabnet")
-    (tmp_path / "train.py").write_text(PROGRAM)
-
-    whole = detrain("run", "--ckpt", "whole", "--every", "3b", "train.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PROGRAM, "--ckpt", "whole", "--every", "3b", name="train.py")
     killed = detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path, DIE_BEHIND="2")
     resumed = detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path)
 

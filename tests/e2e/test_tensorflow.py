@@ -12,17 +12,14 @@ import pytest
 
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import TENSORFLOW
-from tests.e2e.runs import compared, detrain
+from tests.e2e.programs import DIE, TENSORFLOW
+from tests.e2e.runs import after_deaths, compared, detrain, ran
 
-PRELUDE = (
-    TENSORFLOW
-    + """\
+PRELUDE = TENSORFLOW("""\
 x = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
 y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
 data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(5)
-"""
-)
+""")
 
 PROGRAMS = {
     "lazy subclass model in an eager loop": """
@@ -1024,9 +1021,7 @@ show(*model.variables)
 
 
 def test_a_shuffled_set_repeated_by_an_iterator_that_is_left_is_named(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + REPEATED)
-
-    run = server.detrain("run", "--ckpt", "one", "program.py", cwd=tmp_path)
+    run = ran(server, tmp_path, PRELUDE + REPEATED, "--ckpt", "one")
     strict = server.detrain("run", "--ckpt", "two", "--strict", "program.py", cwd=tmp_path)
 
     assert run.status == 0, run.err
@@ -1058,12 +1053,9 @@ for epoch in range(4):
 @pytest.mark.slow
 def test_variables_that_are_built_ahead_under_other_names_are_refused(server: Server, tmp_path: Path) -> None:
     """Their values wait for the names of the first run; the run must not go on with those that building gave."""
-    (tmp_path / "program.py").write_text(PRELUDE + RENAMED)
 
-    killed = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    again = server.detrain("run", "program.py", cwd=tmp_path)
+    _, again = after_deaths(server, tmp_path, PRELUDE + RENAMED, at="2:1")
 
-    assert killed.status == -9, killed.err
     assert again.status == Diverged.exit_code, again.out + again.err
     assert "variables were made anew, and no value was restored for them: Odd/kernel0" in again.err
 
@@ -1090,8 +1082,7 @@ print(w.numpy(), len(kept))
 @pytest.mark.slow
 def test_a_tensor_that_is_sharded_over_devices_is_named(tmp_path: Path) -> None:
     """It has no value in one place: asking for that ended the run with an error of ours."""
-    (tmp_path / "program.py").write_text(SHARDED)
-    run = detrain("run", "--every", "3b", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, SHARDED, "--every", "3b")
 
     assert run.status == 0, run.err
     assert run.out.endswith(" 9\n")
@@ -1152,8 +1143,8 @@ print(len(optimizer.change), weights.numpy().tobytes().hex())
 
 
 def test_what_a_module_of_the_programs_calls_built_comes_back(server: Server, tmp_path: Path) -> None:
-    """It was left out as Keras's own, for any class of a library's: an optimizer made its slots
-    once more, in silence.
+    """It was left out as Keras's own, for any class of a library's: an optimizer made its slots once more, in
+    silence.
     """
 
     whole, _, again = compared(server, tmp_path, PRELUDE + BUILT, at="2:1", whole="run")
@@ -1194,9 +1185,7 @@ print([weights.numpy().tobytes().hex() for weights in net.trainable_variables])
 
 def test_variables_whose_first_values_a_function_draws_are_built_ahead(server: Server, tmp_path: Path) -> None:
     """tensorflow/docs' mlp_core: it was exact, and warned."""
-    (tmp_path / "program.py").write_text(PRELUDE + LAZY)
-
-    whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
+    whole = ran(server, tmp_path, PRELUDE + LAZY, "--ckpt", "whole", "--every", "1b")
     for death in ("0:2", "2:1", ""):
         last = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT=death)
         assert last.status == (-9 if death else 0), last.err
@@ -1223,16 +1212,14 @@ for epoch in range(3):
 @pytest.mark.slow
 @pytest.mark.parametrize(("last", "is_named"), [(9, True), (0, False)])
 def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + QUEUE.replace("LAST", str(last)))
-
-    run = server.detrain("run", "program.py", cwd=tmp_path)
+    run = ran(server, tmp_path, PRELUDE + QUEUE.replace("LAST", str(last)))
 
     assert run.status == 0, run.err
     assert ("(a tf.queue with elements)" in run.err) == is_named
 
 
-CHECKPOINTS = """
-import os, signal, sys, tensorflow as tf
+CHECKPOINTS = DIE("""
+import tensorflow as tf
 weight = tf.Variable(1.0)
 saved = tf.train.Checkpoint(weight=weight)
 around = tf.train.Checkpoint(saved=saved)  # its files say what the other one holds: a counter, once it has been saved
@@ -1242,12 +1229,11 @@ for epoch in range(3):
     for turn in range(4):
         train()
     saved.save("latest") if epoch == 0 else None
-    if os.environ.get("DIE_AT") == str(epoch):
-        os.kill(os.getpid(), signal.SIGKILL)
+    die(str(epoch))
     around.write("best") if epoch == 2 else None
 for name, shape in tf.train.list_variables("best"):
     print(name, shape)
-"""
+""")
 
 
 def test_a_checkpoint_of_tensorflow_holds_what_it_had_when_the_run_was_resumed(server: Server, tmp_path: Path) -> None:
@@ -1258,8 +1244,8 @@ def test_a_checkpoint_of_tensorflow_holds_what_it_had_when_the_run_was_resumed(s
     assert run.out == whole.out
 
 
-READ = """
-import collections, enum, functools, logging, os, signal, types
+READ = DIE("""
+import collections, enum, functools, logging, types
 import keras, numpy as np, tensorflow as tf
 weight, optimizer, seen = tf.Variable(tf.zeros([4])), keras.optimizers.SGD(0.1), {start}
 other, model = tf.Variable(tf.ones([4])), keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
@@ -1315,9 +1301,8 @@ for epoch in range(3):
         {inside}
         step()
     print(epoch, weight.numpy(), flush=True)
-    if os.environ.get("DIE_AT") == str(epoch):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+    die(str(epoch))
+""")
 READ_IN_TRACES = {
     "a global": ("scale", "scale = float(np.random.rand())"),
     "one that is not bound before the loop": ("rate", "rate = (epoch + turn + 1) / 8"),
@@ -1382,10 +1367,7 @@ def test_a_function_that_is_traced_with_other_values_of_python_is_refused(
 ) -> None:
     """They are constants in it, or decide what is wired to what, and are named. Traced ahead, it had those from before
     the loop, in silence. That a resumed run sees it takes a first run and its death."""
-    (tmp_path / "program.py").write_text(read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"))
-    assert server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1").status == -9
-
-    run = server.detrain("run", "program.py", cwd=tmp_path)
+    _, run = after_deaths(server, tmp_path, read_program(read, "os.environ['SCALE'] = str(turn + epoch + 2)"), at="1")
 
     assert run.status == Diverged.exit_code
     assert "'step' was traced with other Python values" in run.err
@@ -1393,8 +1375,8 @@ def test_a_function_that_is_traced_with_other_values_of_python_is_refused(
     assert f"{named}{line} " in run.err
 
 
-GIVEN_A_SET = """
-import os, signal, keras, tensorflow as tf
+GIVEN_A_SET = DIE("""
+import keras, tensorflow as tf
 from keras.layers import Dense
 model, optimizer, given = {model}, keras.optimizers.SGD(0.1), [{given}]
 @tf.function
@@ -1408,9 +1390,8 @@ def train(data, *given):
 data = tf.data.Dataset.from_tensor_slices(tf.random.normal([6, 4])).batch(2)
 for epoch in range(3):
     print(float(train(data, *given)))
-    if os.environ.get("DIE_AT") == str(epoch):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+    die(str(epoch))
+""")
 
 
 @pytest.mark.parametrize(("model", "given"), [("keras.Sequential([Dense(1)])", ""), ("Dense(1)", "lambda: 0")])
@@ -1419,8 +1400,7 @@ def test_a_function_that_is_given_a_set_and_builds_a_model(server: Server, tmp_p
     compared(server, tmp_path, GIVEN_A_SET.format(model=model, given=given), every="1b", at="1")
 
 
-COMPILES_LATER = """
-import os, signal
+COMPILES_LATER = DIE("""
 import keras, tensorflow as tf
 class Trainer:
     def __init__(self):
@@ -1439,9 +1419,8 @@ for epoch in range(3):
     for turn in range(3):
         loss = trainer.train(tf.random.normal([2]))
     print(loss)
-    if os.environ.get("DIE_AT") == str(epoch):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+    die(str(epoch))
+""")
 
 
 @pytest.mark.slow
@@ -1451,8 +1430,7 @@ def test_a_method_that_the_loop_compiles_comes_back(server: Server, tmp_path: Pa
     assert "not captured" not in killed.err
 
 
-COMPILES_FUNCTIONS = """
-import os, signal
+COMPILES_FUNCTIONS = DIE("""
 import keras, tensorflow as tf
 class Trainer:
     def __init__(self):
@@ -1478,10 +1456,9 @@ for epoch in range(4):
     for turn, x in enumerate(data):
         trainer.optimizer.learning_rate = 0.1 / (epoch + 1)
         loss = trainer.step_for(1.0 if turn % 2 else 0.5 * (epoch // 2 + 1))(x)
-        if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{turn}")
     print(epoch, float(loss), float(measure(x)), list(trainer.steps), flush=True)
-"""
+""")
 
 
 @pytest.mark.slow
@@ -1497,8 +1474,8 @@ def test_functions_that_the_loop_compiles_come_back(server: Server, tmp_path: Pa
     assert run.out.splitlines() == whole.out.splitlines()[2:]
 
 
-CHOOSES = """
-import collections, functools, os, signal
+CHOOSES = DIE("""
+import collections, functools
 import keras, tensorflow as tf
 class Net(keras.Model):
     def __init__(self):
@@ -1551,9 +1528,8 @@ for epoch in range(3):
         places = [net.optimizers.index(each) for each in [*net.turns, *net.by_name.values(), net.pair[0], net.side_0, net.side_1]]
         print(float(loss).hex(), places, float(net.rate), len(net.data), net.pair[1], *net.counts.items())
         print(hasattr(net, "pause"), vars(net).get("start"))
-        if os.environ.get("DIE_AT") == f"{epoch}:{turn}":
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
+        die(f"{epoch}:{turn}")
+""")
 
 
 @pytest.mark.slow
@@ -1561,8 +1537,7 @@ def test_what_a_model_of_the_programs_chooses_comes_back(server: Server, tmp_pat
     """Optimizers and compiled functions in its attributes counted as Keras's own: they were what they had been before
     the loop.
     """
-    (tmp_path / "program.py").write_text(CHOOSES)
-    whole = server.detrain("run", "--ckpt", "whole", "--every", "1b", "program.py", cwd=tmp_path)
+    whole = ran(server, tmp_path, CHOOSES, "--ckpt", "whole", "--every", "1b")
     killed = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="1:2")
     run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path)
     late = server.detrain("run", "--ckpt", "late", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT="2:1")

@@ -12,7 +12,7 @@ from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Run, bare_python
+from tests.e2e.runs import Run, after_deaths, bare_python, compared
 
 
 @pytest.fixture
@@ -214,12 +214,8 @@ def test_the_books_of_a_library_are_refused_whether_the_program_reads_them_or_no
     folder = tmp_path / "site-packages" / "tuner"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(TUNER)
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + BOOKS.replace("ASK", asks))
-    died = detrain("run", program, cwd=tmp_path, DIE_AT="3:2")
-    run = detrain("run", program, cwd=tmp_path)
+    died, run = after_deaths(detrain, tmp_path, PRELUDE + BOOKS.replace("ASK", asks), at="3:2")
 
-    assert died.status == -9, died.err
     assert "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)" in died.err
     assert run.status == errors.NotCapturable.exit_code, run.err
     assert "--allow-lost study" in run.err
@@ -251,13 +247,9 @@ def test_what_bodies_tell_a_library_that_the_program_reads_is_refused(
     folder = tmp_path / "site-packages" / "tuner"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(TUNER)
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + IN_BODIES.replace("LOADS", loads))
-    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="7")
-    run = detrain("run", "--every", "2b", program, cwd=tmp_path)
+    died, run = after_deaths(detrain, tmp_path, PRELUDE + IN_BODIES.replace("LOADS", loads), at="7", every="2b")
 
     named = "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)"
-    assert died.status == -9, died.err
     assert (named in died.err) == only_counts, died.err
     assert run.status == errors.NotCapturable.exit_code, run.err
     assert only_counts or "study (tuner.Study) is not where the first run had it" in run.err
@@ -300,11 +292,8 @@ def test_what_goes_on_beside_the_loop_and_is_read_is_refused(
     a run may go back to there. What is killed is a process.
     """
     program = tmp_path / "program.py"
-    program.write_text(HEAD + START + body + END)
-    died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
-    run = detrain("run", "--every", every, program, cwd=tmp_path)
+    died, run = after_deaths(detrain, tmp_path, HEAD + START + body + END, at=death, every=every)
 
-    assert died.status == -9, died.err
     assert "a resumed run will be REFUSED from here on" in died.err
     if run.status == 0:
         assert "going back from 1:" in run.err
@@ -333,17 +322,10 @@ for epoch in range(4):
 
 def test_a_thread_that_each_epoch_starts_to_fill_its_queue_is_brought_back_without_a_word(tmp_path: Path, detrain: Run) -> None:
     """A resumed run starts it again and loads the epoch's batches again. What is killed is a process."""
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + FILLED_IN_EACH_EPOCH + END)
-    whole = bare_python(program)
-    died = detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
-    run = detrain("run", "--every", "2b", program, cwd=tmp_path)
+    _, died, run = compared(detrain, tmp_path, HEAD + START + FILLED_IN_EACH_EPOCH + END, at="1:3", every="2b", whole="bare")
 
-    assert died.status == -9, died.err
-    assert run.status == 0, run.err
     assert "resuming program at 1:3" in run.err
     assert "not captured" not in died.err + run.err
-    assert run.last_line() == whole.last_line()
 
 
 LEFT_BEHIND = """
@@ -376,17 +358,10 @@ for epoch in range(4):
 @pytest.mark.parametrize(("every", "death"), [("1", "2:3"), ("2b", "2:3")])
 def test_a_thread_that_a_loop_has_left_behind_is_nobodys(every: str, death: str, tmp_path: Path, detrain: Run) -> None:
     """It waits for ever to put something into a queue that nobody has any more. What is killed is a process."""
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + LEFT_BEHIND + END)
-    whole = bare_python(program)
-    died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
-    run = detrain("run", "--every", every, program, cwd=tmp_path)
+    _, died, run = compared(detrain, tmp_path, HEAD + START + LEFT_BEHIND + END, at=death, every=every, whole="bare")
 
-    assert died.status == -9, died.err
-    assert run.status == 0, run.err
     assert "resuming program at 2:" in run.err
     assert "not captured" not in died.err + run.err
-    assert run.last_line() == whole.last_line()
 
 
 REFUSED_AT_A_LATER_BATCH = """

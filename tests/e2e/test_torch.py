@@ -16,8 +16,9 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
+from tests.e2e.programs import DIE
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared, ran
 from tests.programs_marks import TORCH
 
 FAST = ("body_draws", "gan", "reused_name", "trainer_class")
@@ -64,8 +65,8 @@ print(float(net.weight.detach().sum()))
 """
 
 
-MADE_IN_LOOP = """\
-import functools, os, signal, sys
+MADE_IN_LOOP = DIE("""\
+import functools
 import lazylib
 import torch
 model = torch.nn.Linear(4, 1)
@@ -78,11 +79,9 @@ for epoch in range(3):
         optimizer.zero_grad()
         model(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
     print(epoch, clip and clip(7.0), mode, float(model.weight.detach().sum()))
-"""
+""")
 
 
 def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(torch_server: Server, tmp_path: Path) -> None:
@@ -99,8 +98,7 @@ def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(to
     assert "not captured" not in resumed.err
 
 
-PERSISTENT = """\
-import os, signal, sys
+PERSISTENT = DIE("""\
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -122,12 +120,11 @@ def main():
             optimizer.zero_grad()
             model(rows / 44).square().mean().backward()
             optimizer.step()
-            if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-                os.kill(os.getpid(), signal.SIGKILL)
+            die(f"{epoch}:{step}")
         print(epoch, float(model.weight.detach().sum()), flush=True)
 
 main()
-"""
+""")
 
 
 @pytest.mark.parametrize("death", ["0:5", "1:7"])
@@ -151,8 +148,7 @@ class Ahead(DataLoader):
             ready = each
         yield ready
 """
-DRAWS_AHEAD = """\
-import os, signal, sys
+DRAWS_AHEAD = DIE("""\
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
 import torch
 from ahead import Ahead
@@ -168,10 +164,9 @@ for epoch in range(3):
         optimizer.zero_grad()
         model(rows / 44 + 0.1 * torch.randn(4, 3)).square().mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
     print(epoch, float(model.weight.detach().sum()), flush=True)
-"""
+""")
 
 
 @pytest.mark.parametrize("death", ["0:5", "1:7"])
@@ -189,8 +184,7 @@ def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
     assert f"at {death[0]}:" in resumed.err
 
 
-UNDER_A_BAR = """\
-import os, signal
+UNDER_A_BAR = DIE("""\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
@@ -213,10 +207,9 @@ for epoch in range(3):
         optimizer.zero_grad()
         (model(batch) + 0.1 * torch.randn(4, 1)).square().mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{Rows.loads}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{Rows.loads}")
     print(epoch, float(model.weight.detach().sum()), Rows.loads, bar.n, len(bar), next(numbered, None), flush=True)
-"""
+""")
 
 
 @pytest.mark.parametrize(
@@ -233,21 +226,14 @@ def test_a_loader_under_a_progress_bar_is_set_to_its_position(
 ) -> None:
     """Its batches were loaded again: the bar's generator has no position."""
     pytest.importorskip("tqdm")
-    _, _, resumed = compared(
-        torch_server,
-        tmp_path,
-        UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header),
-        every="3b",
-        at="1:72",
-        is_tail=True,
-    )
+    text = UNDER_A_BAR.replace("OVER", over).replace("MADE", made).replace("HEADER", header)
+    _, _, resumed = compared(torch_server, tmp_path, text, every="3b", at="1:72", is_tail=True)
 
     assert "at 1:4" in resumed.err
     assert ("nothing is loaded again" in resumed.err) is is_sought
 
 
-SEEDED_BY_THE_SYSTEM = """\
-import os, signal, sys
+SEEDED_BY_THE_SYSTEM = DIE("""\
 import torch
 number, held = torch.seed(), torch.Generator()
 print(number, held.seed(), flush=True)  # what the code before the loop does with them, no checkpoint sets right
@@ -260,17 +246,14 @@ for epoch in range(3):
         (model(rows) - torch.rand(8, 1, generator=held)).square().mean().backward()
         optimizer.step()
     print(epoch, flush=True)
-    if os.environ.get("DIE_AT") == str(epoch):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+    die(str(epoch))
+""")
 
 
 def test_a_seed_that_pytorch_takes_from_the_system_is_the_same_one_at_the_resume(torch_server: Server, tmp_path: Path) -> None:
     """The resumed run drew another number."""
-    (tmp_path / "program.py").write_text(SEEDED_BY_THE_SYSTEM)
 
-    killed = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1")
-    resumed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    killed, resumed = after_deaths(torch_server, tmp_path, SEEDED_BY_THE_SYSTEM, at="1")
     other = torch_server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
 
     assert resumed.status == 0, resumed.err
@@ -295,17 +278,15 @@ def test_turns_that_train_nothing_take_no_checkpoints(torch_server: Server, tmp_
     """Steps in an environment, between which PPO trains now and then, are epochs: with a checkpoint at each, a run
     spent all of its time on them.
     """
-    (tmp_path / "steps.py").write_text(STEPS)
-
-    whole = torch_server.detrain("run", "--keep", "99", "steps.py", cwd=tmp_path)
+    whole = ran(torch_server, tmp_path, STEPS, "--keep", "99", name="steps.py")
 
     assert whole.status == 0, whole.err
     assert len(list(tmp_path.glob("ckpt/*.h5"))) < 20
     assert whole.out == torch_server.bare("steps.py", cwd=tmp_path).out
 
 
-ENGINE = """
-import os, torch
+ENGINE = DIE("""
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 class Engine:
@@ -325,8 +306,7 @@ train, val = DataLoader(TensorDataset(x), 4, shuffle=True), DataLoader(TensorDat
 net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
 def step(engine, batch):
-    if os.environ.get("DIE_AT") == str(engine.iteration):
-        os.kill(os.getpid(), 9)
+    die(str(engine.iteration))
     optimizer.zero_grad()
     loss = (net(batch[0]) - batch[0].sum(1, keepdim=True)).square().mean()
     loss.backward()
@@ -345,7 +325,7 @@ def on_epoch(engine):
     print(engine.epoch, engine.output, sum(total), flush=True)
 Engine(step, on_epoch).run(train, 4)
 print(net[0].weight.tolist())
-"""
+""")
 LOOPS = {"for": "for self.epoch in range(epochs):", "while": "while self.epoch < epochs:\n            self.epoch += 1"}
 
 
@@ -361,8 +341,8 @@ def test_an_engine_that_has_another_validate_is_one_phase(loop: str, every: str,
     assert last.out.splitlines() == whole.out.splitlines()[-len(last.out.splitlines()) :]
 
 
-REPEATED = """
-import os, torch
+REPEATED = DIE("""
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 class _RepeatSampler:
@@ -388,14 +368,13 @@ optimizer = torch.optim.Adam(net.parameters(), 0.01)
 done = 0
 for epoch in range(4):
     for (rows,) in loader:
-        if os.environ.get("DIE_AT") == str(done):
-            os.kill(os.getpid(), 9)
+        die(str(done))
         optimizer.zero_grad()
         net(rows).square().mean().backward()
         optimizer.step()
         done += 1
     print(epoch, net[0].weight.tolist(), flush=True)
-"""
+""")
 OWN = "torch.Generator().manual_seed(5)"
 
 
@@ -407,15 +386,8 @@ def test_an_iterator_that_repeats_its_sampler_is_set_to_its_position(
 ) -> None:
     """As ultralytics, timm and others keep their workers. It was refused at each resume where its orders are seeded by
     the generator of the bodies, and a warning advised `--every 1`."""
-    whole, _, last = compared(
-        torch_server,
-        tmp_path,
-        REPEATED.format(workers=workers, generator=generator),
-        every=every,
-        at=("9", "15"),
-        name="repeats.py",
-        whole="bare",
-    )
+    text = REPEATED.format(workers=workers, generator=generator)
+    whole, _, last = compared(torch_server, tmp_path, text, every=every, at=("9", "15"), name="repeats.py", whole="bare")
 
     assert "resuming repeats at 2:" in last.err
     assert "warning" not in last.err
@@ -458,9 +430,7 @@ for epoch in range(2):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent has ended")
 def test_workers_end_with_a_process_that_is_killed(torch_server: Server, tmp_path: Path) -> None:
     """They stayed for ever, also behind the trials of a campaign: each waits until its last batches are taken."""
-    (tmp_path / "program.py").write_text(LARGE_BATCHES)
-
-    killed = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    killed = ran(torch_server, tmp_path, LARGE_BATCHES)
     time.sleep(1)
     states = {worker: Path(f"/proc/{worker}/stat") for worker in killed.out.split()}
     left = [worker for worker, stat in states.items() if stat.exists() and stat.read_text().rpartition(") ")[2][0] not in "ZX"]
@@ -471,8 +441,7 @@ def test_workers_end_with_a_process_that_is_killed(torch_server: Server, tmp_pat
     assert (len(states), left) == (2, [])
 
 
-THROUGH_A_LOST_GRAPH = """
-import os, signal
+THROUGH_A_LOST_GRAPH = DIE("""
 import torch
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -487,26 +456,23 @@ for epoch in range(3):
             pass
         optimizer.step()
         carried = 0.1 * now
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
     carried = carried.detach()
 print(float(model.weight.detach().sum()))
-"""
+""")
 
 
 def test_a_program_cannot_go_on_behind_a_gradient_through_what_is_not_there(tmp_path: Path, torch_server: Server) -> None:
     """It took the error for one of its own, and trained on without that gradient."""
-    (tmp_path / "program.py").write_text(THROUGH_A_LOST_GRAPH)
 
-    torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    resumed = torch_server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    _, resumed = after_deaths(torch_server, tmp_path, THROUGH_A_LOST_GRAPH, at="1:3", every="2b")
 
     assert resumed.status == NotCapturable.exit_code, resumed.err
     assert "a gradient goes through a tensor that was computed before the checkpoint" in resumed.err
 
 
-MAPPED = """
-import hashlib, os, signal
+MAPPED = DIE("""
+import hashlib
 import numpy as np
 import torch
 from torch import nn
@@ -525,11 +491,10 @@ for epoch in range(4):
             bank = torch.from_file(os.path.join(FOLDER, "bank.bin"), shared=True, size=96, dtype=torch.float32)
             first = bank[:8]
         bank[i * 16 : (i + 1) * 16] = out.detach().squeeze(1)
-        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{i}")
 print(float(first.sum()), hashlib.sha256(bank.numpy().tobytes()).hexdigest())
 print("file", hashlib.sha256(np.fromfile(os.path.join(FOLDER, "bank.bin"), "float32").tobytes()).hexdigest())
-"""
+""")
 
 
 @pytest.mark.parametrize(("folder", "is_exact"), [(".", True), ("..", False)])
@@ -554,8 +519,8 @@ def test_a_tensor_that_the_loop_maps_to_a_file_comes_back_mapped(
         assert run.status == NotCapturable.exit_code, run.err
 
 
-SEARCH = """
-import hashlib, os, signal
+SEARCH = DIE("""
+import hashlib
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -572,11 +537,10 @@ for epoch in range(3):
                 scores.append(-nn.functional.cross_entropy(model(a), b))
             flat = flat + 0.05 * (torch.stack(scores) @ noise) / 4
             nn.utils.vector_to_parameters(flat, model.parameters())
-        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{i}")
     print(epoch, float(flat.sum()), flush=True)
 print(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
-"""
+""")
 
 
 def test_a_search_that_sets_the_weights_from_a_vector_trains(tmp_path: Path, torch_server: Server) -> None:
@@ -625,8 +589,7 @@ class Inference:
             self.optimizers[parameter].zero_grad()
         return loss.item()
 """
-INFERS = """\
-import os, signal, sys
+INFERS = DIE("""\
 import torch
 from storelib import Inference
 
@@ -642,11 +605,10 @@ inference = Inference(surprise)
 for epoch in range(4):
     for number, rows in enumerate(x.split(8)):
         loss = inference.step(rows)
-        if os.environ.get("DIE_AT") == f"{epoch}:{number}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{number}")
     print(epoch, loss, flush=True)
 print(sorted((name, held.item()) for name, held in inference.store.params.items()), inference.loss.__name__)
-"""
+""")
 
 
 @pytest.mark.slow
@@ -663,8 +625,7 @@ def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, to
     assert "not captured" not in died.err
 
 
-TRAINER = """\
-import os, signal
+TRAINER = DIE("""\
 import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
@@ -694,14 +655,13 @@ class Trainer:
     def train(self):
         for self.step in range(60):
             self.run_step()
-            if os.environ.get("DIE_AT") == str(self.step):
-                os.kill(os.getpid(), signal.SIGKILL)
+            die(str(self.step))
 
 torch.manual_seed(0)
 trainer = Trainer()
 trainer.train()
 print([p.sum().item() for p in trainer.model.parameters()], trainer.hardness.sum().item())
-"""
+""")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

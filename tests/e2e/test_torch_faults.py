@@ -9,11 +9,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.runs import EXAMPLES, ORACLES, detrain, environment
+from tests.e2e.runs import EXAMPLES, ORACLES, detrain, environment, injected, weights
 
 pytest.importorskip("torch")
 
@@ -87,10 +86,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def weights(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("weights")]
-
-
 def bare(folder: Path, *arguments: str) -> list[str]:
     """Return what the program says by itself."""
     command = [sys.executable, "-c", ORACLES["torch"], str(folder / "program.py"), *arguments]
@@ -98,16 +93,10 @@ def bare(folder: Path, *arguments: str) -> list[str]:
     return weights(done.stdout)
 
 
-def record_of(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
-    run = detrain("inject", "--out", "record.json", *command, cwd=folder)
-    assert run.status == 0, run.err
-    return json.loads((folder / "record.json").read_text()), weights(run.out)
-
-
 @pytest.mark.parametrize(("kind", "at"), [("sgd", (1, 3)), ("foreach", (2, 0)), ("for", (0, 2)), ("aot", (2, 0))])
 def test_an_injected_run_is_the_program_with_the_value_put_in_by_hand(folder: Path, kind: str, at: tuple[int, int]) -> None:
     where = ("--model", "RD", "--site", "net.body.0", "--stage", "forward", "--at", f"{at[0]}:{at[1]}", "--seed", 5)
-    record, said = record_of(folder, *where, "program.py", kind)
+    record, said = injected(folder, *where, "program.py", kind)
     element = record["elements"][0]
     pattern = int(element["injected"], 16)
     hand = (*at, tuple(element["position"]), pattern - (1 << 32) * (pattern >> 31))
@@ -142,7 +131,7 @@ def test_bits_of_memory_are_the_programs_own_line_that_writes_them(folder: Path,
     text = PROGRAM.replace("net.hand = hand[2:] if hand is not None and (epoch, batch) == hand[:2] else None", "pass")
     (folder / "program.py").write_text(text)
     model = ("--model", "BIT:29", "--stage", "memory", "--site", f"memory/{site}", "--at", f"{at[0]}:{at[1]}", "--seed", 3)
-    record, said = record_of(folder, *model, "program.py", "foreach")
+    record, said = injected(folder, *model, "program.py", "foreach")
     replay = detrain("replay", "record.json", "program.py", "foreach", cwd=folder)
     assert replay.out.startswith("IDENTICAL"), replay.err
 
@@ -166,9 +155,7 @@ def test_memory_that_is_not_there_yet_cannot_be_hit(folder: Path) -> None:
 def test_a_fault_in_a_weight_leaves_the_weight_as_it_is(folder: Path) -> None:
     """Nothing follows but by the gradient: where the learning rate is 0, no weight changes."""
     (folder / "program.py").write_text(PROGRAM.replace("0.1, momentum=0.9", "0.0"))
-    record, said = record_of(
-        folder, "--model", "WT", "--site", "net.head", "--stage", "forward", "--at", "1:1", "program.py", "sgd"
-    )
+    record, said = injected(folder, "--model", "WT", "--site", "net.head", "--stage", "forward", "--at", "1:1", "program.py", "sgd")
     assert record["fired"] == 1
     assert len(set(said)) == 1
 
@@ -184,7 +171,7 @@ def test_sites_are_the_same_in_two_processes(folder: Path) -> None:
 def test_where_the_site_alone_changes_bits_of_a_compiled_graph_the_golden_run_has_it(folder: Path) -> None:
     """Inductor lays the images out in another way where the convolution stands apart."""
     where = ("--model", "RD", "--site", "net.body.0", "--stage", "forward", "--at", "1:3", "--seed", 5)
-    record, said = record_of(folder, *where, "program.py", "compiled")
+    record, said = injected(folder, *where, "program.py", "compiled")
 
     assert said[0] == bare(folder, "compiled")[0]
     assert record["is_unarmed_equal"] is False

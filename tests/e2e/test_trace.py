@@ -14,7 +14,8 @@ import pytest
 from detrain.base import errors
 from detrain.instrument.find_loops import analyse
 from tests.e2e.forkserver import Server
-from tests.e2e.runs import Result, Run, compared
+from tests.e2e.programs import DIE
+from tests.e2e.runs import Result, Run, compared, ran
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
@@ -118,8 +119,8 @@ def test_the_load_is_named_as_a_person_would(name: str, loader: str, server: Ser
     assert seen["loader"] == loader
 
 
-HIDDEN = """
-import hashlib, os, signal, sys
+HIDDEN = DIE("""
+import hashlib
 import keras, numpy as np, tensorflow as tf
 x, y = np.random.normal(size=(40, 4)).astype("float32"), np.random.normal(size=(40, 1)).astype("float32")
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
@@ -138,15 +139,14 @@ for epoch in range(3):
     total = 0.0
     for i in range(0, 40, 8):
         total += handlers["batch"](x[i:i + 8], y[i:i + 8])
-        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{i}")
     print("epoch", epoch, repr(total), flush=True)
 print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.variables + optimizer.variables)).hexdigest())
-"""
+""")
 
 
-RETURNED = """
-import hashlib, os, signal
+RETURNED = DIE("""
+import hashlib
 import numpy as np, tensorflow as tf
 x, y = np.random.normal(size=(40, 4)).astype("float32"), np.random.normal(size=(40, 1)).astype("float32")
 w, b = tf.Variable(tf.ones((4, 1))), tf.Variable(tf.zeros(1))
@@ -170,11 +170,10 @@ for epoch in range(3):
         saliency(tf.constant(x[i:i + 8]))  # between gradients and what is set by them
         w.assign_sub(0.1 * gradients[0])
         b.assign(b - 0.1 * gradients[1])
-        if os.environ.get("DIE_AT") == f"{epoch}:{i}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{i}")
     print("epoch", epoch, float(loss).hex(), flush=True)
 print(hashlib.sha256(w.numpy().tobytes() + b.numpy().tobytes()).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
@@ -209,9 +208,7 @@ print(inside[1] <= datetime.datetime.now().timestamp())
 @pytest.mark.slow
 def test_a_clock_that_is_read_inside_a_loop_found_in_the_run_is_not_heard_behind_it(tmp_path: Path, detrain: Run) -> None:
     """The process that found the loop had no probes yet, so what it read there was handed out behind the loop."""
-    (tmp_path / "program.py").write_text(CLOCK)
-
-    run = detrain("run", "program.py", cwd=tmp_path)
+    run = ran(detrain, tmp_path, CLOCK)
 
     assert "starting again with probes there" in run.err
     assert run.out.splitlines() == ["True", "True"]
@@ -348,8 +345,7 @@ def test_once_there_is_a_checkpoint_a_run_does_not_start_again(tmp_path: Path, d
     """It began anew with other probes, took the checkpoint that it found for one of theirs, and ended before it had
     trained.
     """
-    (tmp_path / "program.py").write_text(BESIDE_FIT)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, BESIDE_FIT, "--bare")
     run = detrain("run", "program.py", cwd=tmp_path)
 
     assert "has no probes" in run.err
@@ -388,8 +384,7 @@ def test_a_loop_of_a_library_is_said_to_have_no_probes_while_it_trains(tmp_path:
 
 @pytest.mark.slow
 def test_a_checkpoint_is_not_taken_for_one_of_another_loop(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(BESIDE_FIT)
-    assert detrain("run", "program.py", cwd=tmp_path).status == 0
+    assert ran(detrain, tmp_path, BESIDE_FIT).status == 0
     assert detrain("trace", "program.py", cwd=tmp_path).status == 0
     run = detrain("run", "program.py", cwd=tmp_path)
 
@@ -402,8 +397,7 @@ def test_a_loop_over_weights_that_is_also_used_elsewhere_is_a_part_of_the_step(t
     """Its next call was taken for a turn, and the loop around it was watched no more: weights counted as batches."""
     text = BESIDE_FIT.replace("    value.fit(x, np.ones(len(x)), epochs=3, verbose=0)\n", "    assign(value, np.ones(5))\n")
     text = text.replace("assign(vector)", "assign(model, vector)").replace("assign(np.conc", "assign(model, np.conc")
-    (tmp_path / "program.py").write_text(text)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, text, "--bare")
     run = detrain("run", "program.py", cwd=tmp_path)
 
     line = text.splitlines().index("for episode in range(4):") + 1

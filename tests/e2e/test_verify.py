@@ -18,12 +18,10 @@ from detrain.verify.verified_run import Comparison, VerifiedRun
 from detrain.verify.work_folder import copy_folder, written
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
-from tests.e2e.runs import Run, detrain
+from tests.e2e.runs import Run, after_deaths, detrain
 from tests.programs_marks import TORCH
 
-OUTSIDE = (
-    PRELUDE
-    + """
+OUTSIDE = PRELUDE("""
 import glob, secrets, time, uuid
 os.makedirs("made here")
 for name in "dbcae":
@@ -46,12 +44,9 @@ for epoch in range(4):
         optimizer.apply_gradients(x + np.random.default_rng(int(abs(scale))).normal())
         assert time.time() > 1e9
 show(optimizer.weights)
-"""
-)
+""")
 
-CHANCE = (
-    PRELUDE
-    + """
+CHANCE = PRELUDE("""
 import time
 optimizer = Optimizer(np.ones(3))
 for epoch in range(3):
@@ -59,8 +54,7 @@ for epoch in range(3):
         x = np.array([time.perf_counter_ns() % 251, 1, 2]) / 255
         optimizer.apply_gradients(x)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def verified(folder: Path, text: str, *options: object) -> tuple[int, dict[str, object]]:
@@ -80,21 +74,15 @@ def test_a_program_that_looks_at_clock_and_entropy_before_its_loop_is_exact(ever
 
 
 def test_a_folder_that_the_first_run_made_is_made_again_without_complaint(tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(
-        OUTSIDE.replace("optimizer.apply_gradients(x", 'die(f"{epoch}:{step}"); optimizer.apply_gradients(x')
-    )
-    killed = detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1")
-    resumed = detrain("run", "program.py", cwd=tmp_path)
+    text = OUTSIDE.replace("optimizer.apply_gradients(x", 'die(f"{epoch}:{step}"); optimizer.apply_gradients(x')
+    _, resumed = after_deaths(detrain, tmp_path, text, at="2:1")
 
-    assert killed.status == -9
     assert resumed.status == 0, resumed.err
     assert resumed.out.splitlines()[0] == "['a.txt', 'b.txt', 'c.txt', 'd.txt', 'e.txt']"
     assert "FileExistsError" in detrain("run", "--fresh", "program.py", cwd=tmp_path).err
 
 
-UNSEEDED = (
-    PRELUDE
-    + """
+UNSEEDED = PRELUDE("""
 import random, secrets, uuid
 import someenv
 env, late = someenv.Env(), someenv.Env()
@@ -110,8 +98,7 @@ for epoch in range(4):
         optimizer.apply_gradients(x * drawn + first + late.state)
         x = env.step()
     print(epoch, optimizer.weights.tolist(), late.state.tolist(), flush=True)
-"""
-)
+""")
 """A library's object that nobody seeds, and a loop that draws from the system."""
 
 ENV = """
@@ -174,9 +161,7 @@ def test_programs_are_exact(name: str, tmp_path: Path) -> None:
     assert len(said["runs"][2]["kills"]) == 3  # type: ignore[index]
 
 
-WITH_WORKER = (
-    PRELUDE
-    + """
+WITH_WORKER = PRELUDE("""
 import subprocess, time
 worker = subprocess.Popen(["sleep", "40"])
 time.sleep(0.5)  # it has begun to wait
@@ -186,8 +171,7 @@ for epoch in range(3):
         optimizer.apply_gradients(np.random.normal(size=3))
 worker.kill()
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.slow
@@ -266,9 +250,7 @@ def test_a_value_of_a_clock_is_no_difference(tmp_path: Path) -> None:
     assert (status, said["exact"]) == (0, True), said
 
 
-ROOM = (
-    PRELUDE
-    + """
+ROOM = PRELUDE("""
 optimizer, turns = Optimizer(np.ones(3)), {}
 for epoch in range(3):
     for step in range(4):
@@ -279,8 +261,7 @@ for epoch in range(3):
             turns.popitem()
     print(epoch, sys.getsizeof(turns), flush=True)
 open("room.txt", "w").write(str(sys.getsizeof(turns)))
-"""
-)
+""")
 """The room that Python keeps for what a dictionary has held is no part of its value."""
 
 
@@ -306,9 +287,7 @@ def test_what_only_the_output_and_the_files_show_is_found(tmp_path: Path) -> Non
     assert not (tmp_path / "room.txt").exists()
 
 
-OTHERS = (
-    PRELUDE
-    + """
+OTHERS = PRELUDE("""
 optimizer, who = Optimizer(np.ones(3)), {"pid": 0}
 for epoch in range(3):
     for step in range(4):
@@ -316,8 +295,7 @@ for epoch in range(3):
     who["pid"] = os.getpid()
     open("weights.txt", "w").write(repr(optimizer.weights))
     open("pid.txt", "w").write(str(who["pid"]))
-"""
-)
+""")
 
 
 @pytest.mark.slow
@@ -330,9 +308,7 @@ def test_what_is_another_in_each_run_is_said_to_be_not_compared(tmp_path: Path) 
     assert said["runs"][2]["files_not_compared"] == ["pid.txt"]  # type: ignore[index]
 
 
-LOGS = (
-    PRELUDE
-    + """
+LOGS = PRELUDE("""
 import time
 optimizer, began = Optimizer(np.ones(3)), time.perf_counter()
 with open("log.csv", "w") as log:
@@ -345,8 +321,7 @@ with open("log.csv", "w") as log:
         took = time.perf_counter() - began
         print(f"epoch {epoch} {3 + took:.1f}s after {took!r}: {optimizer.weights[0]!r}", flush=True)
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 
 from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
-from tests.e2e.programs import PRELUDE
+from tests.e2e.programs import DIE, PRELUDE
 from tests.e2e.refused import Twice, goes_back
-from tests.e2e.runs import compared
+from tests.e2e.runs import after_deaths, compared, ran
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def torch_server(torch_server: Server) -> Server:
     return Twice(torch_server)
 
 
-TENSORS = """\
-import hashlib, os, signal
+TENSORS = DIE("""\
+import hashlib
 import tensorflow as tf
 
 made = tf.random.Generator.from_seed(3)
@@ -52,11 +52,10 @@ for epoch in range(5):
     for start in range(0, 96, 32):
         chosen = order[start : start + 32]
         weights, speed, loss = step(weights, speed, tf.gather(x, chosen), tf.gather(y, chosen))
-        if os.environ.get("DIE_AT") == f"{epoch}:{start}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{start}")
     print(f"epoch {epoch} {float(loss):.8f}", flush=True)
 print("final", hashlib.sha256(b"".join(each.numpy().tobytes() for _, each in sorted(weights.items()))).hexdigest())
-"""
+""")
 
 
 @pytest.mark.slow
@@ -79,9 +78,8 @@ def test_weights_that_are_plain_tensors_are_found_and_exact(compiled: bool, serv
     assert "resuming program at 3:" in resumed.err
 
 
-GENERATOR = (
-    PRELUDE
-    + """
+GENERATOR = PRELUDE(
+    DIE("""
 rows = np.random.default_rng(0).normal(size=(6, 3))
 importance = np.ones(6)
 
@@ -99,18 +97,16 @@ for epoch in range(5):
     for step in range(3):
         x = next(source)
         optimizer.apply_gradients(x)
-        if os.environ.get("DIE_AT") == f"{epoch}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{step}")
     reweigh(optimizer.weights)
 show(optimizer.weights)
-"""
+""")
 )
 CHANGE = "importance[:] = 1 + np.abs(rows @ weights)"
 
 
 def test_a_generator_that_reads_what_the_loop_changes_is_named_in_time_and_a_way_back_stays(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(GENERATOR.replace("CHANGE", CHANGE))
-    whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path)
+    whole = ran(server, tmp_path, GENERATOR.replace("CHANGE", CHANGE), "--bare")
 
     foreseen = server.detrain("info", "program.py", cwd=tmp_path)
     died = server.detrain("run", "--every", "1", "--keep", "1", "program.py", cwd=tmp_path, DIE_AT="4:1")
@@ -181,9 +177,7 @@ class Guide:
         self.asked += 1
         return self.asked
 """
-LATE = (
-    PRELUDE
-    + """
+LATE = PRELUDE("""
 import guide
 advisor = guide.Guide()
 optimizer = Optimizer(np.ones(3))
@@ -193,8 +187,7 @@ for epoch in range(6):
         optimizer.apply_gradients(np.random.normal(size=3) * rate)
         die(f"{epoch}:{step}")
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_a_run_goes_back_by_itself_before_what_no_checkpoint_holds(server: Server, tmp_path: Path) -> None:
@@ -212,8 +205,8 @@ def test_a_run_goes_back_by_itself_before_what_no_checkpoint_holds(server: Serve
     assert resumed.last_line() == whole.last_line()
 
 
-HARD = """\
-import hashlib, os, signal
+HARD = DIE("""\
+import hashlib
 import numpy as np, torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -236,10 +229,9 @@ for epoch in range(4):
         each.mean().backward()
         optimizer.step()
         losses[which.numpy()] = 0.001 if batch % 2 else 5 + each.detach().numpy()
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
 print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
-"""
+""")
 
 
 def test_a_sampler_that_draws_by_what_the_loop_has_learned_is_named_in_time(torch_server: Server, tmp_path: Path) -> None:
@@ -262,8 +254,8 @@ def test_a_sampler_that_draws_by_what_the_loop_has_learned_is_named_in_time(torc
     assert done.last_line() == whole.last_line()
 
 
-LEVELS = """\
-import hashlib, os, signal
+LEVELS = DIE("""\
+import hashlib
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -285,19 +277,16 @@ for epoch in range(3):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-        if os.environ.get("DIE_AT") == f"{epoch}:{batch}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(f"{epoch}:{batch}")
 print("final", hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
-"""
+""")
 
 
 def test_a_data_set_that_persistent_workers_have_an_older_copy_of_is_named_in_time(torch_server: Server, tmp_path: Path) -> None:
     """Workers of a resumed run would copy it as it is by then."""
-    (tmp_path / "program.py").write_text(LEVELS.replace("LEVEL", "epoch"))
     (tmp_path / "calm.py").write_text(LEVELS.replace("LEVEL", "2"))
 
-    died = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path, DIE_AT="1:3")
-    resumed = torch_server.detrain("run", "--every", "4b", "program.py", cwd=tmp_path)
+    died, resumed = after_deaths(torch_server, tmp_path, LEVELS.replace("LEVEL", "epoch"), at="1:3", every="4b")
     calm = torch_server.detrain("run", "--every", "4b", "calm.py", cwd=tmp_path)
 
     assert died.err.count("REFUSED from here on: the data set of persistent workers") == 1
@@ -306,9 +295,7 @@ def test_a_data_set_that_persistent_workers_have_an_older_copy_of_is_named_in_ti
     assert "persistent workers" not in calm.err
 
 
-GROUP = (
-    PRELUDE
-    + """
+GROUP = PRELUDE("""
 class Unit:
     def __init__(self, at):
         self.at = at
@@ -322,17 +309,14 @@ for epoch in range(3):
         die(f"{epoch}:{step}")
     GOES
 show(optimizer.weights)
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("goes", ["optimizer.weights += sum(1e-9 * unit.at for unit in group)", "pass"])
 def test_a_set_of_objects_that_the_program_goes_over_is_refused_and_said(goes: str, server: Server, tmp_path: Path) -> None:
     """Its order is that of addresses, others in each process; who only asks what is in it, sees none of it."""
-    (tmp_path / "program.py").write_text(GROUP.replace("GOES", goes))
 
-    died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="1:1")
-    resumed = server.detrain("run", "program.py", cwd=tmp_path)
+    died, resumed = after_deaths(server, tmp_path, GROUP.replace("GOES", goes), at="1:1")
 
     is_refused = goes != "pass"
     named = "REFUSED from here on: group (set: its order is that of addresses, and the program goes over it)"

@@ -24,9 +24,7 @@ from tests.e2e.programs import FOR_LOOPS, PRELUDE
 from tests.e2e.runs import Run, environment
 
 SLOW = FOR_LOOPS.replace('die(f"{epoch}:{step}")', "import time; time.sleep(0.05)")
-LARGE = (
-    PRELUDE
-    + """
+LARGE = PRELUDE("""
 optimizer = Optimizer(np.ones(700_000))
 for epoch in range(5):
     for step in range(4):
@@ -34,8 +32,7 @@ for epoch in range(5):
         optimizer.apply_gradients(x)
         die(f"{epoch}:{step}")
     print(epoch, optimizer.weights.sum().hex(), flush=True)
-"""
-)
+""")
 
 
 def started(folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
@@ -324,9 +321,7 @@ def test_the_writer_waits_and_hands_errors_on() -> None:
         writer.write(fails, is_large=False)
 
 
-FORKING = (
-    PRELUDE
-    + """
+FORKING = PRELUDE("""
 import multiprocessing, time
 optimizer = Optimizer(np.ones(3))
 for epoch in range(2):
@@ -340,8 +335,7 @@ for epoch in range(2):
             worker.join(20)
             assert worker.exitcode == -signal.SIGTERM, worker.exitcode
 show(optimizer.weights)
-"""
-)
+""")
 
 
 def test_forked_workers_end_by_sigterm_as_ever(tmp_path: Path, detrain: Run) -> None:

@@ -4,13 +4,11 @@ NumPy says.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
@@ -34,10 +32,7 @@ COUNTS = {"int8": 4, "uint8": 4, "bool": 2}
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     file = tmp_path_factory.mktemp("in_dtypes") / "results.npz"
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("in_dtypes.py")), str(file)], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    said_by("faults.in_dtypes", file)
     return dict(np.load(file))
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    program = Path(__file__).with_name("eager_ops.py")
-    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return dict(json.loads(run.stdout.splitlines()[-1]))
+    return dict(json.loads(said_by("faults.eager_ops").splitlines()[-1]))
 
 
 def test_each_op_that_is_hit_gives_the_gradients_that_belong_to_what_was_put_in(found: dict[str, Any]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from detrain.faults.population.groups import Group
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """A process a network, with TensorFlow in it, which an adapter changes for good; the fast lane has its like."""
@@ -20,17 +19,10 @@ OF_NETWORKS = ALL - {"CC", "DADD_DMUL", "MAD", "DFMA"}
 NETWORKS = ("resnet18", "resnet18_sgd", "resnet18_nobn", "efficientnet_b0", "densenet121", "nf_resnet")
 
 
-def said(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", f"tests.faults.{module}", *arguments]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", [*NETWORKS, "control"])
 def test_each_group_that_a_step_of_tensorflow_has_is_hit(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    said("in_groups", name, str(tmp_path / "groups.json"))
+    said_by("faults.in_groups", name, tmp_path / "groups.json")
     found = json.loads((tmp_path / "groups.json").read_text())
     assert {group: hits for group, (_sites, hits) in found.items()} == dict.fromkeys(found, 1)
     assert set(found) >= ({"CC", "DADD_DMUL", "MAD", "DFMA"} if name == "control" else OF_NETWORKS)
@@ -38,5 +30,5 @@ def test_each_group_that_a_step_of_tensorflow_has_is_hit(name: str, tmp_path: Pa
 
 def test_each_group_is_hit_in_a_step_of_pytorch() -> None:
     pytest.importorskip("torch")
-    found = json.loads(said("torch_groups").splitlines()[-1])
+    found = json.loads(said_by("faults.torch_groups").splitlines()[-1])
     assert {group: hits for group, (_sites, hits) in found.items()} == dict.fromkeys(ALL, 1), found

@@ -5,13 +5,12 @@ and eager.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytest.importorskip("tensorflow")
 
@@ -20,6 +19,7 @@ MODELS = (
     *("BIT:31", "SET:3", "STUCK0:31", "STUCK1:23", "RD", "RD_CORRECT", "ZERO", "N16_RD_CORRECT", "RD_CORRECT_GLB", "RBFLIP"),
     *("WT", "INPUT", "N64_INPUT", "N64_WT", "INPUT_16", "WT_16", "N64_INPUT_16", "N64_WT_16"),
 )
+
 OPS = {"forward": ("y", "x", "w"), "grad_in": ("x", "c", "w"), "grad_wt": ("w", "x", "c")}
 """Of each stage: its output among the step's results, and its input and weight among what the step was given."""
 
@@ -44,9 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     names = {item.callspec.params["name"] for item in mine if hasattr(item, "callspec") and "name" in item.callspec.params}
     cases = [case for name, case in CASES.items() if name in names]
     file = tmp_path_factory.mktemp("in_step") / "results.npz"
-    program = Path(__file__).with_name("in_step.py")
-    run = subprocess.run([sys.executable, str(program), str(file), json.dumps(cases)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    said_by("faults.in_step", file, json.dumps(cases))
     return dict(np.load(file))
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -17,18 +15,8 @@ pytest.importorskip("optax")
 
 def said(module: str, *arguments: str, given: str = "", **settings: str) -> Any:
     """Run a module in a process of its own: an adapter changes JAX for good. XLA compiles fast there."""
-    environment = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.faults.{module}", *arguments],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        input=given,
-        env=environment | settings,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"
+    return json.loads(said_by(f"faults.{module}", *arguments, given=given, XLA_FLAGS=flags, **settings).splitlines()[-1])
 
 
 @pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])

@@ -5,14 +5,13 @@ says.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
@@ -37,9 +36,7 @@ PLACES = {
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[dict[str, Any]]], dict[str, np.ndarray]]:
     file = tmp_path_factory.mktemp("in_loops") / "results.npz"
-    program = Path(__file__).with_name("in_loops.py")
-    run = subprocess.run([sys.executable, str(program), str(file)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    said_by("faults.in_loops", file)
     return json.loads(file.with_suffix(".json").read_text()), dict(np.load(file))
 
 

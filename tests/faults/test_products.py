@@ -6,14 +6,13 @@ X, W and dY are what they are called, however TensorFlow arranges product and gr
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
@@ -52,9 +51,7 @@ def _product(product: str, place: str, one: Array, other: Array) -> Array:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     file = tmp_path_factory.mktemp("in_products") / "results.npz"
-    program = Path(__file__).with_name("in_products.py")
-    run = subprocess.run([sys.executable, str(program), str(file)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    said_by("faults.in_products", file)
     return json.loads(file.with_suffix(".json").read_text()), dict(np.load(file))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytest.importorskip("tensorflow")
 
@@ -17,10 +16,7 @@ Said = dict[str, list[dict[str, float]]]
 @pytest.fixture(scope="module")
 def said() -> Said:
     """What was said, by test."""
-    program = Path(__file__).with_name("said_of_steps.py")
-    run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    found: Said = json.loads(run.stdout)
+    found: Said = json.loads(said_by("faults.said_of_steps"))
     return found
 
 

@@ -4,13 +4,12 @@ none else.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
@@ -24,9 +23,7 @@ Results = dict[str, Any]
 @pytest.fixture(scope="module", params=["compiled", "eager", "xla"])
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
     file = tmp_path_factory.mktemp("in_outputs") / "results.npz"
-    program = Path(__file__).with_name("in_outputs.py")
-    run = subprocess.run([sys.executable, str(program), str(file), request.param], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
+    said_by("faults.in_outputs", file, request.param)
     return {**np.load(file), "how": request.param}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.e2e.runs import said_by
 
 pytestmark = pytest.mark.slow
 """TensorFlow in a process of its own, for an adapter changes it for good; the fast lane has others of its kind."""
@@ -44,9 +44,7 @@ EAGER = {
 
 def written_by(module: str, file: Path) -> Any:
     """Run a module in a process of its own, and return what it has written."""
-    command = [sys.executable, "-m", f"tests.faults.{module}", str(file)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    said_by(f"faults.{module}", file)
     return json.loads(file.read_text())
 
 

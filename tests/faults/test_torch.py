@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from detrain.faults.models import PUBLISHED
+from tests.e2e.runs import said_by
 
 pytest.importorskip("torch")
 
 
 def said(module: str, *arguments: str) -> Any:
     """Run a module in a process of its own: an adapter changes PyTorch for good."""
-    command = [sys.executable, "-m", f"tests.faults.{module}", *arguments]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(said_by(f"faults.{module}", *arguments).splitlines()[-1])
 
 
 @pytest.mark.parametrize("every", [pytest.param(11, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])

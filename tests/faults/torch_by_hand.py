@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -401,6 +402,25 @@ used: set[str] = set()
 trial = Trial()
 adapter = Torch(Settings(seed=1, threads=1, experiment=trial), Streams())
 instruments: Any = trial.instruments
+
+
+def follow_compiled() -> None:
+    """Have the adapter see the modules of PyTorch that compile."""
+    for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
+        __import__(module)
+        adapter.on_import(module)
+
+
+def print_wrong(tried: Sequence[Callable[[], None]]) -> None:
+    """Try functions, and print by their names what went wrong, or null, as JSON."""
+    found: dict[str, str | None] = {}
+    for each in tried:
+        try:
+            each()
+            found[each.__name__] = None
+        except Exception:
+            found[each.__name__] = traceback.format_exc()
+    print(json.dumps(found))
 
 
 def main(every: str) -> None:

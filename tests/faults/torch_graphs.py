@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -35,7 +34,9 @@ from tests.faults.torch_by_hand import (
     Words,
     adapter,
     aten,
+    follow_compiled,
     instruments,
+    print_wrong,
     run_by_hand,
     run_program,
     tried,
@@ -44,9 +45,7 @@ from tests.faults.torch_by_hand import (
     word_step_by_hand,
 )
 
-for each in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
-    __import__(each)
-    adapter.on_import(each)
+follow_compiled()
 AOT = {"backend": "aot_eager"}
 
 
@@ -366,14 +365,7 @@ def main(what: str) -> None:
         wrong = {name: list(tried(name, step, list(PUBLISHED), every=int(what))) for name, step in STEPS.items()}
         print(json.dumps({"wrong": wrong, "tried": torch_by_hand.counts}))
         return
-    found: dict[str, str | None] = {}
-    for each in TRIED if what == "short" else LONG:
-        try:
-            each()
-            found[each.__name__] = None
-        except Exception:
-            found[each.__name__] = traceback.format_exc()
-    print(json.dumps(found))
+    print_wrong(TRIED if what == "short" else LONG)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from detrain.faults.experiment import Injection
 from detrain.faults.models import PUBLISHED
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
-from tests.faults.torch_by_hand import adapter, instruments
+from tests.faults.torch_by_hand import follow_compiled, instruments
 
 SKIPPED = ("load", "copy_", "_local_scalar_dense")
 """Sites that are no node, or an input of one."""
@@ -228,9 +228,7 @@ def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> 
 
 def main(every: str) -> None:
     """Try all programs."""
-    for each in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
-        __import__(each)
-        adapter.on_import(each)
+    follow_compiled()
     counts: Counter[str] = Counter()
     makes = {
         "a compiled module": lambda: Training(has_compiled_step=False, is_whole=False),

@@ -4,12 +4,9 @@ Prints {what was tried: what went wrong, or null} as JSON.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,6 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from detrain.adapters.api import Settings
-from detrain.adapters.torch.adapter import Torch
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.faults import injector
 from detrain.adapters.torch.faults.instruments import TorchInstruments
@@ -33,29 +28,8 @@ from detrain.faults.experiment import Experiment, Firing, Injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import Kind, Operand, Plan, trial_rng
 from detrain.faults.sites import Site, select
-from detrain.python.process.random_streams import Streams
 from detrain.runtime.observers.experiment_run import ExperimentRun
-
-
-class Trial:
-    """The experiment of the process: takes the adapter's side."""
-
-    def __init__(self) -> None:
-        self.plans = [Experiment(log="", is_profile=True)]
-
-    def attach(self, instruments: Any) -> None:
-        self.instruments: TorchInstruments = instruments
-
-    def ends_with(self, _loss: Callable[[], float]) -> bool:
-        return False
-
-    def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
-        return False
-
-
-trial = Trial()
-adapter = Torch(Settings(seed=1, threads=1, experiment=trial), Streams())
-instruments = trial.instruments
+from tests.faults.torch_by_hand import instruments, print_wrong
 
 
 def sites_of(step: Callable[[], object]) -> list[Site]:
@@ -622,17 +596,5 @@ TRIED = [
 ]
 
 
-def main() -> None:
-    """Try all."""
-    found: dict[str, str | None] = {}
-    for each in TRIED:
-        try:
-            each()
-            found[each.__name__] = None
-        except Exception:
-            found[each.__name__] = traceback.format_exc()
-    print(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    print_wrong(TRIED)

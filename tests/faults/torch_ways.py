@@ -21,7 +21,7 @@ from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 from tests.faults.compiled_ways import BATCHES, WAYS, Training
-from tests.faults.torch_by_hand import adapter, instruments
+from tests.faults.torch_by_hand import follow_compiled, instruments
 from tests.faults.torch_inductor import SKIPPED, Hand, put
 
 HIT = 1
@@ -130,9 +130,7 @@ def wrong(way: str, counts: Counter[str]) -> Iterator[str]:
 
 def main(quarter: str) -> None:
     """Try each fourth program, from one of the first four on."""
-    for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
-        __import__(module)
-        adapter.on_import(module)
+    follow_compiled()
     counts: Counter[str] = Counter()
     found = {way: list(wrong(way, counts)) for way in WAYS[int(quarter) :: 4]}
     print(json.dumps({"wrong": found, "tried": counts}))

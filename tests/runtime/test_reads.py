@@ -34,3 +34,20 @@ def test_values_are_in_place_for_as_long_as_it_is_traced_and_then_as_they_were()
     with reads.as_read(function, None, values):
         assert held.scale == 2.0
     assert held.scale == 5.0
+
+
+def test_a_small_value_is_found_beside_a_state_that_is_large() -> None:
+    """What one trace may write is a limit for each value, not for all that the program holds."""
+    texts, scale = [str(number) * 20 for number in range(20_000)], 2.0
+
+    found = CapturedReads(Births()).reads(tf.function(lambda: len(texts) * scale), None)
+
+    assert (("variable", "scale"), {"value": 2.0}) in [(way[-1], value) for way, value in found]
+
+
+def test_what_functions_and_their_maker_lead_to_is_found_once() -> None:
+    held = Held(logging.Logger("held"))
+
+    found = CapturedReads(Births()).reads(tf.function(lambda: held.scale), held)
+
+    assert [value for _, value in found if value == {"value": 2.0}] == [{"value": 2.0}]

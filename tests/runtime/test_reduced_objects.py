@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from detrain.python.codec.graph_files import unpack
@@ -46,4 +46,4 @@ def test_a_file_gives_a_state_to_no_other_class() -> None:
     node = next(each for each in graph.nodes if each.kind == "restored")
     node.items[0] = "subprocess:Popen"
 
-    assert restore(dataclasses.replace(encoded, graph=graph.pack()), {}) != []
+    assert restore(msgspec.structs.replace(encoded, graph=graph.pack()), {}) != []

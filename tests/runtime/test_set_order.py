@@ -5,9 +5,6 @@ fresh one.
 from __future__ import annotations
 
 import datetime
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detrain.base.set_order import can_become, fill, freeze, frozen_recipe, read_layout, set_recipe
+from tests.e2e.runs import said_by
 from tests.runtime import set_cases
-
-ROOT = Path(__file__).parents[2]
 
 
 class Collides:
@@ -167,16 +163,7 @@ def test_a_layout_that_cannot_be_is_refused_and_the_elements_are_there(layout: A
 
 
 def run(seed: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.set_cases", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return said_by("runtime.set_cases", *arguments, PYTHONHASHSEED=seed)
 
 
 def test_sets_iterate_pop_and_grow_alike_in_a_fresh_process(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Checkpoints as somebody makes them who knows the format: all digests right, and what they cover wrong."""
 
 import contextlib
-import dataclasses
 
 import msgspec
 import xxhash
@@ -35,9 +34,9 @@ def forge(path, change=lambda entries, offsets: None, **changes):
         rest = digest_of_rest(
             lambda offset, count: bytes(body[offset : offset + count]), [*extents, Extent(start, len(manifest))], len(body)
         )
-        trailer = dataclasses.replace(trailer, rest=rest)
+        trailer = msgspec.structs.replace(trailer, rest=rest)
     fields = {"offsets": (*offsets, start), "manifest_digest": digest_bytes(manifest), "manifest_bytes": len(manifest)}
-    packed = dataclasses.replace(trailer, **{**fields, **changes}).pack()
+    packed = msgspec.structs.replace(trailer, **{**fields, **changes}).pack()
     path.write_bytes(bytes(body) + packed)
 
 

@@ -1,6 +1,5 @@
 """The checkpoint file: what is written is read again, and no damage, however small, is taken for a checkpoint."""
 
-import dataclasses
 import errno
 import os
 import resource
@@ -341,7 +340,7 @@ def test_a_manifest_without_sense_is_refused(written, manifest):
     trailer = read_trailer(lambda offset, count: data[offset : offset + count], len(data))
     body = data[: -trailer.size_bytes]
     fields = {"manifest_digest": digest_bytes(manifest), "manifest_bytes": len(manifest)}
-    changed = dataclasses.replace(trailer, offsets=(*trailer.offsets[:-1], len(body)), **fields)
+    changed = msgspec.structs.replace(trailer, offsets=(*trailer.offsets[:-1], len(body)), **fields)
     written.write_bytes(body + manifest + changed.pack())
     assert outcome(written) is CheckpointDamaged
 

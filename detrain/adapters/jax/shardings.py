@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
+import msgspec
 import numpy as np
 from jax._src import mesh as meshes
 from jax._src.lib import xla_client
@@ -25,8 +25,7 @@ from detrain.adapters.jax import settings
 from detrain.base.errors import Diverged, FrameworkUnsupported
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     name: str
     parts: Callable[[Any], list[object]]
     make: Callable[..., object]

@@ -7,8 +7,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from detrain.adapters.lazy_building import Building
 from detrain.adapters.stable_names import Births
@@ -29,8 +30,7 @@ from detrain.adapters.tensorflow.variables import TensorFlowVariables
 from detrain.base.in_place import in_place_of
 
 
-@dataclass(frozen=True)
-class Watchers:
+class Watchers(msgspec.Struct, frozen=True):
     """What hears of Keras."""
 
     births: Births

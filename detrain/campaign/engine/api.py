@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True)
-class Lease:
+
+class Lease(msgspec.Struct, frozen=True):
     """Trials that one worker does, one process after another."""
 
     identity: str
     numbers: Sequence[int]
 
 
-@dataclass(frozen=True)
-class WorkerEnded:
+class WorkerEnded(msgspec.Struct, frozen=True):
     """A worker has ended, with its lease done or not: what is in its ledger says how far it has come."""
 
     lease: Lease

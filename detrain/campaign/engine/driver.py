@@ -8,8 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from detrain.base import messages
 from detrain.base.errors import CampaignStopped, HomeInUse, StoreError, last_printed
@@ -46,8 +47,7 @@ _DRIVER: Final = "driver"
 _LOOKS_S: Final = 1.0
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far a campaign is."""
 
     count: int
@@ -75,8 +75,7 @@ class Progress:
         return missing / self.rate * 3600 if self.rate else None
 
 
-@dataclass(frozen=True)
-class StopAt:
+class StopAt(msgspec.Struct, frozen=True):
     """How near the share of harmful trials is to be known, for the campaign to stop at a planned look."""
 
     half_width: float
@@ -174,7 +173,7 @@ class Driver:
                 known = self._ledgers.known()
         finally:
             self._engine.stop()
-        return replace(self._look(is_due=True), look=found if missing else None)
+        return msgspec.structs.replace(self._look(is_due=True), look=found if missing else None)
 
     def _round(self, missing: list[int]) -> None:
         """Do what is missing; of what workers have not come to, another round is made."""

@@ -21,7 +21,7 @@ from detrain.campaign.engine.ledger import Ledgers
 from detrain.campaign.judging.check import is_function
 from detrain.campaign.judging.judge import Judge
 from detrain.campaign.judging.spread import Spread
-from detrain.campaign.outcomes import USUAL, judging_accuracies
+from detrain.campaign.outcomes import judging_accuracies
 from detrain.campaign.planning.drawn_plan import Drawn, drawn_plan
 from detrain.campaign.planning.profiling import profile_program
 from detrain.campaign.subject import Subject
@@ -31,7 +31,7 @@ from detrain.campaign.trial_record import environment_difference
 from detrain.faults.exchange.kernels import nvbitfi_kernels, sassifi_kernels
 from detrain.faults.exchange.listed import ListLine
 from detrain.faults.exchange.lists import ListName, plan_of_lines
-from detrain.faults.outcome_classes import Thresholds, Verdict, verdict_of
+from detrain.faults.outcome_classes import USUAL, Thresholds, Verdict, verdict_of
 from detrain.faults.population.facts import ONCE, CampaignPlan, Coming
 from detrain.faults.population.frame import Selection
 from detrain.faults.population.plan import SampledPlan, sampled_plan

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -35,8 +34,7 @@ _NO_GUARD: Final = -2
 _NOT_JUDGED: Final = "not judged"
 
 
-@dataclass
-class Rows:
+class Rows(msgspec.Struct, dict=True):
     """Makes the rows of a campaign."""
 
     judge: Judge

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +22,7 @@ from detrain.campaign.trials_done import do_trials
 _WAITS: Final = ".waits"
 
 
-@dataclass(frozen=True)
-class How:
+class How(msgspec.Struct, frozen=True):
     """How trials are done: of consequence for time alone."""
 
     in_one: bool = True
@@ -68,8 +66,7 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How, waits:
         began = time.monotonic()
 
 
-@dataclass(frozen=True)
-class DetrainWork:
+class DetrainWork(msgspec.Struct, frozen=True):
     """How workers of a campaign are started: files that all machines see, and the command of each."""
 
     folder: Path

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
+
+import msgspec
 
 
 class Category(IntEnum):
@@ -77,8 +78,7 @@ _LABELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialFacts:
+class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a trial gave, beside the golden run. What was not looked at is equal."""
 
     is_timeout: bool = False

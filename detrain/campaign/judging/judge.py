@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
+
+import msgspec
 
 from detrain.base.cursor import Address
 from detrain.campaign.judging.categories import are_only_warnings, is_warning
@@ -46,8 +47,7 @@ _UNIT_ALONE: Final = re.compile(
 )
 
 
-@dataclass
-class Masks:
+class Masks(msgspec.Struct):
     """Which words of lines differ between runs without a fault.
 
     A line is known again by its words that are the same in both, with any number for each number in them. So a time
@@ -56,9 +56,9 @@ class Masks:
 
     ignored: Sequence[str] = ()
     """Patterns of the user's; lines in which one is found are left out."""
-    _varying: dict[str, tuple[re.Pattern[str], set[int]]] = field(default_factory=dict)
+    _varying: dict[str, tuple[re.Pattern[str], set[int]]] = {}
     """Patterns of lines that differ, and the numbers of the words that do."""
-    _gone: set[str] = field(default_factory=set)
+    _gone: set[str] = set()
     """Shapes of lines that one of the runs has alone, or at another place."""
 
     def learn(self, one: str, other: str) -> None:
@@ -114,8 +114,7 @@ def _shape(words: Sequence[str], masked: Iterable[int] = ()) -> str:
     return " ".join(r"\S+" if place in set(masked) else word for place, word in enumerate(any_number))
 
 
-@dataclass(frozen=True)
-class TrialComparison:
+class TrialComparison(msgspec.Struct, frozen=True):
     """What of a trial was compared with the golden run, and with what result."""
 
     stdout: Judgement
@@ -127,8 +126,7 @@ class TrialComparison:
     """All that the program has said from the fault on."""
 
 
-@dataclass
-class Judge:
+class Judge(msgspec.Struct, dict=True):
     """Compares trials with two golden runs: the one that all are compared with, and another of the same."""
 
     golden: TrialResult

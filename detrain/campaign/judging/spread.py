@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from detrain.base.cursor import Address
@@ -37,8 +37,7 @@ _MOST_STEPS: Final = 49
 """A loss is the mean over so many steps at a trial's end: as many as the definition of masked takes for accuracy."""
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True, dict=True):
     """Golden runs, and what is measured in each."""
 
     runs: Sequence[TrialResult]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -62,8 +61,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     epochs: str | None = None
 
 
-@dataclass(frozen=True)
-class DrawnPlan:
+class DrawnPlan(msgspec.Struct, frozen=True, dict=True):
     """Trials that are drawn by chance. Each is a pure function of this and its number."""
 
     seed: int

@@ -15,9 +15,9 @@ from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.subject import Subject
-from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, drawn_fault, read_wanted, try_fault
+from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, Wanted, drawn_fault, read_wanted, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit
+from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit, steps_hit
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
@@ -28,29 +28,84 @@ from detrain.reports.pictures import check_plot, check_writable
 from detrain.reports.trial_text import plot_trial, write_text
 
 
+class Fault(msgspec.Struct, kw_only=True):
+    """Which fault, where it is not in a file."""
+
+    model: Annotated[str | None, Option("Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.", "MODEL")] = (
+        None
+    )
+    site: Annotated[str | None, Option("Where: name, layer or label of a site; one of those that fit is drawn.", "PATTERN")] = None
+    stage: OfStage = None
+    element: Annotated[
+        str | None, Option("The element that is hit, by its index on each axis; * is all along one [drawn].", "0,3,1,1")
+    ] = None
+    at: Annotated[str | None, Option("The step that is hit, both from 0.", "EPOCH:BATCH")] = None
+    seed: Annotated[int | None, Option("Seed of what is drawn [0].", least=0)] = None
+    worker: Annotated[int | None, Option("The replica that is hit [0].", least=0)] = None
+    occurrence: Annotated[int | None, Option("Which run of the site in the step is hit [0, or as in the record].", least=0)] = None
+    nearest: Annotated[bool, Option("A position of the artifact that falls on padding: hit the nearest element.")] = False
+
+    @property
+    def cursor(self) -> Address | None:
+        """The step that is hit, if it is said. Raises UsageError."""
+        return parse_cursor(self.at) if self.at is not None else None
+
+    def wanted(self, given: Given) -> tuple[Wanted, Given]:
+        """Return the fault, and the program as it is given behind a file of one. Raises UsageError, FaultInvalid."""
+        if self.model is not None:
+            if Path(given.program).suffix in (".json", ".csv"):
+                raise UsageError(f"--model {self.model} and a file of a fault, {given.program!r}", "give one of them")
+            at, seed, place = self.cursor, self.seed or 0, self.worker or 0
+            return drawn_fault(self.model, self.site, self.stage, place, seed, at, self.occurrence or 0, self.element), given
+        if not given.arguments:
+            raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
+        wanted = read_wanted(Path(given.program), self.site, takes_nearest=self.nearest)
+        said = {"--site": self.site if wanted.record is not None else None, "--stage": self.stage, "--element": self.element}
+        for option, value in {**said, "--seed": self.seed, "--worker": self.worker}.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
+                )
+        return wanted, msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
+
+
+class Steps(msgspec.Struct, kw_only=True):
+    """How many steps are hit, and how many are run."""
+
+    steps: Annotated[int | None, Option("How many steps in a row are hit [1, or as in the record].", least=1)] = None
+    permanent: Annotated[bool, Option("All steps from there on are hit.")] = False
+    until: Annotated[str | None, Option("The last step, or how many from the fault on [the program's end].", "EPOCH:BATCH|+N")] = (
+        None
+    )
+
+    def experiment(self, fault: Fault, when: Experiment, *, has_guard: bool, is_inference: bool) -> Experiment:
+        """Return the experiment with a fault; `when`: what the fault itself says of its step. Raises UsageError."""
+        at, steps = fault.cursor or when.at, steps_hit(self.steps, is_permanent=self.permanent)
+        until = f"+{self.steps or 1}" if self.until is None and is_inference else self.until
+        last = parse_cursor(until) if until is not None and not until.startswith("+") else None
+        count = int(until[1:]) if until is not None and until.startswith("+") and until[1:].isdigit() else 0
+        if until is not None and last is None and count == 0:
+            raise UsageError(f"--until {until!r} is no number of steps", "write it as +N, from +1, or EPOCH:BATCH")
+        if last is not None and last < at:
+            raise UsageError(f"--until {self.until} is before the fault, which is at {written(at)}", "give a later step, or +N")
+        return Experiment(
+            log="",
+            at=at,
+            steps=when.steps if steps is None else steps,
+            occurrence=when.occurrence if fault.occurrence is None else fault.occurrence,
+            until=last,
+            count=count or None,
+            least=LEAST_WITH_GUARD if has_guard else 0,
+        )
+
+
 @click.command(cls=FileThenProgram, context_settings=PROGRAM_SETTINGS)
 @takes_options
 def command(
     *,
     home: Home = "ckpt",
-    model: Annotated[
-        str | None, Option("Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.", "MODEL")
-    ] = None,
-    site: Annotated[str | None, Option("Where: name, layer or label of a site; one of those that fit is drawn.", "PATTERN")] = None,
-    stage: OfStage = None,
-    element: Annotated[
-        str | None, Option("The element that is hit, by its index on each axis; * is all along one [drawn].", "0,3,1,1")
-    ] = None,
-    at: Annotated[str | None, Option("The step that is hit, both from 0.", "EPOCH:BATCH")] = None,
-    seed: Annotated[int | None, Option("Seed of what is drawn [0].", least=0)] = None,
-    worker: Annotated[int | None, Option("The replica that is hit [0].", least=0)] = None,
-    steps: Annotated[int | None, Option("How many steps in a row are hit [1, or as in the record].", least=1)] = None,
-    permanent: Annotated[bool, Option("All steps from there on are hit.")] = False,
-    occurrence: Annotated[int | None, Option("Which run of the site in the step is hit [0, or as in the record].", least=0)] = None,
-    until: Annotated[
-        str | None, Option("The last step, or how many from the fault on [the program's end].", "EPOCH:BATCH|+N")
-    ] = None,
-    nearest: Annotated[bool, Option("A position of the artifact that falls on padding: hit the nearest element.")] = False,
+    fault: Fault,
+    steps: Steps,
     guard: Annotated[bool, Option("Look for the fault, as `detrain run --guard detect` does.")] = False,
     is_inference: OfInference = False,
     thresholds: Thresholds = (),
@@ -76,24 +131,8 @@ def command(
     check_plot(plot)
     check_writable(text)
     check_writable(out)
-    cursor = parse_cursor(at) if at is not None else None
-    if model is not None:
-        if Path(given.program).suffix in (".json", ".csv"):
-            raise UsageError(f"--model {model} and a file of a fault, {given.program!r}", "give one of them")
-        wanted = drawn_fault(model, site, stage, worker or 0, seed or 0, cursor, occurrence or 0, element)
-    elif given.arguments:
-        wanted = read_wanted(Path(given.program), site, takes_nearest=nearest)
-        of_record = {"--site": site} if wanted.record is not None else {}
-        for option, value in {**of_record, "--stage": stage, "--element": element, "--seed": seed, "--worker": worker}.items():
-            if value is not None:
-                raise UsageError(
-                    f"{option} {value} with a file of a fault, which says that itself", "leave it out, or give --model"
-                )
-        given = msgspec.structs.replace(given, program=given.arguments[0], arguments=given.arguments[1:])
-    else:
-        raise UsageError("there is no fault", "give --model and --site, or FAULT (a CSV or record) before PROGRAM")
-    if wanted.record is not None:
-        is_inference = is_inference or wanted.when.is_inference
+    wanted, given = fault.wanted(given)
+    is_inference = is_inference or (wanted.record is not None and wanted.when.is_inference)
     if is_inference and guard:
         raise UsageError("--guard looks at what training changes, and --inference trains nothing", "give one of them")
     subject = Subject(
@@ -101,21 +140,7 @@ def command(
     )
     if wanted.record is not None:
         check_same(wanted.record, subject, allow_environment=False)
-    cursor = cursor or wanted.when.at
-    if permanent and steps is not None:
-        raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
-    count, last = _end(until if until is not None or not is_inference else f"+{steps or 1}")
-    if last is not None and last < cursor:
-        raise UsageError(f"--until {until} is before the fault, which is at {written(cursor)}", "give a later step, or +N")
-    experiment = Experiment(
-        log="",
-        at=cursor,
-        steps=0 if permanent else wanted.when.steps if steps is None else steps,
-        occurrence=wanted.when.occurrence if occurrence is None else occurrence,
-        until=last,
-        count=count,
-        least=LEAST_WITH_GUARD if guard else 0,
-    )
+    experiment = steps.experiment(fault, wanted.when, has_guard=guard, is_inference=is_inference)
     trial = try_fault(subject, wanted, experiment)
     record = record_of(subject, trial, wanted.model, wanted.seed, limits)
     path = out or subject.folder / file_name(record)
@@ -131,16 +156,6 @@ def command(
         command = replay_command(path, given.program, given.arguments, home=home, is_module=given.is_module)
         messages.say(f"the record is {path}; `{command}` runs it again")
     return 0
-
-
-def _end(text: str | None) -> tuple[int | None, Address | None]:
-    if text is None:
-        return None, None
-    if text.startswith("+") and text[1:].isdigit() and int(text[1:]) > 0:
-        return int(text[1:]), None
-    if text.startswith("+"):
-        raise UsageError(f"--until {text!r} is no number of steps", "write it as +N, from +1, or EPOCH:BATCH")
-    return None, parse_cursor(text)
 
 
 def _show(record: FaultRecord, trial: Trial) -> None:

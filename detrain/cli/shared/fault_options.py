@@ -51,3 +51,10 @@ def require_several(at_once: int, among: str) -> None:
     """Raise UsageError where each fault is to be in a tensor of its own, and there is one."""
     if among == "step" and at_once == 1:
         raise UsageError("--among step is of several faults", "add --at-once 3")
+
+
+def steps_hit(steps: int | None, *, is_permanent: bool) -> int | None:
+    """Return how many steps in a row a fault hits, 0 for all. Raises UsageError where both say so."""
+    if is_permanent and steps is not None:
+        raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
+    return 0 if is_permanent else steps

@@ -15,9 +15,10 @@ import bisect
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+import msgspec
 
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid
@@ -72,8 +73,7 @@ SASSIFI_FILE: Final = "sassifi-inst-counts.txt"
 NVBITFI_FILE: Final = "nvbitfi-igprofile.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """One run of a kernel."""
 
     kernel: str
@@ -83,8 +83,7 @@ class Launch:
     kind: int
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True):
     """One element of one run of an output."""
 
     output: Output

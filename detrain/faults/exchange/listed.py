@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -34,8 +33,7 @@ class ListLine(msgspec.Struct, frozen=True):
     bit_seed: float
 
 
-@dataclass(frozen=True)
-class ListedPlan:
+class ListedPlan(msgspec.Struct, frozen=True, dict=True):
     """The trials of a list; all weigh the same."""
 
     profile_digest: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -47,8 +46,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     stage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """One output, hit in one way."""
 
     output: Output
@@ -61,8 +59,7 @@ class Cell:
     """Of all cells together: 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """What is no trial, as shares of what the rule counts in the modes and groups that were chosen."""
 
     dead: float
@@ -73,8 +70,7 @@ class Left:
     """The model cannot hit it: a tensor that is too small, a dtype without such bits."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """All cells, and what they leave out."""
 
     cells: tuple[Cell, ...]

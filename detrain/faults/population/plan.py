@@ -8,7 +8,6 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -33,8 +32,7 @@ LEAST: Final = 5
 _DRAWS: Final = 100
 
 
-@dataclass(frozen=True)
-class SampledPlan:
+class SampledPlan(msgspec.Struct, frozen=True, dict=True):
     """A campaign's trials, drawn from a profile."""
 
     profile: Profile

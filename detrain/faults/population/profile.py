@@ -10,7 +10,6 @@ import collections
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -52,8 +51,7 @@ class StepKind(msgspec.Struct, frozen=True, kw_only=True):
         raise IndexError(number)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """One output of one op in the steps of one kind."""
 
     kind: int
@@ -198,8 +196,7 @@ _GRAD_WT: Final = ("weight", "output")
 """Of the gradient of a kernel, which of its operands are dY and the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(msgspec.Struct, frozen=True):
     """What a group comes to."""
 
     group: Group
@@ -231,8 +228,7 @@ def totals(profile: Profile) -> list[Total]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTotal:
+class MemoryTotal(msgspec.Struct, frozen=True):
     """What a class of memory comes to. Bytes are those before a step, on average over the golden run."""
 
     kind: str

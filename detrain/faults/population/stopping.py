@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from detrain.faults.outcome_classes import Verdict, verdict_of
@@ -27,8 +27,7 @@ _SAME_LOSS = "loss equal"
 _LOSSES = (1e-6, 1e-4, 1e-2, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What one planned look has found."""
 
     trials: int

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ ENOUGH: Final = 30
 _ALIKE: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """The share of an event in a part of the population."""
 
     share: float | None
@@ -45,8 +44,7 @@ class Estimate:
     """Share of the population whose strata have trials. The estimate is of these alone."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, dict=True):
     """The trials of a campaign. Arrays [trials]."""
 
     weights: NDArray[np.float64]
@@ -151,8 +149,7 @@ def neyman(shares: Mapping[str, float], pilot: Mapping[str, tuple[int, int]]) ->
     return {name: part / whole for name, part in parts.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(msgspec.Struct, frozen=True):
     """When faults are seen."""
 
     steps: tuple[int, ...]
@@ -182,8 +179,7 @@ def latency(steps: NDArray[np.int64], is_seen: NDArray[np.bool_], confidence: fl
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShareDifference:
+class ShareDifference(msgspec.Struct, frozen=True):
     """How the share of an event differs: that of the first less that of the second."""
 
     difference: float

@@ -9,9 +9,10 @@ the union bound all intervals together hold as often as is said, whatever the sh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal
+
+import msgspec
 
 from detrain.base.errors import UsageError
 
@@ -59,8 +60,7 @@ def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float,
     return max((middle - spread) / scale, 0.0), min((middle + spread) / scale, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Looks:
+class Looks(msgspec.Struct, frozen=True):
     """The planned looks at a campaign of `trials`."""
 
     trials: int

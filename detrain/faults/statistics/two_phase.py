@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +21,7 @@ LEAST: Final = 2
 """Trials of a class that are run on at least: of one alone no variance can be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class TwoPhaseShare:
+class TwoPhaseShare(msgspec.Struct, frozen=True):
     """The share of an event."""
 
     share: float

@@ -8,39 +8,39 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
+
+import msgspec
 
 from detrain.python.inspect.names import names_of_function, static_name
 from detrain.python.inspect.object_graph import ABSENT
 
 
-@dataclass(slots=True)
-class Baseline:
+class Baseline(msgspec.Struct):
     """What was there when the loop was entered."""
 
-    arrays: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
+    arrays: dict[str, list[Callable[[], object]]] = {}
     """Large arrays and constant tensors by digest, as what returns them, or None where they are gone."""
-    paths: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = {}
     """Digest of each array by its path."""
-    memories: dict[str, tuple[str, tuple[int, int]]] = field(default_factory=dict)
+    memories: dict[str, tuple[str, tuple[int, int]]] = {}
     """Of each memory of tensors, by its address: the digest of what was looked at, and which bytes that was."""
-    data: dict[str, int] = field(default_factory=dict)
+    data: dict[str, int] = {}
     """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
-    bound_names: set[str] = field(default_factory=set)
+    bound_names: set[str] = set()
     """What was bound to anything."""
-    _bound: dict[str, Callable[[], object]] = field(default_factory=dict)
-    _known: dict[int, Callable[[], object]] = field(default_factory=dict)
-    _addresses: dict[int, str] = field(default_factory=dict)
-    _by_address: dict[str, Callable[[], object]] = field(default_factory=dict)
-    _sets: dict[int, frozenset[int]] = field(default_factory=dict)
-    _positions: dict[int, object] = field(default_factory=dict)
-    _inside: dict[tuple[int, object], Callable[[], object]] = field(default_factory=dict)
-    _told: dict[int, set[object]] = field(default_factory=dict)
-    _names: dict[int, frozenset[str]] = field(default_factory=dict)
-    _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = field(default_factory=dict)
-    _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = field(default_factory=dict)
+    _bound: dict[str, Callable[[], object]] = {}
+    _known: dict[int, Callable[[], object]] = {}
+    _addresses: dict[int, str] = {}
+    _by_address: dict[str, Callable[[], object]] = {}
+    _sets: dict[int, frozenset[int]] = {}
+    _positions: dict[int, object] = {}
+    _inside: dict[tuple[int, object], Callable[[], object]] = {}
+    _told: dict[int, set[object]] = {}
+    _names: dict[int, frozenset[str]] = {}
+    _functions: dict[int, tuple[Callable[[], object], object, list[object]]] = {}
+    _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = {}
 
     def add_array(self, digest: str, value: object, *, is_held: bool) -> None:
         """Note an array or a constant tensor; `is_held`: keep it alive. A state of JAX's is all arrays, and a step that

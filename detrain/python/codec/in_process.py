@@ -9,9 +9,9 @@ whoever goes back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from detrain.base.array_memory import axes_of
@@ -39,8 +39,7 @@ _LARGE_BYTES: Final = 1 << 20
 """Arrays above this size that were there before the loop are held by their digest."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Live:
+class Live(msgspec.Struct, frozen=True, eq=False):
     """A graph with its objects, by number of the node."""
 
     graph: bytes

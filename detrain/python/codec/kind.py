@@ -8,8 +8,9 @@ becomes the object again, side by side, and enter their kinds here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from detrain.python.codec.decoding import Decoding
 from detrain.python.inspect.object_graph import Node
@@ -38,8 +39,7 @@ Holds = Literal["state", "others", "nothing"]
 """What can change while an object stays the object that it is: its own state, what it leads to alone, or nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKind:
+class NodeKind(msgspec.Struct, frozen=True):
     """A kind of nodes."""
 
     decode: Decode

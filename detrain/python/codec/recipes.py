@@ -16,7 +16,6 @@ import concurrent.futures
 import contextvars
 import copyreg
 import csv
-import dataclasses
 import datetime
 import decimal
 import fractions
@@ -42,9 +41,9 @@ import warnings
 import weakref
 import zoneinfo
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from detrain.base.dtypes import dtype_name, named_dtype
@@ -59,8 +58,7 @@ from detrain.python.process import filled_queues, pool_jobs
 Parts = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True):
     """A kind of objects that are made again from their parts."""
 
     name: str
@@ -243,7 +241,7 @@ for _view in ("keys", "values", "items"):
     _shown = functools.partial(lambda name, held: getattr(dict, name)(held), _view)
     _add_anew(type(_shown({})), f"builtins.dict_{_view}", gc.get_referents, _shown)
 _slice = _value("builtins.slice", lambda value: [value.start, value.stop, value.step], slice)
-_BY_CLASS[slice] = dataclasses.replace(_slice, holds="others")
+_BY_CLASS[slice] = msgspec.structs.replace(_slice, holds="others")
 
 
 def _filled_bytes(live: bytearray | None, content: bytes) -> bytearray:

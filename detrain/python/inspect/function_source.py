@@ -12,11 +12,11 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Final
 
+import msgspec
 import xxhash
 
 from detrain.base.compiled_sources import source_of
@@ -26,8 +26,7 @@ from detrain.python.inspect.names import is_user_module
 _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionSource:
+class FunctionSource(msgspec.Struct, frozen=True):
     """A code of the program's source."""
 
     code: CodeType

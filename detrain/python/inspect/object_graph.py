@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -90,8 +89,7 @@ class Absent:
 ABSENT: Final = Absent()
 
 
-@dataclass(frozen=True, slots=True)
-class SharedTensor:
+class SharedTensor(msgspec.Struct, frozen=True):
     """A tensor that is changed in place: a look at a memory, which other tensors may share."""
 
     owner: str
@@ -132,14 +130,13 @@ WITH_VARIABLES: Final = "with variables of its own"
 """Of an object that no other one of its class can stand in for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """A graph as bytes, the arrays it refers to, and what could not be captured (`path (type)`)."""
 
     graph: bytes
     arrays: dict[str, Array]
     not_captured: list[str]
-    moved: list[str] = field(default_factory=list)
+    moved: list[str] = []
     """What has moved on, and is where it was once a resumed run has loaded the same batches."""
 
 

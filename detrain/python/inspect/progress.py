@@ -115,72 +115,52 @@ def position(value: Any) -> object:
     Reads nothing from it.
     """
     module = module_of(foreign_base(type(value)))
-    if isinstance(value, GeneratorType):
-        frame = value.gi_frame
-        return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in names_of(frame).items())))
-    if isinstance(value, itertools.count):
-        return repr(value)
-    if isinstance(value, io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO):
-        return _place(value)
+    known = next((tell for kinds, tell in _POSITIONS if isinstance(value, kinds)), None)
+    if known is not None:
+        return known(value)
     if isinstance(value, collections.abc.Iterator) and module in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
         return hint() if hint is not None else object()  # it does not say: it may have moved
     held = memory(value)
     if held is not None:
         return digest_bytes(held)
-    if isinstance(value, contextvars.Context):
-        return tuple((id(variable), id(item)) for variable, item in value.items())
-    if isinstance(value, contextvars.ContextVar):
-        now = value.get(None)
-        return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
-    if isinstance(value, logging.Filterer):
-        # `buffer`: what a handler writes later.
-        parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
-        # That of a logger is a setting of the process.
-        own_level = value.level if isinstance(value, logging.Handler) else None
-        return own_level, tuple(map(id, parts))
-    if isinstance(value, logging.Formatter):
-        return value._fmt, value.datefmt
-    if isinstance(value, logging.LoggerAdapter):
-        return repr(getattr(value, "extra", None))  # one of its own `__init__` need not have it (dill's)
-    if isinstance(value, threading.Semaphore):
-        return value._value
-    if isinstance(value, np.flatiter | np.broadcast):
-        return value.index
-    if isinstance(value, np.nditer):
-        return "ended" if value.finished else value.iterindex
-    if isinstance(value, threading.Barrier):
-        return value.n_waiting, value.broken
-    if isinstance(value, subprocess.Popen):
-        return repr(value.returncode)
     if _is_pipe(type(value)):
         return _is_drained(value) or object()  # what is on its way cannot be read
     if _is_file_of_framework(type(value)):
         return _read_up_to(value)
-    if isinstance(value, contextlib._GeneratorContextManager):
-        return position(value.gen)
-    if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
-        return len(value._exit_callbacks)  # type: ignore[union-attr]
     if is_made_module(value):
         return tuple((name, id(item)) for name, item in vars(value).items())
-    if isinstance(value, weakref.finalize):
-        return value.alive
-    if isinstance(value, weakref.WeakSet | weakref.WeakKeyDictionary):
-        return tuple(sorted(map(id, value)))
-    if isinstance(value, weakref.WeakValueDictionary):
-        return tuple(sorted(map(id, value.values())))
     if module in _STREAMS:
         return object()
     if type(value).__name__ == "reader" and module == "_csv":
         return value.line_num
-    if isinstance(value, functools._lru_cache_wrapper):
-        return None if _is_cache_of_library(value) else "computed" if is_recomputable(value) else value.cache_info()
     if is_table(value):
         return content(value)
     if module.partition(".")[0] in _UNREAD:
         return None
     found = inside(value)
     return of_python(value) if found is None else found
+
+
+def _of_generator(value: Any) -> object:
+    frame = value.gi_frame
+    return "ended" if frame is None else (frame.f_lasti, tuple(sorted((n, id(v)) for n, v in names_of(frame).items())))
+
+
+def _of_variable(value: Any) -> object:
+    now = value.get(None)
+    return repr(now) if isinstance(now, bool | int | float | str | bytes | None) else id(now)
+
+
+def _of_logging(value: Any) -> object:
+    # `buffer`: what a handler writes later.
+    parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
+    # The level of a logger is a setting of the process.
+    return value.level if isinstance(value, logging.Handler) else None, tuple(map(id, parts))
+
+
+def _of_cache(value: Any) -> object:
+    return None if _is_cache_of_library(value) else "computed" if is_recomputable(value) else value.cache_info()
 
 
 def _is_cache_of_library(value: Any) -> bool:
@@ -311,3 +291,27 @@ def is_iterator_of_library(value: object) -> bool:
     # Python calls a file an iterator, too: of its lines.
     is_other = isinstance(value, io.IOBase) or module_of(type(value)).partition(".")[0] in MODULES
     return isinstance(value, collections.abc.Iterator) and not is_other and not stands_still(value)
+
+
+_POSITIONS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (
+    (GeneratorType, _of_generator),
+    (itertools.count, repr),
+    (io.TextIOBase | io.BufferedReader | io.BufferedRandom | io.FileIO, _place),
+    (contextvars.Context, lambda value: tuple((id(variable), id(item)) for variable, item in value.items())),
+    (contextvars.ContextVar, _of_variable),
+    (logging.Filterer, _of_logging),
+    (logging.Formatter, lambda value: (value._fmt, value.datefmt)),
+    (logging.LoggerAdapter, lambda value: repr(getattr(value, "extra", None))),  # one of its own `__init__` may lack it (dill's)
+    (threading.Semaphore, lambda value: value._value),
+    (threading.Barrier, lambda value: (value.n_waiting, value.broken)),
+    (np.flatiter | np.broadcast, lambda value: value.index),
+    (np.nditer, lambda value: "ended" if value.finished else value.iterindex),
+    (subprocess.Popen, lambda value: repr(value.returncode)),
+    (contextlib._GeneratorContextManager, lambda value: position(value.gen)),
+    (contextlib.ExitStack | contextlib.AsyncExitStack, lambda value: len(value._exit_callbacks)),
+    (weakref.finalize, lambda value: value.alive),
+    (weakref.WeakSet | weakref.WeakKeyDictionary, lambda value: tuple(sorted(map(id, value)))),
+    (weakref.WeakValueDictionary, lambda value: tuple(sorted(map(id, value.values())))),
+    (functools._lru_cache_wrapper, _of_cache),
+)
+"""Of classes, with those that derive from them: what tells where their objects are."""

@@ -20,10 +20,10 @@ import struct
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -89,8 +89,7 @@ def _spare_at(address: int) -> tuple[bool, float]:
     return bool(has), spare
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RngState:
+class RngState(msgspec.Struct, frozen=True, eq=False):
     """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or
     None.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -313,7 +312,7 @@ class _TrialSample:
     def _part(self, name: str, inside: NDArray[np.bool_]) -> Part:
         trials, harmful = int(inside.sum()), self.estimate(self.harmful, inside)
         if harmful.share is None or harmful.effective < ENOUGH:  # too few, in number or as they are weighted
-            return Part(name, trials, replace(harmful, share=None, low=0.0, high=1.0), {})
+            return Part(name, trials, msgspec.structs.replace(harmful, share=None, low=0.0, high=1.0), {})
         outcomes = self.columns["outcome"]
         shares = {each: self.estimate(outcomes == each, inside).share for each in self.outcomes if (outcomes[inside] == each).any()}
         return Part(name, trials, harmful, {each: share for each, share in shares.items() if share is not None})

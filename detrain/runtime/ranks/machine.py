@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from detrain.runtime.ranks.vote import Decision, NoPoint, Vote, decide
 from detrain.runtime.ranks.wire import Agreeing, Ballot, Beat, Bye, Call, Decided, File, Over, View, Written
@@ -39,8 +40,7 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """All in seconds."""
 
     beat_s: float = 0.1
@@ -55,21 +55,18 @@ class Timing:
 # Events.
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     """A message has come."""
 
     rank: int
     message: Agreeing
 
 
-@dataclass(frozen=True, slots=True)
-class RankLost:
+class RankLost(msgspec.Struct, frozen=True):
     """The connection to a rank has ended, or it has been seen stopped."""
 
     rank: int
@@ -77,46 +74,40 @@ class RankLost:
     is_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True):
     """This rank itself cannot go on: an exception, SIGTERM, a hang."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Voted:
+class Voted(msgspec.Struct, frozen=True):
     """The answer to `TakeVote`."""
 
     view: View
     vote: Vote
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """The answer to `Write`: this rank's files."""
 
     view: View
     files: tuple[File, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotSaved:
+class NotSaved(msgspec.Struct, frozen=True):
     """The answer to `Write` or `Seal`, where the disk has failed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(msgspec.Struct, frozen=True):
     """The answer to `Seal`: the manifest that is there now, perhaps another round's; None if there is none."""
 
     view: View
     committed: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """The program has done all its work, on all ranks."""
 
 
@@ -125,39 +116,34 @@ Event = Tick | Heard | RankLost | Trouble | Voted | Saved | NotSaved | Sealed | 
 # Actions.
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message; to whom there is no connection yet, make one."""
 
     to: tuple[int, ...]
     message: Agreeing
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """Hear no more of a rank. `is_fenced`: it may still live, and must not go on: end it if it is within reach."""
 
     rank: int
     is_fenced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TakeVote:
+class TakeVote(msgspec.Struct, frozen=True):
     """Have the program come to rest, and say what there is; answered by `Voted`."""
 
     view: View
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Write this rank's part; answered by `Saved` or `NotSaved`."""
 
     view: View
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(msgspec.Struct, frozen=True):
     """Write the manifest, unless this incarnation has one. Without a decision: look whether it has one."""
 
     view: View
@@ -166,8 +152,7 @@ class Seal:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndProcess:
+class EndProcess(msgspec.Struct, frozen=True):
     """End the process. `speaks`: this rank is the one that says so."""
 
     committed: str | None
@@ -178,8 +163,7 @@ class EndProcess:
 Action = Send | Drop | TakeVote | Write | Seal | EndProcess
 
 
-@dataclass(slots=True)
-class Machine:
+class Machine(msgspec.Struct):
     """One rank. `step` changes it in place: a copy of 1,024 entries at each message would cost more than all else; it
     is a function of its events all the same.
     """
@@ -188,25 +172,25 @@ class Machine:
     world: int
     near: frozenset[int]
     """Whom this rank watches all the time."""
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = msgspec.field(default_factory=Timing)
     state: State = State.RUN
-    view: View = field(default_factory=View)
+    view: View = msgspec.field(default_factory=View)
     why: str = ""
-    heard: dict[int, float] = field(default_factory=dict)
+    heard: dict[int, float] = {}
     """When each watched rank was last heard of; from when it is watched, where it never was."""
-    finished: set[int] = field(default_factory=set)
+    finished: set[int] = set()
     _now: float = 0.0
     _ticked: float | None = None
     _beaten: float = float("-inf")
     _beaten_far: float = float("-inf")
-    _votes: dict[int, Vote] = field(default_factory=dict)
+    _votes: dict[int, Vote] = {}
     """Those on the present view."""
     _decision: Decision | None = None
-    _written: list[File] = field(default_factory=list)
-    _awaited: set[int] = field(default_factory=set)
+    _written: list[File] = []
+    _awaited: set[int] = set()
     """Of the chief: whose votes, and then whose parts, are missing."""
     _saving_since: float = 0.0
-    _out: list[Action] = field(default_factory=list)
+    _out: list[Action] = []
 
     def step(self, event: Event, now: float) -> list[Action]:
         """Take in an event at a time (monotonic, in seconds), and return what is to be done, in this order."""

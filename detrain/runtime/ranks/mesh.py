@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -31,17 +30,15 @@ class _Hello(msgspec.Struct, frozen=True, array_like=True):
     rank: int
 
 
-@dataclass(slots=True)
-class _Connection:
+class _Connection(msgspec.Struct):
     socket: socket.socket
     rank: int | None
     """None: it has not said whose it is."""
-    received: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
+    received: bytearray = msgspec.field(default_factory=bytearray)
+    unsent: bytearray = msgspec.field(default_factory=bytearray)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEnded:
+class ConnectionEnded(msgspec.Struct, frozen=True):
     """A connection has ended."""
 
     why: str

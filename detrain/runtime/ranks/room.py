@@ -8,9 +8,10 @@ import socket
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
+
+import msgspec
 
 from detrain.base.errors import RanksApart
 from detrain.runtime.ranks import launched
@@ -28,8 +29,7 @@ from detrain.runtime.ranks.watcher import Leave, RankFiles, Source, Watcher
 from detrain.runtime.ranks.wire import Ready, Small
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     """One rank of a job."""
 
     rank: int
@@ -42,8 +42,8 @@ class Setup:
     """Says which program, arguments and environment: a checkpoint of another is passed over."""
     host: str = "127.0.0.1"
     """This node's address as the others reach it."""
-    node: str = field(default_factory=this_node)
-    timing: Timing = field(default_factory=Timing)
+    node: str = msgspec.field(default_factory=this_node)
+    timing: Timing = msgspec.field(default_factory=Timing)
     hang_floor_s: float = 1.0
     hears_sigterm: bool = True
     """SIGTERM has all ranks save and end; it is heard only where the ranks meet in the main thread."""

@@ -13,9 +13,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from detrain.base import messages
 from detrain.runtime.ranks import processes
@@ -79,8 +80,7 @@ class Source(Protocol):
         """Return what a restore needs to know first, as the order of the buckets; goes into the manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How a job ends that is to be started again."""
 
     manifest: Path | None
@@ -110,8 +110,7 @@ def leave(ending: Ending) -> None:
     os._exit(1 if ending.is_own and ending.manifest is None else EXIT_CODE)
 
 
-@dataclass(frozen=True, slots=True)
-class RankFiles:
+class RankFiles(msgspec.Struct, frozen=True):
     """Where a rank's files are, and of which job."""
 
     home: Path

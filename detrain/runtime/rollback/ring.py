@@ -17,10 +17,10 @@ import inspect
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+import msgspec
 import numpy as np
 
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
@@ -41,8 +41,7 @@ _NO_BOUNDS: Final[Mark] = ({}, ())
 _SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-@dataclass(slots=True, eq=False)
-class _StateAtCut:
+class _StateAtCut(msgspec.Struct, eq=False):
     """The program at a cut: Python state, random streams, and where what holds nothing but a position is."""
 
     python: Live
@@ -52,8 +51,7 @@ class _StateAtCut:
     """See `Streams`."""
 
 
-@dataclass(slots=True, eq=False)
-class _Load:
+class _Load(msgspec.Struct, eq=False):
     """What a load returned. `after` is the state behind it, where the load runs Python and may have changed it."""
 
     item: object
@@ -61,11 +59,10 @@ class _Load:
     after: _StateAtCut | None
     again: list[Again]
     """Of each framework."""
-    fetched: list[list[Array]] = field(default_factory=list)
+    fetched: list[list[Array]] = []
 
 
-@dataclass(slots=True, eq=False)
-class Moment:
+class Moment(msgspec.Struct, eq=False):
     """One cut before a load."""
 
     address: Address
@@ -73,9 +70,9 @@ class Moment:
     source: weakref.ref[Any]
     frame: int
     state: _StateAtCut
-    held: list[PutBack] = field(default_factory=list)
-    files: Mapping[str, FileState] = field(default_factory=dict)
-    names: dict[str, set[str]] = field(default_factory=dict)
+    held: list[PutBack] = []
+    files: Mapping[str, FileState] = {}
+    names: dict[str, set[str]] = {}
     """Names in the user's modules."""
     bounds: Mark = _NO_BOUNDS
     way: Callable[[], Iterator[Any]] | None = None

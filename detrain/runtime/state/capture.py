@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import msgspec
 
 from detrain.adapters.group import Adapters
 from detrain.base.errors import Diverged
@@ -184,7 +185,7 @@ class Capture:
             encoded = encoder.finish(roots)
             late = self._modules.not_imported(encoder.classes())
             del encoder  # or Python would look for garbage in its nodes
-        return replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
+        return msgspec.structs.replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, as it can be put back in this process."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +40,7 @@ class _Own(msgspec.Struct, frozen=True, array_like=True):
     arrays: dict[str, _Packed]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """One rank's state at a cut."""
 
     own: bytes

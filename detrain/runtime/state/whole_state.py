@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -23,8 +22,7 @@ from detrain.runtime.state.capture import Capture
 from detrain.runtime.state.uncaptured import Uncaptured
 
 
-@dataclass(frozen=True, slots=True)
-class WholeState:
+class WholeState(msgspec.Struct, frozen=True):
     """The parts of a session that have a share in the state."""
 
     capture: Capture

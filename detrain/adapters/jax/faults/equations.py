@@ -11,11 +11,11 @@ inside and is not of these (a Pallas kernel, a solver) is an equation like any o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
 import jax
+import msgspec
 import xxhash
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.sharding import PartitionSpec
@@ -168,8 +168,7 @@ def _like(closed: Any, jaxpr: Jaxpr) -> Any:
     return ClosedJaxpr(jaxpr, closed.consts) if isinstance(closed, ClosedJaxpr) else jaxpr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Equation:
+class Equation(msgspec.Struct, frozen=True, eq=False):
     """An equation that has no jaxpr inside which has sites of its own."""
 
     path: Path
@@ -223,8 +222,7 @@ def paths_inside(equation: JaxprEqn, path: Path) -> list[tuple[Path, Jaxpr]]:
     return [((*path, place) if len(inner) > 1 else path, each) for place, each in enumerate(inner)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(msgspec.Struct, frozen=True):
     """Names of scopes around an equation: layers, and what transforms them."""
 
     layers: tuple[str, ...] = ()
@@ -251,8 +249,7 @@ class _Scope:
         return _Scope(layers, is_forward, is_backward)
 
 
-@dataclass(frozen=True, slots=True)
-class _Around:
+class _Around(msgspec.Struct, frozen=True):
     """What is around a jaxpr."""
 
     path: Path
@@ -262,10 +259,9 @@ class _Around:
     devices: int = 1
 
 
-@dataclass
-class _EquationWalk:
-    found: list[Equation] = field(default_factory=list)
-    origins: dict[int, int] = field(default_factory=dict)
+class _EquationWalk(msgspec.Struct):
+    found: list[Equation] = []
+    origins: dict[int, int] = {}
     """Of a variable that only another one was moved to, by identities: which that is. Jaxprs that several equations run
     have these of the last one."""
     has_backward: bool = False

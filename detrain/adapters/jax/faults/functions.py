@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import xxhash
 from jax import lax
@@ -104,21 +104,19 @@ def _weights(count: int) -> Any:
     return (lax.iota(np.uint32, count) * _WEIGHT) | np.uint32(1)
 
 
-@dataclass(eq=False)
-class _Put:
+class _Put(msgspec.Struct, eq=False):
     """A function with equations put in, whose last inputs and outputs are their cells."""
 
     closed: ClosedJaxpr | None
     """None: nothing is put in."""
-    points: list[InjectionPoint] = field(default_factory=list)
-    misfits: list[InjectionPoint] = field(default_factory=list)
+    points: list[InjectionPoint] = []
+    misfits: list[InjectionPoint] = []
     """Points whose site it has, in other shapes."""
-    entries: list[Path] = field(default_factory=list)
+    entries: list[Path] = []
     """What its only cell counts the runs of."""
 
 
-@dataclass(eq=False)
-class Function:
+class Function(msgspec.Struct, eq=False):
     """A compiled function for inputs of some types."""
 
     closed: ClosedJaxpr
@@ -128,9 +126,9 @@ class Function:
     """The same, to be called from here: in C from the second time on, and not by way of here again."""
     calls: int = 0
     """How often it was called in the step that is watched."""
-    entries: dict[Path, int] = field(default_factory=dict)
+    entries: dict[Path, int] = {}
     """In these calls: how often each branch, and each body of a `while`, was run."""
-    puts: dict[tuple[InjectionPoint, ...], _Put] = field(default_factory=dict)
+    puts: dict[tuple[InjectionPoint, ...], _Put] = {}
     """What it is with the points in place that are for it."""
 
     def name_of(self, equation: Equation) -> str:

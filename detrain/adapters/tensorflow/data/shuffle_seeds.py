@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.data.ops import cache_op, concatenate_op, options, repeat_op
@@ -81,8 +81,7 @@ class Seeds:
         raise AssertionError("this TensorFlow's position of an iterator over a shuffled set does not say what it was given")
 
 
-@dataclass(frozen=True, slots=True)
-class SeedSources:
+class SeedSources(msgspec.Struct, frozen=True):
     """What an iterator over a dataset takes seeds from: when it is made, and while it is drawn from."""
 
     at_start: frozenset[Seeds] = frozenset()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import core, execute, record
@@ -34,8 +34,7 @@ _HANDS_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "IdentityN", "Re
 """Ops that a gradient may pass on its way from the contraction that makes it to the variable."""
 
 
-@dataclass(slots=True)
-class EagerOp:
+class EagerOp(msgspec.Struct):
     """One op, as it is run."""
 
     base: str
@@ -47,7 +46,7 @@ class EagerOp:
     """Lists of inputs are flattened."""
     attributes: tuple[Any, ...]
     """Names and values in turn."""
-    outputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = []
     role: Role = ""
     given: frozenset[int] = frozenset()
     """Of an op that a gradient function runs: its inputs that the gradient from behind is in."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -119,8 +119,7 @@ def _is_variable(tensor: Any, original: Callable[[Any], Any]) -> bool:
     return hasattr(tensor, "op") and tensor.op.type == READ
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(msgspec.Struct):
     """What an op is about to take in, to store it or to decide by it: as if it were what another op gives to that one
     alone. So it can be hit, though the op has no output, or is not to be run twice.
     """
@@ -137,8 +136,7 @@ class Taken:
         return self.outputs
 
 
-@dataclass(slots=True)
-class Op:
+class Op(msgspec.Struct):
     """One op of one graph, as it was made."""
 
     key: str
@@ -149,12 +147,12 @@ class Op:
     stage: Stage
     op: Any
     """TensorFlow's, or a `Taken`."""
-    roles: dict[int, Role] = field(default_factory=dict)
+    roles: dict[int, Role] = {}
     """Which gradient an output is."""
     is_turned: bool = False
     """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products
     with a transposed matrix, as TensorFlow has exchanged them."""
-    shapes: dict[str, Any] = field(default_factory=dict)
+    shapes: dict[str, Any] = {}
     """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
     signature: str = ""
     """Of the site, where sites are listed."""

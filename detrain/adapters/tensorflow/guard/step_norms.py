@@ -14,13 +14,12 @@ of, and then the look is one from outside.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -48,8 +47,7 @@ Numbers = npt.NDArray[np.int64] | None
 """Which of the variables that are looked at; None: all, in their order."""
 
 
-@dataclass(eq=False, slots=True)
-class _Variable:
+class _Variable(msgspec.Struct, eq=False):
     """One that is looked at: of how many it is the how-manieth, and what reading it takes."""
 
     number: int
@@ -58,8 +56,7 @@ class _Variable:
     handle: Any = None
 
 
-@dataclass(eq=False, slots=True)
-class _WritingFunction:
+class _WritingFunction(msgspec.Struct, eq=False):
     """A function of the program's that writes variables."""
 
     resources: Resources
@@ -248,7 +245,7 @@ class Inside:
 
     def _look(self, variable: _Variable, handle: Any) -> Any:
         with tf.device(variable.device):
-            return self._make(dataclasses.replace(variable, handle=handle))
+            return self._make(msgspec.structs.replace(variable, handle=handle))
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from detrain.base.plain_types import BASES
 from detrain.python.codec.state_rules import has_contents
 from detrain.python.inspect.enums import is_enum
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.live_names import codes_in
 from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.names import is_own_class, is_user_module, own_attributes, slots_of
@@ -37,6 +38,8 @@ PathPart = tuple[str, Any]
 """How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
 Read = tuple[list[PathPart], Description]
 """The way to a value from the function, and the value, as data."""
+_Found = tuple[list[PathPart], Any]
+"""The way to an object, and the object."""
 
 _MOST_OBJECTS: Final = 4000
 _MOST_DEPTH: Final = 16
@@ -58,6 +61,20 @@ _WAYS: Final = frozenset(
 _HOLDERS: Final = frozenset({"types", "argparse", "collections"})
 """Modules of Python's whose objects hold what a program puts there."""
 _FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
+_PARTS: Final[dict[str, tuple[Any, Callable[[Any, Any], object]]]] = {
+    "global": (types.FunctionType, lambda value, name: value.__globals__.get(name, ABSENT)),
+    "wrapped": (types.FunctionType, lambda value, _: getattr(value, "__wrapped__", ABSENT)),
+    "defaults": (types.FunctionType, lambda value, _: value.__defaults__ or ABSENT),
+    "keyword defaults": (types.FunctionType, lambda value, _: value.__kwdefaults__ or ABSENT),
+    "self": (types.MethodType, lambda value, _: value.__self__),
+    "function": (types.MethodType, lambda value, _: value.__func__),
+    "target": (tf_method_target.TfMethodTarget, lambda value, _: value.target),
+    "python function": (polymorphic_function.Function, lambda value, _: value.python_function),
+    "partial": (functools.partial, getattr),
+    "class": (object, lambda value, _: type(value)),
+    "base": (type, lambda value, number: value.__mro__[number] if number < len(value.__mro__) else ABSENT),
+}
+"""Ways that lead to a part of an object of some class, and how they do."""
 
 
 class CapturedReads:
@@ -71,13 +88,12 @@ class CapturedReads:
 
         `owner` is the object of Keras's that made it, or None.
         """
-        walk = _CodeWalk(self._describe)
+        first: list[_Found] = [([], function), *([([("owner", None)], owner)] if owner is not None else [])]
+        code = _Code(self._describe)
         # An edge: it looks at objects of all kinds; what it misses shows in the trace.
         with contextlib.suppress(Exception):
-            walk.visit([], function)
-            if owner is not None:
-                walk.visit([("owner", None)], owner)
-        return walk.found()
+            collections.deque(walk(first, code.below, lambda found: id(found[1]), is_wide=True, most=_MOST_OBJECTS), 0)
+        return code.values_read()
 
     @contextlib.contextmanager
     def as_read(self, function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
@@ -129,21 +145,18 @@ class CapturedReads:
         return put_back
 
 
-class _CodeWalk:
-    """A walk over what code can reach, and what it has found: values, after the ways to them and the names that are
-    read there.
-    """
+class _Code:
+    """What code can reach: values, after the ways to them and the names that are read there."""
 
     def __init__(self, describe: Callable[[Any], Description | None]) -> None:
         files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]
         self._outside = frozenset[str]().union(*(stores(file).outside for file in files))
         self._describe = describe
-        self._seen: dict[int, object] = {}
         self._names: set[str] = set()
         self._values: list[tuple[list[PathPart], Any, bool]] = []
         """Ways, values, and whether the program's code alone reads what is there: then by its name."""
 
-    def found(self) -> list[Read]:
+    def values_read(self) -> list[Read]:
         """Return the values whose names the code reads."""
         is_any = not self._names.isdisjoint(_ANY)
         found = []
@@ -154,22 +167,18 @@ class _CodeWalk:
                 found.append((way, described))
         return found
 
-    def visit(self, way: list[PathPart], start: object) -> None:
-        """Go over all that an object leads to, the nearest first."""
-        waiting = collections.deque([(way, start, None)])
-        while waiting and len(self._seen) < _MOST_OBJECTS:
-            way, value, holder = waiting.popleft()
-            if value is ABSENT:
+    def below(self, found: _Found) -> Iterator[_Found]:
+        """Yield what an object leads to; note the values in it."""
+        way, value = found
+        is_of_program = isinstance(value, types.ModuleType | type) or is_own_class(type(value))
+        for step in self._steps(value):
+            held = _lead(value, *step)
+            if held is ABSENT:
                 continue
-            if way and _is_settable(holder, *way[-1]):
-                described = self._describe(value)
-                if described is not None:
-                    is_of_program = isinstance(holder, types.ModuleType | type) or is_own_class(type(holder))
-                    self._values.append((way, described, is_of_program))
-            if id(value) in self._seen or len(way) > _MOST_DEPTH:
-                continue
-            self._seen[id(value)] = value
-            waiting += [([*way, step], _lead(value, *step), value) for step in self._steps(value)]  # type: ignore[misc]
+            if _is_settable(value, *step) and (described := self._describe(held)) is not None:
+                self._values.append(([*way, step], described, is_of_program))
+            if len(way) < _MOST_DEPTH:
+                yield [*way, step], held
 
     def _steps(self, value: Any) -> list[PathPart]:
         if isinstance(value, types.FunctionType):
@@ -242,32 +251,13 @@ def _follow(value: Any, way: Sequence[Any]) -> Any:
 
 def _lead(value: Any, kind: str, name: Any) -> Any:
     """Return what a step leads to, past the hooks of classes; ABSENT if it leads nowhere."""
+    if kind in _PARTS:
+        cls, part = _PARTS[kind]
+        return part(value, name) if isinstance(value, cls) else ABSENT
     match kind:
-        case "variable" | "global" | "wrapped" | "defaults" | "keyword defaults" if not isinstance(value, types.FunctionType):
-            return ABSENT
         case "variable":
             cell = _cell(value, name)
             return cell.cell_contents if cell is not None and has_contents(cell) else ABSENT
-        case "global":
-            return value.__globals__.get(name, ABSENT)
-        case "wrapped":
-            return getattr(value, "__wrapped__", ABSENT)
-        case "defaults":
-            return value.__defaults__ or ABSENT
-        case "keyword defaults":
-            return value.__kwdefaults__ or ABSENT
-        case "self" | "function" if isinstance(value, types.MethodType):
-            return value.__self__ if kind == "self" else value.__func__
-        case "target" if isinstance(value, tf_method_target.TfMethodTarget):
-            return value.target
-        case "python function" if isinstance(value, polymorphic_function.Function):
-            return value.python_function
-        case "partial" if isinstance(value, functools.partial):
-            return getattr(value, name)
-        case "class":
-            return type(value)
-        case "base" if isinstance(value, type) and name < len(value.__mro__):
-            return value.__mro__[name]
         case "attribute" | "way":
             return _plain(_own(value).get(name, ABSENT))
         case "slot" if name in (slots := slots_of(type(value))):
@@ -297,8 +287,8 @@ def _own(value: Any) -> Any:
     return vars(value) if isinstance(value, type | types.ModuleType) else own_attributes(value) or {}
 
 
-def _cell(function: types.FunctionType, name: str) -> types.CellType | None:
-    names = function.__code__.co_freevars
+def _cell(function: Any, name: str) -> types.CellType | None:
+    names = function.__code__.co_freevars if isinstance(function, types.FunctionType) else ()
     return function.__closure__[names.index(name)] if name in names and function.__closure__ else None
 
 

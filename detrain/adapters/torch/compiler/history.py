@@ -19,11 +19,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import wraps
 from types import CodeType
 from typing import Any, Final, NoReturn
 
+import msgspec
 import torch
 
 from detrain.adapters.torch.compiler import sizes
@@ -46,13 +46,12 @@ _REMARK: Final = re.compile(r"  +# .*")
 """Where a guard comes from, and advice, which follows from the size that came."""
 
 
-@dataclass(eq=False)
-class Variant:
+class Variant(msgspec.Struct, eq=False):
     """One way in which a frame has been compiled."""
 
     sizes: sizes.Known
     guards: str
-    kernels: list[str] = field(default_factory=list)
+    kernels: list[str] = []
     expected: list[str] | None = None
     """The kernels of the first run, where it had this variant."""
     code: object = None

@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -156,8 +155,7 @@ class StatefulIndices(Indices):
         getattr(self.source, "update_state_dict", lambda: None)()
 
 
-@dataclass(slots=True)
-class Iteration:
+class Iteration(msgspec.Struct):
     """What is known of one run of an iterator over its loader."""
 
     number: int
@@ -172,7 +170,7 @@ class Iteration:
     """The number of the thread that has drawn its last batch; 0 for none."""
     is_pulled: bool = False
     """Whether a generator has begun it that is pulled again."""
-    ended: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    ended: dict[int, dict[str, bytes]] = {}
     """What workers hold behind all of their batches, some of which may still wait here."""
 
     copied: str = ""
@@ -183,13 +181,12 @@ class Iteration:
         return self.states | self.ended
 
 
-@dataclass(slots=True)
-class Rebuild:
+class Rebuild(msgspec.Struct):
     """An iterator that is being made again, instead of drawn anew."""
 
     place: IteratorPlace
     indices: Indices
-    before: list[bytes] = field(default_factory=list)
+    before: list[bytes] = []
     """The streams before it is made: a sampler that draws behind the seed of the workers draws from these."""
 
 

@@ -10,9 +10,9 @@ graph computes again is a further run of the forward pass's site.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch.fx import Interpreter, Node
 
@@ -30,8 +30,7 @@ _STAGES: Final[dict[str, Stage]] = {
 """Of which pass a node is, by PyTorch's mark on it: either graph may have some of the other."""
 
 
-@dataclass(slots=True)
-class GraphCall:
+class GraphCall(msgspec.Struct):
     """One call of a graph in the step."""
 
     graph: Graph
@@ -43,9 +42,9 @@ class GraphCall:
     """How often the graph was called there before."""
     number: Hashable
     """Of autograd's function for its forward pass."""
-    given: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = {}
     """By the names of nodes: what going through its forward graph has given."""
-    names: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    names: dict[str, list[tuple[str, str]]] = {}
     """By the names of nodes: the names and signatures that their sites had in its forward graph."""
 
 

@@ -13,9 +13,9 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch.fx import GraphModule, Node
 
@@ -28,8 +28,7 @@ _FAULTY: Final = "faulty(Tensor value, int run) -> Tensor"
 _MIXED: Final = "mixed(Tensor golden, Tensor faulty, int run) -> Tensor"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """An op of a graph that is a run of a site."""
 
     node: str
@@ -43,8 +42,7 @@ class Point:
     """Whether some elements of the output alone see a fault of an operand."""
 
 
-@dataclass(eq=False)
-class Passes:
+class Passes(msgspec.Struct, eq=False):
     """What the forward and the backward graph of one function know of each other."""
 
     root: weakref.ref[Any] | None
@@ -57,8 +55,7 @@ class Passes:
         self.parameters = {place: weakref.ref(each) for place, each in enumerate(args) if isinstance(each, torch.nn.Parameter)}
 
 
-@dataclass(eq=False)
-class Graph:
+class Graph(msgspec.Struct, eq=False):
     """A graph as it came to the backend, and what that has made of it."""
 
     module: GraphModule
@@ -69,7 +66,7 @@ class Graph:
     passes: Passes
     is_backward: bool
     has_gradients: bool
-    _variants: dict[tuple[Point, ...], Callable[[list[Any]], Any]] = field(default_factory=dict)
+    _variants: dict[tuple[Point, ...], Callable[[list[Any]], Any]] = {}
 
     @property
     def placeholders(self) -> list[Node]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch.nn import Module
 from torch.nn.modules import module as modules
@@ -29,8 +29,7 @@ state."""
 _Reference = weakref.ref[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class OpPlace:
+class OpPlace(msgspec.Struct, frozen=True):
     """Where an op is."""
 
     stage: Stage
@@ -39,15 +38,14 @@ class OpPlace:
     """Which call of the module it is in: those of a step are counted; 0 outside of all."""
 
 
-@dataclass(slots=True)
-class OfNode:
+class OfNode(msgspec.Struct):
     """The node of a graph that an op is run for."""
 
     number: Hashable
     """Of autograd's function for it."""
     given: list[tuple[str, str]]
     """The names and signatures that are left of those that it was given in the forward pass."""
-    names: list[tuple[str, str]] = field(default_factory=list)
+    names: list[tuple[str, str]] = []
     """Those that it is given now."""
 
     def known(self, base: str) -> tuple[str, str] | None:
@@ -57,8 +55,7 @@ class OfNode:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(msgspec.Struct, frozen=True):
     """A module or an optimizer that has been called."""
 
     value: Any

@@ -19,7 +19,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -56,8 +55,7 @@ _Factor = tuple[weakref.ref[Any], int, int]
 """Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
 
 
-@dataclass(slots=True)
-class WatchedOps:
+class WatchedOps(msgspec.Struct):
     """What is done with the ops of a step."""
 
     where: StepCalls
@@ -66,24 +64,24 @@ class WatchedOps:
     """Whether a step takes no gradients."""
     _mode: Any = None
     _process: int = 0
-    _thread: int = field(default_factory=threading.get_ident)
+    _thread: int = msgspec.field(default_factory=threading.get_ident)
     _notes: bool = False
     _digests: bool = False
-    _turns: dict[tuple[str, Hashable], int] = field(default_factory=dict)
+    _turns: dict[tuple[str, Hashable], int] = {}
     """How often an op has run in a call of a module, by stage, layer and name, and the call."""
-    _before: dict[OpPlace, str] = field(default_factory=dict)
+    _before: dict[OpPlace, str] = {}
     """Digest of the names of the ops that have run at a place."""
-    _sites: dict[str, Site] = field(default_factory=dict)
-    _taken: list[tuple[str, int, int]] = field(default_factory=list)
-    _factors: dict[Hashable, tuple[_Factor, _Factor]] = field(default_factory=dict)
+    _sites: dict[str, Site] = {}
+    _taken: list[tuple[str, int, int]] = []
+    _factors: dict[Hashable, tuple[_Factor, _Factor]] = {}
     """Input and weight of each product, by the number of autograd's function for it."""
-    _known: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    _known: dict[int, weakref.ref[Any]] = {}
     """Memories of which a digest was taken, by identity."""
-    _held: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    _held: dict[int, weakref.ref[Any]] = {}
     """Memories of parameters, buffers and what optimizers keep, by identity."""
-    _made: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    _made: dict[int, weakref.ref[Any]] = {}
     """Memories that ops of the step have made."""
-    _accesses: FirstAccesses = field(default_factory=FirstAccesses)
+    _accesses: FirstAccesses = msgspec.field(default_factory=FirstAccesses)
     _has_gradient: bool = False
     _graph: str = ""
     """The name of the compiled graph that runs, if digests are taken."""
