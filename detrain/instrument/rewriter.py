@@ -99,6 +99,7 @@ class _Rewriter:
         self._names = _Names({name: _free(name, taken) for name in _PROBES}, _free("execute", taken))
         self._used: set[str] = set()
         self._edits: list[Edit] = []
+        self._wrapped: list[ast.For | ast.AsyncFor] = []
 
     def edits(self, nests: Sequence[Nest]) -> list[Edit]:
         batch_loops = {nest.batch_loop.line: nest for nest in nests if nest.batch_loop.file == self._file}
@@ -119,11 +120,20 @@ class _Rewriter:
         return self._loops[line]
 
     def _check(self) -> None:
-        """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues."""
+        """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues, or loops
+        that go over something else.
+        """
         try:
-            parse(apply(self._source, self._edits).decode())
+            tree = parse(apply(self._source, self._edits).decode())
         except SyntaxError as error:
             raise CannotRewrite(f"{self._file}: the probes do not fit between its lines: {error.msg}", _BY_HAND) from error
+        now = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor)]
+        wrapped = [ast.dump(each.args[0]) for each in now if isinstance(each, ast.Call) and self._is_wrapper(each.func)]
+        if wrapped != [ast.dump(node.iter) for node in ast.walk(self._tree) if node in self._wrapped]:
+            raise CannotRewrite(f"{self._file}: what its loops go over cannot be told from its text", _BY_HAND)
+
+    def _is_wrapper(self, called: ast.expr) -> bool:
+        return isinstance(called, ast.Name) and called.id in (self._names.probes["epoch_loop"], self._names.probes["batch_loop"])
 
     # The two loops.
 
@@ -200,6 +210,7 @@ class _Rewriter:
         opening = f"{'(' * outside}{self._probe(probe)}({'(' * is_bare}"
         closing = f"{')' * is_bare}{extra}){')' * outside}"
         self._edits += [(first, first, opening), (last, last, closing)]
+        self._wrapped.append(loop)
 
     def _insert_before_loop(self, loop: AnyLoop, line: str) -> None:
         start = self._lines[loop.lineno - 1]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from detrain.base.errors import CannotRewrite
 from detrain.base.structure import Loop, Nest
+from detrain.instrument.loop_nodes import Places
 from detrain.instrument.rewriter import edits_for, instrument, probes_in, remove
 from detrain.instrument.text_edits import compile_edited
 from tests.instrument.loop_programs import FILE, LoopProgram, execute, loop_programs
@@ -675,3 +676,10 @@ def test_probes_by_hand_stay() -> None:
     source = b"from detrain import record_epoch\nfor e in range(3):\n    record_epoch(e)\n"
 
     assert remove(source) == source
+
+
+def test_a_wrapper_around_something_else_than_the_iterable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Places, "of_iterable", lambda self, loop: self.of(loop.iter.func))
+
+    with pytest.raises(CannotRewrite, match="what its loops go over cannot be told"):
+        instrument(b"for x in f(a):\n    g(x)\n", [Nest(Loop(FILE, 1, 0, "for"))], FILE)
