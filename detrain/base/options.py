@@ -108,7 +108,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """In a program without a loop over epochs, a distance in epochs becomes 10 minutes."""
     after_batches: Annotated[
         bool,
-        Option("Save behind the last batch of each epoch, too: before what comes then, as an evaluation."),
+        Option("Save after the last batch of each epoch, too: a kill in its evaluation then costs no training."),
     ] = False
     on_sigterm: Annotated[
         Literal["checkpoint", "ignore"],

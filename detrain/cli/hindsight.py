@@ -41,6 +41,7 @@ def command(
     Examples:
       detrain hindsight train.py
       detrain hindsight --epochs 3:5 --jobs 2 train.py --lr 0.1
+      detrain hindsight --no-bodies train.py
     """
     from detrain.campaign.engine.choice import made
     from detrain.moments.hindsight import Span, hindsight
