@@ -97,9 +97,10 @@ def _may_be_handed_on(node: ast.AST, tree: ast.AST) -> bool:
 
 
 def stretch_over(run: PastRun, end: Cursor | None) -> Stretch:
-    """Return the run from its start to a cut at an epoch's start, or to its end, over the batches of all epochs.
+    """Return the run from its start to a cut at an epoch's start, or to its end, over the batches of all epochs; but
+    those of a first epoch of which it was not known how many there are.
 
-    Raises UsageError where an epoch has no checkpoint behind its batches, or none that can be gone to at once.
+    Raises UsageError where another one has no checkpoint behind its batches, or none that can be gone to at once.
     """
     last = {at[:2]: at for at in run.batches}
     wanted = [at for at in last.values() if end is None or at < (end.phase, end.epoch, 0)]
@@ -111,6 +112,8 @@ def stretch_over(run: PastRun, end: Cursor | None) -> Stretch:
         if entry is None and (phase, epoch) == wanted[-1][:2] and not _goes_on(run, shown):  # it has ended in this epoch
             end = shown
             break
+        if entry is None and not epoch and wanted[-1][1]:
+            continue
         if entry is None:
             raise UsageError(
                 f"--no-bodies: the run has kept no checkpoint behind the batches of epoch {str(shown).removesuffix(':0')}",

@@ -303,6 +303,25 @@ def test_bodies_are_not_run_again_for_what_is_said_outside_of_them(
 
 
 @pytest.mark.slow
+def test_bodies_of_a_first_epoch_are_run_where_its_length_is_not_known(tmp_path: Path, bare: Callable[[str], Result]) -> None:
+    unsized = PROGRAM.replace("in enumerate(DataLoader(data, 8, shuffle=True))", "in enumerate(filter(None, range(7)))").replace(
+        "(model(x), y)", "(model(data[:][0]), data[:][1])"
+    )
+    unsized = unsized.replace("for step, (x, y)", "for step, x")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "program.py").write_text(unsized)
+    assert detrain("run", "--after-batches", "--keep-every", "1", "program.py", cwd=folder).status == 0
+    text = unsized.replace(BEHIND_BATCHES, "        print(len(history))\n" + BEHIND_BATCHES)
+
+    done = look_back(folder, text, "--no-bodies")
+
+    assert (done.status, done.out) == (0, bare(text).out), done.err
+    assert "without the bodies of 3 epochs" in done.err
+    assert "running the bodies, too" not in done.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", ["2:3", ":2", "3:"])
 def test_epochs_can_be_asked_for_without_bodies(kept_after_batches: Path, epochs: str) -> None:
     text = with_added(*OUTSIDE["a list that grows"])

@@ -132,7 +132,7 @@ def test_a_queue_that_was_left_alone_is_set_when_the_thread_that_fills_it_again_
 def test_threads_that_an_epoch_has_started_before_its_first_batch_are_started_again() -> None:
     full = [queue.Queue[Any](1) for _ in range(4)]
     threads = [threading.Thread(target=_fills, args=(each,)) for each in full]
-    loop = cast(RunningLoop, SimpleNamespace(iteration_id=object(), iterator=None))
+    loop = cast(RunningLoop, SimpleNamespace(iteration_id=object(), iterator=None, iterable=None))
     entered, frame = Entered(LoadingThreads(dict)), sys._getframe()
     try:
         threads[0].start()

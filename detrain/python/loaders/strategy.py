@@ -124,7 +124,7 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
-            self._first, self._length = batch, _length(loop.iterator)
+            self._first, self._length = batch, max(_length(loop.iterator), _length(loop.iterable))
             self.is_at_first = True
             self.threads.look()
         else:
@@ -167,15 +167,15 @@ class Entered:
         return frame.f_code.co_name == "<module>" and around == 1
 
 
-def _length(iterator: Any) -> int:
-    """Return how many batches an iterator that was not drawn from says it has; -1 where it does not say."""
-    described = describe(iterator)
+def _length(source: Any) -> int:
+    """Return how many batches a loader, or an iterator that was not drawn from, says it has; -1 where it does not."""
+    described = describe(source)
     if described is not None:
         kind, items = described
         if kind.rpartition(".")[2] in ("enumerate", "zip", "map"):
             return min((_length(item) for part in items for item in _flat(part) if isinstance(item, Iterator)), default=-1)
     try:
-        return operator.length_hint(iterator, -1)
+        return operator.length_hint(source, -1)
     except Exception:  # an edge: the code of a library, or the program's, which may want what is not there yet
         return -1
 

@@ -129,12 +129,10 @@ class Cuts:
         finally:
             reading.end()
 
-    def jump(self, frame: FrameType, loop: RunningLoop) -> None:
+    def jump(self) -> None:
         """The batches of this epoch are not run: its state behind them is in a checkpoint."""
         parts = self._parts
         assert parts.trial is not None
-        if parts.checkpointer.is_asked_for("load"):
-            self.save("load", frame, loop)
         for shown, state in self._plan.jump().files.items():
             bring(Path(parts.trial.files, shown), Path(parts.files.path_of(shown)), state.size)
 

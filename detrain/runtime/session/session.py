@@ -206,8 +206,10 @@ class Session:
         address = position.moment()
         if position.batch == 0 and (plan.is_forwarding or not self._is_by_epoch or recovery is not None):
             parts.baselines.at_first_batch = parts.capture.baseline(frame, loop, parts.baselines.left)
+        if position.batch == 0 and not plan.is_resuming and parts.checkpointer.is_asked_for("load"):
+            cuts.save("load", frame, loop)
         if plan.jumps_here():
-            cuts.jump(frame, loop)
+            cuts.jump()
         if plan.is_forwarding:
             plan.aim()
             if not cuts.arrive("load", frame, loop):
