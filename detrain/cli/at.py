@@ -37,6 +37,39 @@ class _CursorThenProgram(FileThenProgram):
         return super().parse_args(ctx, args if at is None else [*args[:at], f"step {args[at + 1]}", *args[at + 2 :]])
 
 
+class Opened(msgspec.Struct, kw_only=True):
+    """What is opened at the step, if anything is."""
+
+    has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False
+    has_shell: Annotated[bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")] = False
+    port: Annotated[
+        int | None,
+        Option(
+            "Wait there at PORT of this machine for VS Code, or another debugger (debugpy).",
+            "PORT",
+            "--listen",
+            least=0,
+            most=65535,
+        ),
+    ] = None
+
+    def prompt(self) -> Prompt | None:
+        """Return what is to be opened. Raises UsageError for two of them, and where debugpy cannot listen."""
+        wanted: dict[Prompt, bool] = {"pdb": self.has_debugger, "shell": self.has_shell, "debugpy": self.port is not None}
+        asked = [each for each, is_wanted in wanted.items() if is_wanted]
+        if len(asked) > 1:
+            raise UsageError(" with ".join(_FLAGS[each] for each in asked), "give one of them")
+        if self.port is not None:
+            if importlib.util.find_spec("debugpy") is None:
+                raise UsageError("--listen needs debugpy, which is not installed", "pip install debugpy, or take --pdb")
+            try:
+                socket.create_server(("127.0.0.1", self.port)).close()
+            except OSError as error:
+                why = f"--listen {self.port}: {error.strerror or error}"
+                raise UsageError(why, "give another port; 0 takes a free one") from error
+        return asked[0] if asked else None
+
+
 @click.command(cls=_CursorThenProgram, context_settings=PROGRAM_SETTINGS, options_metavar="[OPTIONS] CURSOR")
 @takes_options
 def command(
@@ -55,20 +88,7 @@ def command(
         str, Option("Stand in the first call of this function at the step, not in the loop.", "NAME", flag="--in")
     ] = "",
     saved: Annotated[Path | None, Option("Write all tensors that training changes: an .npz.", flag="--save")] = None,
-    has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False,
-    has_shell: Annotated[
-        bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")
-    ] = False,
-    port: Annotated[
-        int | None,
-        Option(
-            "Wait there at PORT of this machine for VS Code, or another debugger (debugpy).",
-            "PORT",
-            "--listen",
-            least=0,
-            most=65535,
-        ),
-    ] = None,
+    opened: Opened,
     rank: Annotated[int | None, Option("Of a job: stand in this rank; the others run, too.", "N", least=0)] = None,
     as_json: AsJson = False,
     given: Given,
@@ -97,7 +117,7 @@ def command(
         raise UsageError("--bisect without --when", "say what is looked for: --when 'not math.isfinite(loss)'")
     if when is None and not given.arguments:
         raise UsageError(f"a step, or a program, is missing beside {given.program!r}", "detrain at CURSOR PROGRAM [ARGUMENTS]")
-    opens = _prompt(has_debugger=has_debugger, has_shell=has_shell, port=port)
+    opens = opened.prompt()
     if until is not None and opens is not None and when is None:
         raise UsageError(f"--until with {_FLAGS[opens]}", f"go on in the debugger itself, or leave out {_FLAGS[opens]}")
     cursor = start if when is not None else given.program
@@ -119,7 +139,7 @@ def command(
         expressions=expressions,
         saved=saved,
         opens=opens,
-        port=port or 0,
+        port=opened.port or 0,
     )
     if opens is not None and found.found:
         return 0
@@ -139,22 +159,6 @@ def _where(found: Stand) -> str:
     steps = list(dict.fromkeys(written(each.at) for each in (found.found[0], found.found[-1])))
     since = f"the checkpoint {found.since}" if found.since else "the start"
     return f"{' to '.join(steps)}, as the run was there: gone to from {since}"
-
-
-def _prompt(*, has_debugger: bool, has_shell: bool, port: int | None) -> Prompt | None:
-    """Return what is to be opened. Raises UsageError for two of them, and where debugpy cannot listen."""
-    wanted: dict[Prompt, bool] = {"pdb": has_debugger, "shell": has_shell, "debugpy": port is not None}
-    asked = [each for each, is_wanted in wanted.items() if is_wanted]
-    if len(asked) > 1:
-        raise UsageError(" with ".join(_FLAGS[each] for each in asked), "give one of them")
-    if port is not None:
-        if importlib.util.find_spec("debugpy") is None:
-            raise UsageError("--listen needs debugpy, which is not installed", "pip install debugpy, or take --pdb")
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError as error:
-            raise UsageError(f"--listen {port}: {error.strerror or error}", "give another port; 0 takes a free one") from error
-    return asked[0] if asked else None
 
 
 def _show(found: Stand, *, has_steps: bool) -> None:

@@ -14,7 +14,8 @@ from jax._src.sharding_impls import GSPMDSharding
 from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from tests.adapters.jax_resume import Step, case
+from tests.adapters.cut_world import Step
+from tests.adapters.jax_resume import case
 
 P = PartitionSpec
 LARGE = 40_000

@@ -15,7 +15,8 @@ import optax
 from flax import linen, nnx
 from flax.training import dynamic_scale, train_state
 
-from tests.adapters.jax_resume import CASES, Case, Step, case
+from tests.adapters.cut_world import Step
+from tests.adapters.jax_resume import CASES, Case, case
 
 _RANDOM = np.random.default_rng(0)
 ROWS = _RANDOM.normal(size=(6, 5, 4)).astype(np.float32)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.example_libraries import optimizers
 
-from tests.adapters.jax_resume import Step, case
+from tests.adapters.cut_world import Step
+from tests.adapters.jax_resume import case
 
 LARGE = 40_000
 """Numbers of an array that is kept by its digest, if it is as it was."""

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.adapters.cut_world import Step
 from tests.adapters.torch_optimizers import batch, descend, network
-from tests.adapters.torch_resume import Step, case
+from tests.adapters.torch_resume import case
 
 
 @case()

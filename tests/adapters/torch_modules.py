@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from detrain.base.losses import OF_GRAPH
+from tests.adapters.cut_world import Step
 from tests.adapters.torch_optimizers import batch, descend, loss_of, network
-from tests.adapters.torch_resume import Step, case
+from tests.adapters.torch_resume import case
 
 
 def trained(w: Any, model: nn.Module) -> Any:

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
-from tests.adapters.torch_resume import CASES, Case, Step, case
+from tests.adapters.cut_world import Step
+from tests.adapters.torch_resume import CASES, Case, case
 
 
 def batch(turn: int, *shape: int) -> torch.Tensor:

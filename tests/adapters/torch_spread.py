@@ -10,8 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.adapters.cut_world import cases
-from tests.adapters.torch_resume import Step
+from tests.adapters.cut_world import Step, cases
 
 CASES, case = cases()
 

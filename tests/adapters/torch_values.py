@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.adapters.cut_world import Step
 from tests.adapters.torch_optimizers import batch, descend
-from tests.adapters.torch_resume import Step, case
+from tests.adapters.torch_resume import case
 
 
 @case()

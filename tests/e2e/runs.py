@@ -79,6 +79,16 @@ class Result:
     out: str
     err: str
 
+    def ok(self) -> Result:
+        """Return it; a run that has not ended well is a failure."""
+        assert self.status == 0, self.out + self.err
+        return self
+
+    def died(self) -> Result:
+        """Return it; a run that was not killed is a failure."""
+        assert self.status == -signal.SIGKILL, self.out + self.err
+        return self
+
     def last_line(self) -> str:
         """The last line of the output, where the programs print the digest of their weights."""
         return self.out.strip().splitlines()[-1] if self.out.strip() else ""
@@ -146,9 +156,7 @@ def detrain(*command: object, cwd: Path | None = None, given: str = "", **change
 def said_by(module: str, *arguments: object, given: str = "", **changes: str) -> str:
     """Return what a module of the tests prints, in a process of its own, for what it changes for good."""
     command = [sys.executable, "-m", f"tests.{module}", *map(str, arguments)]
-    done = _finish(command, ROOT, environment(**changes), given, timeout_s=None)
-    assert done.status == 0, done.err[-3000:]
-    return done.out
+    return _finish(command, ROOT, environment(**changes), given, timeout_s=None).ok().out
 
 
 def _finish(
@@ -187,21 +195,27 @@ def compared(
     whole: str = "--bare",
     name: str = "program.py",
     is_tail: bool = False,
+    is_apart: bool = False,
     **changes: str,
 ) -> tuple[Result, Result, Result]:
     """Run a program whole, then one that dies at each of some places, and again to its end, which must be that of the
     first. The whole run is "bare", with `--bare`, or a "run" in a home of its own. Return it, the last that died, and
-    the one that came to the end.
+    the one that came to the end. With `is_apart` they are run in folders of their own, "whole" and "killed".
     """
     (folder / name).write_text(text)
+    whole_in, killed_in = folder, folder
+    if is_apart:
+        name, (whole_in, killed_in) = str(folder / name), (folder / each for each in ("whole", "killed"))
+        whole_in.mkdir(exist_ok=True)
+        killed_in.mkdir(exist_ok=True)
     detrain_run = runs if callable(runs) else runs.detrain
     if whole == "bare":
-        first = bare_python(folder / name) if callable(runs) else runs.bare(name, cwd=folder, **changes)
+        first = bare_python(folder / name) if callable(runs) else runs.bare(name, cwd=whole_in, **changes)
     else:
-        first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=folder, **changes)
-    assert first.status == 0, first.err
-    died, last = after_deaths(runs, folder, text, *options, at=at, every=every, name=name, **changes)
-    assert last.status == 0, last.err
+        first = detrain_run("run", *(["--ckpt", "whole"] if whole == "run" else ["--bare"]), name, cwd=whole_in, **changes)
+    first.ok()
+    died, last = after_deaths(runs, killed_in, None, *options, at=at, every=every, name=name, **changes)
+    last.ok()
     assert last.last_line() == first.last_line(), died.err + last.err
     assert not is_tail or last.out == first.out[-len(last.out) :]
     return first, died, last
@@ -226,8 +240,7 @@ def after_deaths(
     detrain_run = runs if callable(runs) else runs.detrain
     command = ("run", *(["--every", every] if every else []), *options, name)
     for place in (at,) if isinstance(at, str) else at:
-        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes)
-        assert died.status == -signal.SIGKILL, died.err
+        died = detrain_run(*command, cwd=folder, DIE_AT=place, **changes).died()
     return died, detrain_run(*command, cwd=folder, **changes)
 
 
@@ -238,8 +251,7 @@ def weights(text: str) -> list[str]:
 
 def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
     """Put a fault into a program by `detrain inject`; return the record, and the weights that were printed."""
-    run = detrain("inject", "--out", "record.json", *command, cwd=folder)
-    assert run.status == 0, run.err
+    run = detrain("inject", "--out", "record.json", *command, cwd=folder).ok()
     return json.loads((folder / "record.json").read_text()), weights(run.out)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, after_deaths, plain
+from tests.e2e.runs import Run, after_deaths, compared, plain
 
 RESULTS = PRELUDE("""
 import glob, pathlib, shutil
@@ -89,10 +89,9 @@ def test_a_folder_of_results_is_the_one_that_the_first_run_took(
 
     expected = detrain("run", "--ckpt", tmp_path / "other", "--every", "2b", "train.py", cwd=whole)
     died = [detrain(*options, cwd=killed, DIE_AT=place).status for place in places]
-    again = detrain(*options, cwd=killed)
+    again = detrain(*options, cwd=killed).ok()
 
     assert (expected.status, died) == (0, [-9] * len(places)), expected.err
-    assert again.status == 0, again.err
     lines = again.out.splitlines()
     assert lines[-2:] == expected.out.splitlines()[-2:]
     assert tree(killed) == tree(whole)
@@ -125,10 +124,9 @@ print(optimizer.weights)
 def test_data_that_were_prepared_before_the_loop_are_not_prepared_again(tmp_path: Path, detrain: Run) -> None:
     (tmp_path / "train.py").write_text(PREPARING)
     expected = detrain("run", "--ckpt", tmp_path / "other", "train.py", cwd=made_in(tmp_path / "whole", PREPARING))
-    first = detrain("run", "train.py", cwd=tmp_path, DIE_AT="1")
-    again = detrain("run", "train.py", cwd=tmp_path)
+    detrain("run", "train.py", cwd=tmp_path, DIE_AT="1").died()
+    again = detrain("run", "train.py", cwd=tmp_path).ok()
 
-    assert (first.status, again.status) == (-9, 0), again.err
     lines = expected.out.splitlines()
     assert lines[:3] == ["preparing", "filling", "settings"]
     assert again.out.splitlines() == lines[2:]  # so small a folder may be that of the results
@@ -308,10 +306,9 @@ def test_what_the_loop_makes_and_clears_away_is_made_and_cleared_away_again(
 
     expected = plain("-m", "detrain", "run", "--bare", "train.py", cwd=whole)
     died = [detrain(*options, cwd=killed, DIE_AT=place).status for place in places]
-    again = detrain(*options, cwd=killed)
+    again = detrain(*options, cwd=killed).ok()
 
     assert (expected.status, died) == (0, [-9] * len(places)), expected.err
-    assert again.status == 0, again.err
     assert again.out == expected.out
     assert tree(killed) == tree(whole)
 
@@ -387,19 +384,9 @@ def test_what_a_library_dates_is_found_again_and_its_records_have_new_names(tmp_
         library = tmp_path / "site-packages" / name
         library.mkdir(parents=True)
         (library / "__init__.py").write_text(text)
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + RECORDED)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    other = detrain("run", "--ckpt", tmp_path / "other", program, cwd=whole)
-    died = detrain("run", "--every", "2b", program, cwd=killed, DIE_AT="2:3")
-    run = detrain("run", "--every", "2b", program, cwd=killed)
+    compared(detrain, tmp_path, PRELUDE + RECORDED, at="2:3", every="2b", whole="run", is_apart=True)
 
-    assert died.status == -9, died.err
-    assert run.status == 0, run.err
-    assert run.last_line() == other.last_line()
-    [one], [another] = whole.glob("outputs/*/log"), killed.glob("outputs/*/log")
+    [one], [another] = (tmp_path.glob(f"{each}/outputs/*/log") for each in ("whole", "killed"))
     assert another.read_text() == one.read_text()
 
 
@@ -434,17 +421,7 @@ def test_a_library_that_looks_for_checkpoints_of_the_programs_own_sees_what_it_s
     library.mkdir(parents=True)
     (library / "__init__.py").touch()
     (library / "trainer_utils.py").write_text(LOOKING)
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + ASKING)
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    other = detrain("run", "--ckpt", tmp_path / "other", program, cwd=tmp_path / "whole")
-    died = detrain("run", "--every", "2b", program, cwd=tmp_path / "killed", DIE_AT="2:3")
-    run = detrain("run", "--every", "2b", program, cwd=tmp_path / "killed")
-
-    assert died.status == -9, died.err
-    assert run.status == 0, run.err
-    assert run.last_line() == other.last_line()
+    compared(detrain, tmp_path, PRELUDE + ASKING, at="2:3", every="2b", whole="run", is_apart=True)
 
 
 NUMBERING = """
@@ -511,17 +488,11 @@ def test_a_library_that_numbers_its_folders_takes_the_number_of_the_first_run(
     library = tmp_path / "site-packages" / "numbering"
     library.mkdir(parents=True)
     (library / "__init__.py").write_text(NUMBERING)
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + NUMBERED)
     for name in ("whole", "killed"):
         (tmp_path / name / "there" / "try-0").mkdir(parents=True)
         (tmp_path / name / "there" / "try-0" / "settings.txt").write_text("an earlier one")
-    whole = detrain("run", "--bare", program, cwd=tmp_path / "whole")
-    for place in deaths:
-        assert detrain("run", "--every", "3b", program, cwd=tmp_path / "killed", DIE_AT=place).status == -9
-    run = detrain("run", "--every", "3b", program, cwd=tmp_path / "killed")
+    whole, _, run = compared(detrain, tmp_path, PRELUDE + NUMBERED, at=deaths, every="3b", is_apart=True)
 
-    assert run.status == 0, run.err
     assert run.out.splitlines()[-2:] == whole.out.splitlines()[-2:]
     found = [
         {path.relative_to(folder): path.read_text() for path in folder.rglob("*.txt") if "ckpt" not in path.parts}
@@ -593,12 +564,10 @@ def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
             np.save(tmp_path / name / "out" / "0.npy", np.zeros(3))
             (tmp_path / name / "out" / "last.npy").symlink_to("0.npy")
             (tmp_path / name / "out" / "last.txt").write_text("out/0.npy")
-    whole = detrain("run", "--bare", "../program.py", cwd=tmp_path / "whole")
-    died = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed", DIE_AT="2:3")
-    again = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed")
+    whole = detrain("run", "--bare", "../program.py", cwd=tmp_path / "whole").ok()
+    detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed", DIE_AT="2:3").died()
+    again = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed").ok()
 
-    assert (whole.status, died.status) == (0, -9), whole.err + died.err
-    assert again.status == 0, again.err
     assert again.last_line() == whole.last_line()
 
 

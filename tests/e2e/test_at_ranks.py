@@ -79,9 +79,8 @@ def test_a_rank_is_as_it_was(job: Path, rank: int, at: str, since: str) -> None:
     before = digests(job)
     prints = [word for name, value in HEX.items() for word in ("--print", f"{value} == '{had(job, rank, at, name)}'")]
 
-    done = detrain("at", "--rank", rank, *prints, at, "program.py", cwd=job)
+    done = detrain("at", "--rank", rank, *prints, at, "program.py", cwd=job).ok()
 
-    assert done.status == 0, done.err
     assert f"from {since}" in done.out
     assert done.out.count(" bool  True") == 2, done.out
     assert digests(job) == before

@@ -218,13 +218,10 @@ def test_a_compiled_program_that_is_killed_ends_as_one_that_never_was(
     command = "run", "--every", "3b", tmp_path / "program.py", way, backend
     first, second = kernels, kernels if cache != "empty" else str(tmp_path / "second")
 
-    whole = torch_server.bare(*command[3:], cwd=tmp_path / "whole", TORCHINDUCTOR_CACHE_DIR=first)
-    killed = torch_server.detrain(*command, cwd=tmp_path / "killed", DIE_AT=death, TORCHINDUCTOR_CACHE_DIR=first)
-    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=second)
+    whole = torch_server.bare(*command[3:], cwd=tmp_path / "whole", TORCHINDUCTOR_CACHE_DIR=first).ok()
+    killed = torch_server.detrain(*command, cwd=tmp_path / "killed", DIE_AT=death, TORCHINDUCTOR_CACHE_DIR=first).died()
+    resumed = torch_server.detrain(*command, cwd=tmp_path / "killed", TORCHINDUCTOR_CACHE_DIR=second).ok()
 
-    assert whole.status == 0, whole.err
-    assert killed.status == -9, killed.err
-    assert resumed.status == 0, resumed.err
     assert "resuming" in resumed.err
     assert resumed.last_line() == whole.last_line()
     assert "not captured" not in killed.err + resumed.err

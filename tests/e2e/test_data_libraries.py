@@ -195,7 +195,6 @@ def test_file_systems_that_are_kept_by_the_thread_are_no_difference(tmp_path: Pa
     """Each process has its own key for one: `verify` said NOT EXACT, and each resumed run that it goes on without."""
     made = program(CASES["datasets: JSON, streamed"], 0, tmp_path)
 
-    verified = detrain("verify", "--every", "3b", made, cwd=tmp_path)
+    verified = detrain("verify", "--every", "3b", made, cwd=tmp_path).ok()
 
-    assert verified.status == 0, verified.out
     assert "EXACT: 2 kills" in verified.out

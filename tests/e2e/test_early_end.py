@@ -49,8 +49,7 @@ for epoch in range(int(sys.argv[1])):
 
 
 def rows_of(folder: Path, *options: str) -> list[TrialRow]:
-    done = detrain("campaign", "run", "--json", "--workers", "1", *options, "program.py", "2", cwd=folder)
-    assert done.status == 0, done.err
+    done = detrain("campaign", "run", "--json", "--workers", "1", *options, "program.py", "2", cwd=folder).ok()
     assert "in a process of its own" not in done.err
     ledger = next(folder.glob("ckpt/*/*/campaign-campaign/ledger"))
     rows = list(Ledgers(ledger, json.loads(done.out)["plan"]).rows())
@@ -61,8 +60,7 @@ def rows_of(folder: Path, *options: str) -> list[TrialRow]:
 def same_rows(folder: Path, text: str, *options: object) -> tuple[list[TrialRow], list[TrialRow]]:
     """Return rows of trials that may end early, and of such that do not: of one campaign, and the same ones."""
     (folder / "program.py").write_text(text)
-    planned = detrain("campaign", "plan", *options, "program.py", "2", cwd=folder)
-    assert planned.status == 0, planned.err
+    detrain("campaign", "plan", *options, "program.py", "2", cwd=folder).ok()
     early, whole = rows_of(folder), rows_of(folder, "--no-early-end")
 
     assert [row.timeless() for row in early] == [row.timeless() for row in whole]
@@ -79,8 +77,7 @@ def experiments(server: Server, folder: Path, *plans: Experiment) -> None:
     logged = [msgspec.structs.replace(plan, log=str(folder / f"log-{number}")) for number, plan in enumerate(plans)]
     (folder / "plan.json").write_bytes(msgspec.json.encode(logged))
     options = ("--ckpt", folder / "ckpt", "--every", "1000000", "--seed", "0", "--fresh")
-    done = server.detrain("run", *options, "program.py", "2", cwd=folder, **{VARIABLE: str(folder / "plan.json")})
-    assert done.status == 0, done.err
+    server.detrain("run", *options, "program.py", "2", cwd=folder, **{VARIABLE: str(folder / "plan.json")}).ok()
 
 
 def trial(injection: Injection) -> Experiment:

@@ -111,7 +111,6 @@ def test_event_files_of_a_killed_run_have_the_points_of_one_that_was_not(name: s
 def test_verify_compares_the_points(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAMS["SummaryWriter"])
 
-    found = detrain("verify", "--every", "3b", "program.py", cwd=tmp_path)
+    found = detrain("verify", "--every", "3b", "program.py", cwd=tmp_path).ok()
 
-    assert found.status == 0, found.out + found.err
     assert ", 1 files" in found.out

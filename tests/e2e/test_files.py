@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, plain, ran
+from tests.e2e.runs import Result, Run, compared, plain, ran
 
 BODY = """
 optimizer = Optimizer(np.ones(3))
@@ -70,9 +70,7 @@ def program(folder: Path, name: str) -> Path:
 
 def whole(folder: Path, name: str) -> Result:
     folder.mkdir()
-    result = plain("-m", "detrain", "run", "--bare", program(folder, name), cwd=folder)
-    assert result.status == 0, result.err
-    return result
+    return plain("-m", "detrain", "run", "--bare", program(folder, name), cwd=folder).ok()
 
 
 @pytest.mark.parametrize("every", ["1", "2b"])
@@ -127,9 +125,8 @@ def test_a_file_that_has_gone_is_said(tmp_path: Path, detrain: Run) -> None:
     name = "opened for each line"
     detrain("run", program(tmp_path, name), cwd=tmp_path, DIE_AT="2:4")
     os.truncate(tmp_path / "log.txt", 3)
-    resumed = detrain("run", program(tmp_path, name), cwd=tmp_path)
+    resumed = detrain("run", program(tmp_path, name), cwd=tmp_path).ok()
 
-    assert resumed.status == 0
     assert "at the checkpoint" in resumed.err
 
 
@@ -284,10 +281,9 @@ def test_a_file_of_a_later_moment_that_is_read_is_put_back(name: str, tmp_path: 
     (checkpoint,) = sorted((tmp_path / "ckpt").glob("*e00002*.h5"))
     for path in (tmp_path / "ckpt").glob("*e00004*.h5"):
         path.unlink()
-    last = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
+    last = detrain("run", "--every", "2", "program.py", cwd=tmp_path).ok()
     calm = detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path)
 
-    assert last.status == 0, last.err
     assert last.out == calm.out
     assert "is read" not in last.err + calm.err
     assert checkpoint.name in last.err
@@ -304,11 +300,10 @@ def test_a_file_of_a_later_moment_that_others_wrote_is_refused(tmp_path: Path, d
         path.unlink()
 
     refused = detrain("run", "--every", "2", "program.py", cwd=tmp_path)
-    allowed = detrain("run", "--every", "2", "--allow-lost", "best.json", "program.py", cwd=tmp_path)
+    detrain("run", "--every", "2", "--allow-lost", "best.json", "program.py", cwd=tmp_path).ok()
 
     assert refused.status == 79, refused.err
     assert "best.json is read, which was written after the checkpoint" in refused.err
-    assert allowed.status == 0, allowed.err
 
 
 def test_a_file_of_the_system_is_of_no_later_moment(tmp_path: Path, detrain: Run) -> None:
@@ -330,9 +325,8 @@ def test_a_file_without_a_path_is_named(made: str, tmp_path: Path, detrain: Run)
     gone = "import os, tempfile\ndef gone():\n    file = open('gone.txt', 'w+')\n    os.unlink('gone.txt')\n    return file\n"
     body = BODY.format(write="scratch.write('x')", write_epoch="scratch.seek(0); print(len(scratch.read()))")
     body = body.replace('print(open("log.txt").read())\n', "")
-    run = ran(detrain, tmp_path, f"{PRELUDE}{gone}scratch = {made}\n{body}")
+    run = ran(detrain, tmp_path, f"{PRELUDE}{gone}scratch = {made}\n{body}").ok()
 
-    assert run.status == 0, run.err
     assert "not captured" in run.err
     assert "scratch (" in run.err
 
@@ -370,12 +364,11 @@ for epoch in range(2):
         print(epoch, step, optimizer.weights.tolist(), getattr(sys.stdout, "written", ""))
         die(f"{epoch}:{step}")
 """
-    whole = ran(detrain, tmp_path, PRELUDE + STREAMS[name] + text, "--bare")
+    whole = ran(detrain, tmp_path, PRELUDE + STREAMS[name] + text, "--bare").ok()
     written = (tmp_path / "out.txt").read_text() if (tmp_path / "out.txt").exists() else ""
-    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:2")
-    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path)
+    died = detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:2").died()
+    again = detrain("run", "--every", "2b", "program.py", cwd=tmp_path).ok()
 
-    assert (whole.status, died.status, again.status) == (0, -9, 0), died.err + again.err
     assert "not captured" not in died.err + again.err
     assert again.out == whole.out[-len(again.out) or len(whole.out) :]
     assert (tmp_path / "out.txt").read_text() == written if written else again.out
@@ -407,22 +400,13 @@ def test_a_log_that_rotates_is_set_back_as_the_files_that_it_was(count: int, bef
 
     What is killed is a process.
     """
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + ROTATING.format(count=count, before=before))
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    assert detrain("run", "--ckpt", tmp_path / "other", program, cwd=whole).status == 0
-    for death in ("1:6", "2:3", "2:9"):
-        died = detrain("run", "--every", "4b", program, cwd=killed, DIE_AT=death)
-        assert died.status == -9, died.err
-    run = detrain("run", "--every", "4b", program, cwd=killed)
+    text = PRELUDE + ROTATING.format(count=count, before=before)
+    compared(detrain, tmp_path, text, at=("1:6", "2:3", "2:9"), every="4b", whole="run", is_apart=True)
 
     def logs(folder: Path) -> dict[str, str]:
         return {path.name: path.read_text() for path in sorted(folder.glob("train.log*"))}
 
-    assert run.status == 0, run.err
-    assert logs(killed) == logs(whole)
+    assert logs(tmp_path / "killed") == logs(tmp_path / "whole")
 
 
 READ_ON_THE_WAY = """
@@ -464,11 +448,10 @@ def test_code_on_the_way_reads_a_log_as_it_was_there(found: str | None, place: s
         folder.mkdir()
         if found is not None:
             (folder / "log.txt").write_text(found)
-    expected = plain("-m", "detrain", "run", "--bare", program, cwd=folders[0])
-    died = detrain("run", "--every", "3b", program, cwd=folders[1], DIE_AT=place)
-    last = detrain("run", "--every", "3b", program, cwd=folders[1])
+    expected = plain("-m", "detrain", "run", "--bare", program, cwd=folders[0]).ok()
+    detrain("run", "--every", "3b", program, cwd=folders[1], DIE_AT=place).died()
+    last = detrain("run", "--every", "3b", program, cwd=folders[1]).ok()
 
-    assert (expected.status, died.status, last.status) == (0, -9, 0), last.err
     assert last.out == expected.out
     assert (folders[0] / "log.txt").read_text() == (folders[1] / "log.txt").read_text()
 
@@ -508,13 +491,8 @@ def test_a_library_reads_its_log_on_the_way_as_it_was(tmp_path: Path, detrain: R
     """It was told that the log which it had just made was not there."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "logbook.py").write_text(LIBRARY_LOG)
-    path = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + WITH_LIBRARY_LOG)
-    (tmp_path / "whole").mkdir()
-    expected = detrain("run", program, cwd=tmp_path / "whole", PYTHONPATH=path)
-    died = detrain("run", "--every", "3b", program, cwd=tmp_path, DIE_AT="2:2", PYTHONPATH=path)
-    last = detrain("run", "--every", "3b", program, cwd=tmp_path, PYTHONPATH=path)
+    paths = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
+    text, way = PRELUDE + WITH_LIBRARY_LOG, {"PYTHONPATH": paths}
+    expected, _, last = compared(detrain, tmp_path, text, at="2:2", every="3b", whole="run", is_apart=True, **way)
 
-    assert (expected.status, died.status, last.status) == (0, -9, 0), last.err
     assert last.out == expected.out

@@ -62,10 +62,9 @@ def _alarms(home: Path) -> list[dict[str, object]]:
 
 
 def test_a_gradient_that_only_its_norm_shows_is_seen(tmp_path: Path) -> None:
-    without = ran(detrain, tmp_path, LOOP, "--ckpt", "without", "--guard", "detect", FAULT="15")
-    asked = detrain("run", "--ckpt", "asked", "--guard", "detect", "--guard-gradients", "program.py", cwd=tmp_path, FAULT="15")
+    without = ran(detrain, tmp_path, LOOP, "--ckpt", "without", "--guard", "detect", FAULT="15").ok()
+    asked = detrain("run", "--ckpt", "asked", "--guard", "detect", "--guard-gradients", "program.py", cwd=tmp_path, FAULT="15").ok()
 
-    assert (without.status, asked.status) == (0, 0)
     assert _alarms(tmp_path / "without") == []
     alarms = _alarms(tmp_path / "asked")
     assert [alarm["at"] for alarm in alarms] == ["1:4"]
@@ -77,9 +76,8 @@ def test_a_gradient_that_only_its_norm_shows_is_seen(tmp_path: Path) -> None:
     "text", [pytest.param(LOOP, id="loop"), pytest.param(FIT, id="fit in mixed precision", marks=pytest.mark.slow)]
 )
 def test_bits_are_those_of_the_bare_program_and_nothing_is_seen(text: str, tmp_path: Path) -> None:
-    asked = ran(detrain, tmp_path, text, "--guard", "recover", "--guard-gradients")
+    asked = ran(detrain, tmp_path, text, "--guard", "recover", "--guard-gradients").ok()
 
-    assert asked.status == 0, asked.err
     assert "alarm" not in asked.err
     assert asked.out == bare(tmp_path / "program.py").out
 

@@ -148,8 +148,7 @@ for epoch in range(5):
 def test_a_fault_is_done_once_and_replays_to_the_bit(text: str, site: str, stage: str, at: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + text)
     options = ("--model", "SET:30", "--site", site, "--stage", stage, "--at", at, "--until", "+3", "--out", "record.json", "--json")
-    run = detrain("inject", *options, "program.py", cwd=tmp_path)
-    assert run.status == 0, run.err
+    run = detrain("inject", *options, "program.py", cwd=tmp_path).ok()
     record = json.loads(run.out)
 
     assert record["fired"] == 1
@@ -168,8 +167,7 @@ def test_a_fault_is_done_once_and_replays_to_the_bit(text: str, site: str, stage
 def test_layers_metrics_and_optimizers_of_keras_2_have_their_names(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PRELUDE + KERAS_2)
     options = ("--model", "SET:30", "--site", "head_grad_wt", "--at", "1:1", "--out", "record.json", "--json")
-    run = detrain("inject", *options, "program.py", cwd=tmp_path)
-    assert run.status == 0, run.err
+    run = detrain("inject", *options, "program.py", cwd=tmp_path).ok()
     record = json.loads(run.out)
     everything = json.loads(detrain("sites", "--match", "*", "--json", "program.py", cwd=tmp_path).out)
 

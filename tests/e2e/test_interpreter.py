@@ -27,9 +27,8 @@ def both(folder: Path, options: str, *arguments: str, **changes: str) -> tuple[s
     interpreter.
     """
     changes = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])), **changes}
-    run = plain(*options.split(), "-m", "detrain", "run", "program.py", *arguments, cwd=folder, **changes)
-    bare = plain(*options.split(), "program.py", *arguments, cwd=folder, **changes)
-    assert (run.status, bare.status) == (0, 0), run.err + bare.err
+    run = plain(*options.split(), "-m", "detrain", "run", "program.py", *arguments, cwd=folder, **changes).ok()
+    bare = plain(*options.split(), "program.py", *arguments, cwd=folder, **changes).ok()
     return run.out, bare.out
 
 
@@ -82,9 +81,8 @@ def test_modules_of_the_current_folder_do_not_hide_those_of_detrain(start: list[
     for name in ("msgspec", "numpy", "random", "types"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')\n")
 
-    run = plain(*start, "run", "src/program.py", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    run = plain(*start, "run", "src/program.py", cwd=tmp_path, PYTHONPATH=str(ROOT)).ok()
 
-    assert run.status == 0, run.err
     assert str(tmp_path / "src") in run.out
 
 

@@ -84,8 +84,7 @@ WHERE = ("--site", "forward/mul", "--models", "FLIP:1", "--strata", "stage")
 def test_each_outcome_and_the_share_of_harm_are_those_of_numpy(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     plan = ("-n", TRIALS, "--after", AFTER, "--spread", SEEDS, *WHERE, "--json", "program.py")
-    done = detrain("campaign", "plan", *plan, cwd=tmp_path)
-    assert done.status == 0, done.err
+    detrain("campaign", "plan", *plan, cwd=tmp_path).ok()
     assert detrain("campaign", "run", "--workers", 1, "program.py", cwd=tmp_path).status == 0
     report = json.loads(detrain("campaign", "report", "--json", "program.py", cwd=tmp_path).out)
     ledger = next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger"))
@@ -116,8 +115,7 @@ def test_each_outcome_and_the_share_of_harm_are_those_of_numpy(tmp_path: Path) -
 def test_of_five_hundred_campaigns_as_many_hold_the_share_of_harm_as_is_said(tmp_path: Path, trials: int) -> None:
     """The plans are drawn as the command draws them; what comes of each trial is NumPy's."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = detrain("campaign", "plan", "-n", trials, "--after", AFTER, *WHERE, "program.py", cwd=tmp_path)
-    assert done.status == 0, done.err
+    detrain("campaign", "plan", "-n", trials, "--after", AFTER, *WHERE, "program.py", cwd=tmp_path).ok()
     profile = read_profile(next(tmp_path.glob("ckpt/*/*/profile.json")))
     harmful = {fault: outcome(*fault)[0] in HARMFUL for fault in itertools.product(range(STEPS), range(WIDTH), range(32))}
     truth = sum(harmful.values()) / len(harmful)
@@ -170,8 +168,7 @@ def test_trials_are_judged_by_a_function_of_the_users_as_numpy_judges_them(tmp_p
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "metric.py").write_text(METRIC)
     asked = ("--spread", SEEDS, "--metric", "metric:distance", "--models", "BIT:27", "--site", "forward/mul")
-    done = detrain("campaign", "plan", "-n", 24, *asked, "program.py", cwd=tmp_path)
-    assert done.status == 0, done.err
+    detrain("campaign", "plan", "-n", 24, *asked, "program.py", cwd=tmp_path).ok()
     assert detrain("campaign", "run", "--workers", 2, "program.py", cwd=tmp_path).status == 0
     report = json.loads(detrain("campaign", "report", "--json", "program.py", cwd=tmp_path).out)
     ledger = next(tmp_path.glob("ckpt/*/*/campaign-campaign/ledger"))

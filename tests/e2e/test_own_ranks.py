@@ -129,7 +129,6 @@ def test_what_starts_programs_is_told_to_start_detrain(tmp_path: Path) -> None:
 
 
 def test_info_says_where_a_program_starts_its_own_ranks(tmp_path: Path) -> None:
-    result = detrain("info", PROGRAM, cwd=tmp_path)
+    result = detrain("info", PROGRAM, cwd=tmp_path).ok()
 
-    assert result.status == 0, result.err
     assert "mp.spawn() may start processes that train together" in result.out

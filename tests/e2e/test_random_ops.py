@@ -76,10 +76,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     folder = tmp_path_factory.mktemp("drawn")
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    lifted = detrain("run", "--bare", program, folder / "lifted.npz")
-    assert lifted.status == 0, lifted.err
-    stock = bare(program, folder / "stock.npz")
-    assert stock.status == 0, stock.err
+    detrain("run", "--bare", program, folder / "lifted.npz").ok()
+    bare(program, folder / "stock.npz").ok()
     return _read(folder / "lifted.npz"), _read(folder / "stock.npz")
 
 
@@ -278,9 +276,8 @@ def test_graphs_that_draw_are_named(kind: str, named: str, tmp_path: Path, serve
     """They drew other numbers in a resumed run, in silence."""
     (tmp_path / "program.py").write_text(IMPORTED)
 
-    run = server.detrain("run", "program.py", kind, cwd=tmp_path)
+    run = server.detrain("run", "program.py", kind, cwd=tmp_path).ok()
 
-    assert run.status == 0, run.err
     assert named in run.err
 
 
@@ -291,14 +288,12 @@ def test_a_lifted_function_can_be_saved_and_goes_on_exactly_when_loaded(tmp_path
     """
     (tmp_path / "save.py").write_text(SAVED)
     (tmp_path / "program.py").write_text(LOADED)
-    saved = server.detrain("run", "--ckpt", "other", "save.py", cwd=tmp_path)
-    assert saved.status == 0, saved.err
+    server.detrain("run", "--ckpt", "other", "save.py", cwd=tmp_path).ok()
 
-    whole = server.detrain("run", "--ckpt", "whole", "program.py", "noisy", cwd=tmp_path)
-    killed = server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path, DIE_AT="1:1")
-    again = server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path)
+    whole = server.detrain("run", "--ckpt", "whole", "program.py", "noisy", cwd=tmp_path).ok()
+    server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path, DIE_AT="1:1").died()
+    again = server.detrain("run", "--every", "2b", "program.py", "noisy", cwd=tmp_path).ok()
 
-    assert (whole.status, killed.status, again.status) == (0, -9, 0), (whole.err, again.err)
     assert "SavedModel" not in whole.err
     assert "resuming" in again.err
     assert again.out == whole.out

@@ -137,10 +137,9 @@ def test_states_that_are_spread_over_processes_are_refused(what: str, ranks_serv
 
 @pytest.mark.slow
 def test_verify_kills_ranks_and_compares_each(tmp_path: Path) -> None:
-    result = detrain("verify", "--nproc", 2, "--kills", 1, "--every", "3b", "--json", PROGRAM, "static", cwd=tmp_path)
+    result = detrain("verify", "--nproc", 2, "--kills", 1, "--every", "3b", "--json", PROGRAM, "static", cwd=tmp_path).ok()
 
     found = json.loads(result.out)
-    assert result.status == 0, result.err
     assert found["exact"]
     assert [rank["runs"][2]["comparison"]["batches"] for rank in found["ranks"]] == [BATCHES] * 2
     assert sum("with rank" not in rank["runs"][2]["kills"][0] for rank in found["ranks"]) == 1

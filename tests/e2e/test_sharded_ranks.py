@@ -97,10 +97,9 @@ def test_weights_that_were_gathered_before_they_changed_are_named_and_no_run_res
 
 @pytest.mark.slow
 def test_verify_kills_ranks_and_compares_their_shards(tmp_path: Path) -> None:
-    result = detrain("verify", "--nproc", 2, "--kills", 1, "--every", "3b", "--json", PROGRAM, "fsdp2", cwd=tmp_path)
+    result = detrain("verify", "--nproc", 2, "--kills", 1, "--every", "3b", "--json", PROGRAM, "fsdp2", cwd=tmp_path).ok()
 
     found = json.loads(result.out)
-    assert result.status == 0, result.err
     assert found["exact"]
     assert [rank["runs"][2]["comparison"]["batches"] for rank in found["ranks"]] == [BATCHES] * 2
 

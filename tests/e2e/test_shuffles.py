@@ -109,16 +109,14 @@ FITTED = {
 
 def check(server: Server, text: str, tmp_path: Path, kills: list[int], *options: str) -> None:
     """A run that is killed before its n-th, m-th ... batch, and run again each time, ends as the whole run does."""
-    whole = ran(server, tmp_path, text, "--ckpt", "whole", *options)
-    assert whole.status == 0, whole.err
+    whole = ran(server, tmp_path, text, "--ckpt", "whole", *options).ok()
     assert "not captured" not in whole.err
     for kill in kills:
         trial = json.dumps({"states": "states", "kill_at": kill})
         killed = server.detrain("run", "--ckpt", "killed", *options, "program.py", cwd=tmp_path, DETRAIN_TRIAL=trial)
         assert killed.status == -9, killed.err
-    last = server.detrain("run", "--ckpt", "killed", *options, "program.py", cwd=tmp_path)
+    last = server.detrain("run", "--ckpt", "killed", *options, "program.py", cwd=tmp_path).ok()
 
-    assert last.status == 0, last.err
     assert "resuming" in last.err
     lines = last.out.splitlines()
     assert lines

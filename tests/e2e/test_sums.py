@@ -70,9 +70,8 @@ def test_a_sum_has_one_value(source: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + source)
 
-    run = detrain("run", "--bare", program)
+    run = detrain("run", "--bare", program).ok()
 
-    assert run.status == 0, run.err
     found = json.loads(run.out)
     assert found
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, 1)
@@ -125,9 +124,8 @@ def test_sums_keep_their_gradients(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PRELUDE + KINDS)
 
-    run = detrain("run", "--bare", program)
+    run = detrain("run", "--bare", program).ok()
 
-    assert run.status == 0, run.err
     gradients, vectorized, copies = run.out.splitlines()
     assert int(copies) > 0
     assert float(vectorized) < 1e-6

@@ -34,10 +34,9 @@ print("final", hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.networ
 @pytest.mark.slow
 def test_a_killed_fit_of_tabnet_ends_as_if_never_killed(tmp_path: Path) -> None:
     pytest.importorskip("pytorch_tabnet")
-    whole = ran(detrain, tmp_path, PROGRAM, "--ckpt", "whole", "--every", "3b", name="train.py")
-    killed = detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path, DIE_BEHIND="2")
-    resumed = detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path)
+    whole = ran(detrain, tmp_path, PROGRAM, "--ckpt", "whole", "--every", "3b", name="train.py").ok()
+    detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path, DIE_BEHIND="2").died()
+    resumed = detrain("run", "--ckpt", "killed", "--every", "3b", "train.py", cwd=tmp_path).ok()
 
-    assert (whole.status, killed.status, resumed.status) == (0, -9, 0), resumed.err
     assert "resuming" in resumed.err
     assert resumed.last_line() == whole.last_line()

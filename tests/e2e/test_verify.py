@@ -189,11 +189,10 @@ def test_diff_shows_where_two_runs_part(tmp_path: Path, detrain: Run) -> None:
     for home, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert detrain("run", "--ckpt", tmp_path / home, "--seed", seed, program).status == 0
 
-    same = detrain("diff", tmp_path / "a", tmp_path / "b")
+    same = detrain("diff", tmp_path / "a", tmp_path / "b").ok()
     other = detrain("diff", tmp_path / "a", tmp_path / "c")
     as_json = detrain("diff", "--json", tmp_path / "a", tmp_path / "c")
 
-    assert same.status == 0
     assert "all equal" in same.out
     assert "equal to the bit" in same.out
     assert other.status == 1
@@ -412,8 +411,7 @@ def test_what_an_earlier_epoch_left_and_nothing_reads_is_no_state(tmp_path: Path
         detrain("run", "--every", "4b", "--ckpt", "killed", "program.py", cwd=tmp_path, DIE_AT=death)
 
     name = "program-r1-p0-e00002-l000004.h5"
-    compared = detrain("ckpt", "diff", f"whole/{name}", f"killed/{name}", cwd=tmp_path)
-    assert compared.status == 0, compared.out
+    detrain("ckpt", "diff", f"whole/{name}", f"killed/{name}", cwd=tmp_path).ok()
 
 
 def test_steps_back_at_the_end_of_a_line_are_not_seen() -> None:

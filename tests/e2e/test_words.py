@@ -62,9 +62,8 @@ print("final", hashlib.sha256(b"".join(each.numpy().tobytes() for _, each in sor
 def test_the_loop_of_weights_that_are_plain_tensors_is_found(server: Server, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(TENSORS.replace("STEP", "@tf.function"))
 
-    found = server.detrain("trace", "program.py", cwd=tmp_path)
+    found = server.detrain("trace", "program.py", cwd=tmp_path).ok()
 
-    assert found.status == 0, found.err
     assert f"program.py:{TENSORS[: TENSORS.index('for start')].count(chr(10)) + 1}" in found.err
 
 

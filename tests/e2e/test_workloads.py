@@ -36,8 +36,7 @@ print(json.dumps({{
 
 @pytest.fixture(scope="module")
 def described() -> dict[str, dict[str, object]]:
-    run = plain("-c", DESCRIBE)
-    assert run.status == 0, run.err
+    run = plain("-c", DESCRIBE).ok()
     return json.loads(run.last_line())
 
 
@@ -88,9 +87,8 @@ def test_the_convolutions_have_the_names_of_the_artifacts_files(name: str, descr
     ],
 )
 def test_a_reduced_run_learns(model: str, scale: tuple[object, ...], steps: int) -> None:
-    run = bare(TRAIN, "--model", model, *scale, "--steps", steps, *SMALL)
+    run = bare(TRAIN, "--model", model, *scale, "--steps", steps, *SMALL).ok()
 
-    assert run.status == 0, run.err
     assert "on a synthetic stand-in for CIFAR-10" in run.out
     losses = [float(line.split("loss: ")[1].split(",")[0]) for line in run.matching(r"^Epoch: 0/1, step: \d+/\d+, loss: ")]
     assert len(losses) == steps
@@ -129,9 +127,8 @@ def test_two_replicas_take_the_steps_that_one_takes_with_their_batches_together(
 def test_detrain_replays_a_workload_to_the_bit_after_a_kill(replicas: int, tmp_path: Path) -> None:
     small = ("--data", "synthetic", "--width", 0.125, "--batch", 8, "--epochs", 2, "--steps", 4, "--replicas", replicas)
 
-    run = detrain("verify", "--kills", 1, TRAIN, "--model", "resnet18", *small, cwd=tmp_path)
+    run = detrain("verify", "--kills", 1, TRAIN, "--model", "resnet18", *small, cwd=tmp_path).ok()
 
-    assert run.status == 0, run.err
     assert "EXACT: 1 kills at 1 of 7 cuts, 0 differing bits in 8 batches" in run.out
 
 

@@ -17,7 +17,7 @@ from detrain.campaign.outcomes import read_thresholds
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD, Trial, Wanted, drawn_fault, read_wanted, try_fault
 from detrain.campaign.trial_record import check_same, file_name, record_of
-from detrain.cli.shared.fault_options import OfInference, OfStage, Thresholds, TrialLimit, steps_hit
+from detrain.cli.shared.fault_options import Guarded, OfInference, OfStage, Thresholds, TrialLimit, steps_hit
 from detrain.cli.shared.options import PROGRAM_SETTINGS, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, replay_command, table
 from detrain.faults.bits import dtype_named
@@ -106,7 +106,7 @@ def command(
     home: Home = "ckpt",
     fault: Fault,
     steps: Steps,
-    guard: Annotated[bool, Option("Look for the fault, as `detrain run --guard detect` does.")] = False,
+    guard: Guarded = False,
     is_inference: OfInference = False,
     thresholds: Thresholds = (),
     out: Annotated[Path | None, Option("The fault record to write [in the folder of the checkpoints].")] = None,

@@ -39,6 +39,7 @@ OfInference = Annotated[
     bool,
     Option("Steps are forward passes without gradients: PROGRAM, or a part of it, evaluates.", flag="--inference"),
 ]
+Guarded = Annotated[bool, Option("Look for the faults, as `detrain run --guard detect` does.")]
 AtOnce = Annotated[int, Option("So many faults hit at once.", "K", least=1)]
 Among = Annotated[Literal["tensor", "step"], Option("With --at-once: one tensor, or each its own, any of a step's.")]
 TrialLimit = Annotated[

@@ -129,11 +129,6 @@ class Files:
 
         builtins.open = io.open = _Open(self)
 
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the run goes on from a checkpoint."""
-        return self._resumed_from is not None
-
     def counts_on(self, path: Any) -> bool:
         """Return whether the checkpoint that the run is on the way to counts on a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))

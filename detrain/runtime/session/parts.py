@@ -7,7 +7,7 @@ module of its own is found in the place of one of Python's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from detrain.adapters.group import Adapters
 from detrain.base import messages
 from detrain.base.config import MOMENT, OUTLIVING, Config, ended_by_nccl
 from detrain.base.errors import EnvironmentChanged, FrameworkUnsupported, RanksApart
-from detrain.faults.experiment import of_environment
+from detrain.faults.experiment import Experiment, of_environment
 from detrain.python.codec.baseline import Baseline
 from detrain.python.outside.open_files import Files
 from detrain.python.process.random_streams import Streams
@@ -84,13 +84,8 @@ class Parts:
         self.termination = Termination(lambda: position.is_in_phase)
         if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
             self.termination.watch()
-        self.experiment: ExperimentRun | None = None
-        if plans := of_environment():
-            from detrain.runtime.observers.experiment_run import ExperimentRun
-            from detrain.runtime.observers.trials_in_process import TrialsInProcess
-
-            kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
-            self.experiment = kind(plans, self.adapters.tensors_now, self.saves.drain)
+        plans = of_environment()
+        self.experiment: ExperimentRun | None = self._experiment(plans) if plans else None
         self.recorder = BatchRecorder(config, self.saves.journal, self.adapters, self.streams, position)
         self.capture = Capture(self.adapters, self.files, self.recorder.pulls)
         self.guard: Guard | None = None
@@ -116,22 +111,13 @@ class Parts:
         self.rewind: Rewind | None = None
         if len(plans) > 1:
             from detrain.runtime.observers.rewind import Rewind
+            from detrain.runtime.observers.trials_in_process import TrialsInProcess
 
             assert isinstance(self.experiment, TrialsInProcess)
             self.recovery = self.rewind = Rewind(self.experiment, self._whole, self.guard, self.baselines.set_at_first_batch)
         self.identity = Identity(config.environment, self.adapters, config.edits, may_differ=config.allow_environment)
-        self.moment: MomentReached | None = None
-        if MOMENT in os.environ:
-            from detrain.runtime.observers.moment import Moment, MomentReached
-
-            asked_for = Moment.of_environment()
-            self.moment = MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
-        self.observers: list[Observer] = []
-        if self.experiment is not None:
-            seen = (lambda: self.guard, position, self.plan, self.adapters, self.recorder.batches, config)
-            self.observers.append(ExperimentObserver(self.experiment, *seen))
-        if trial is not None:
-            self.observers.append(VerifyObserver(trial, position, self.plan, self.adapters))
+        self.moment = self._moment_asked_for(now) if MOMENT in os.environ else None
+        self.observers = [*self._observers()]
         state = StateParts(
             position=position,
             world=self.world,
@@ -150,6 +136,27 @@ class Parts:
         if config.jit is not False:
             from detrain.runtime.session import just_in_time  # noqa: F401  what `meet` makes
         self._has_met = False
+
+    def _experiment(self, plans: list[Experiment]) -> ExperimentRun:
+        from detrain.runtime.observers.experiment_run import ExperimentRun
+        from detrain.runtime.observers.trials_in_process import TrialsInProcess
+
+        kind = TrialsInProcess if len(plans) > 1 else ExperimentRun
+        return kind(plans, self.adapters.tensors_now, self.saves.drain)
+
+    def _moment_asked_for(self, now: Callable[[], int]) -> MomentReached | None:
+        from detrain.runtime.observers.moment import Moment, MomentReached
+
+        asked_for = Moment.of_environment()
+        return MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
+
+    def _observers(self) -> Iterator[Observer]:
+        """Yield who else hears of cuts."""
+        position, batches = self.position, self.recorder.batches
+        if self.experiment is not None:
+            yield ExperimentObserver(self.experiment, lambda: self.guard, position, self.plan, self.adapters, batches, self.config)
+        if self.trial is not None:
+            yield VerifyObserver(self.trial, position, self.plan, self.adapters)
 
     def meet(self) -> None:
         """The first training loop is about to be entered: the ranks of the job come to know each other."""
