@@ -4,14 +4,15 @@ Compared in one run: detrain; `torch.save`, and `async_save` of torch.distribute
 for, and which is not; or TensorFlow's checkpoint.
 
     python benchmarks/stall.py [--framework torch | jax | tensorflow] [--sizes 100,400] [--saves 6] [--rounds 3]
-                               [--place DIR]
+                               [--every 40] [--place DIR]
 
 For each size (MB of parameters and Adam's state, in 12 layers) each way of saving trains the same steps, in turn,
-`--rounds` times, with a save each 40. *Stall* is what the step with a save and the step behind it take longer than two
-others: a save that goes on in the background makes the next update wait, or copy. It is given in milliseconds, with the
-range of the middle half, and as a ratio to copying the whole state into memory that is in use already. *All* is what
-the 20 steps from the save on take longer: what is written beside them takes time of processors and memory from them.
-*Memory* is the highest resident size less that of the same training without saves, in states.
+`--rounds` times, with a save each `--every` steps. *Stall* is what the step with a save and the step behind it take
+longer than two others: a save that goes on in the background makes the next update wait, or copy. It is given in
+milliseconds, with the range of the middle half, and as a ratio to copying the whole state into memory that is in use
+already. *All* is what half of the steps, from the save on, take longer: what is written beside them takes time of
+processors and memory from them. *Memory* is the highest resident size less that of the same training without saves, in
+states.
 """
 
 from __future__ import annotations
@@ -26,13 +27,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERY = 40
 TRAINING = """
 import json, resource, sys, time
 import numpy as np
 
-megabytes, saves, how, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-EVERY = 40
+megabytes, saves, how, place, EVERY = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
 side = int((megabytes * 1_000_000 / 12 / 12) ** 0.5)  # parameters and two slots, in float32
 pending = None
 begins = []
@@ -46,17 +45,22 @@ for epoch in range(1):
 begins.append(time.perf_counter())
 finish()
 state = arrays()
-copies = [each.copy() for each in state]
+part, taken = [], 0
+for each in state:  # of large states a part: their copies would not fit beside them
+    if taken < 1e9:
+        part.append(each)
+        taken += each.nbytes
+copies = [each.copy() for each in part]
 times = []
 for _ in range(5):
     begin = time.perf_counter()
-    for copy, each in zip(copies, state):
+    for copy, each in zip(copies, part):
         copy_into(copy, each)
     times.append(time.perf_counter() - begin)
 steps = [after - before for before, after in zip(begins, begins[1:])]
 size = sum(each.nbytes for each in state)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - size  # without the copies, which came last
-print(json.dumps({{"steps": steps, "copy": sorted(times)[2], "bytes": size, "peak": peak}}))
+print(json.dumps({{"steps": steps, "copy": sorted(times)[2] * size / taken, "bytes": size, "peak": peak}}))
 """
 
 TORCH = """
@@ -153,15 +157,15 @@ WAYS = {
 }
 
 
-def run(framework: str, way: str, megabytes: int, saves: int, place: Path) -> dict[str, object]:
+def run(framework: str, way: str, megabytes: int, saves: int, every: int, place: Path) -> dict[str, object]:
     """Train once; return what the program says of it."""
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         program = Path(scratch) / "program.py"
         program.write_text(PROGRAMS[framework])
-        arguments = [str(program), str(megabytes), str(saves), way, scratch]
+        arguments = [str(program), str(megabytes), str(saves), way, scratch, str(every)]
         command = [sys.executable, *arguments]
         if way == "detrain":
-            options = ["--ckpt", f"{scratch}/ckpt", "--every", f"{EVERY}b", "--keep", "1"]
+            options = ["--ckpt", f"{scratch}/ckpt", "--every", f"{every}b", "--keep", "1"]
             command = [sys.executable, "-m", "detrain", "run", *options, *arguments]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -169,13 +173,13 @@ def run(framework: str, way: str, megabytes: int, saves: int, place: Path) -> di
     return found
 
 
-def stalls(steps: list[float], count: int) -> list[float]:
+def stalls(steps: list[float], count: int, every: int) -> list[float]:
     """Return what each save has cost in so many steps from it on [s]. The first steps make slots, and are left out."""
     plain = statistics.median(
-        step for number, step in enumerate(steps) if number >= EVERY and EVERY // 2 <= number % EVERY < EVERY - 2
+        step for number, step in enumerate(steps) if number >= every and every // 2 <= number % every < every - 2
     )
     # detrain saves before the load of a batch whose number is a multiple, the others behind the batch before it.
-    first = range(EVERY * 2 - 1, len(steps) - count, EVERY)
+    first = range(every * 2 - 1, len(steps) - count, every)
     return [sum(steps[number : number + count]) - count * plain for number in first]
 
 
@@ -185,6 +189,7 @@ def main() -> None:
     parser.add_argument("--framework", choices=list(PROGRAMS), default="torch")
     parser.add_argument("--sizes", default="100,400", help="MB, comma-separated")
     parser.add_argument("--saves", type=int, default=6, help="in each run")
+    parser.add_argument("--every", type=int, default=40, help="steps from save to save")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
@@ -195,12 +200,12 @@ def main() -> None:
         found: dict[str, list[dict[str, object]]] = {way: [] for way in ways}
         for _ in range(options.rounds):
             for way in ways:
-                found[way].append(run(options.framework, way, megabytes, options.saves, options.place))
+                found[way].append(run(options.framework, way, megabytes, options.saves, options.every, options.place))
         copy = statistics.median(float(str(each["copy"])) for runs in found.values() for each in runs)
         bare = statistics.median(float(str(each["peak"])) for each in found["none"])
         for way in ways[1:]:
-            costs = sorted(cost for each in found[way] for cost in stalls(each["steps"], 2))  # type: ignore[arg-type]
-            of_all = [cost for each in found[way] for cost in stalls(each["steps"], EVERY // 2)]  # type: ignore[arg-type]
+            costs = sorted(cost for each in found[way] for cost in stalls(each["steps"], 2, options.every))  # type: ignore[arg-type]
+            of_all = [cost for each in found[way] for cost in stalls(each["steps"], options.every // 2, options.every)]  # type: ignore[arg-type]
             low, middle, high = costs[len(costs) // 4], statistics.median(costs), costs[len(costs) * 3 // 4]
             peak = statistics.median((float(str(each["peak"])) - bare) / float(str(each["bytes"])) for each in found[way])
             step = statistics.median(step for each in found[way] for step in each["steps"])  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from detrain.adapters.api import Adapter, Norms, RandomStreams, Rollback, VariableRegistry, Watched
-from detrain.base.digest import Array
+from detrain.base.digest import Array, ToArray
 from detrain.base.options import Mode
 from detrain.python.inspect.hooks import LoaderPositions, ObjectRules, SharedTensors, TensorLeaves
 from detrain.python.inspect.object_graph import Graph
@@ -26,8 +26,8 @@ class Adapters:
     def __init__(self) -> None:
         self._all: list[Adapter] = []
         self._by_name: dict[str, Adapter] = {}
-        self._leaves_of: dict[type, TensorLeaves] = {}
-        """Those of the adapter that knows tensors of this type."""
+        self._to_array_of: dict[type, ToArray] = {}
+        """What the adapter has that knows tensors of this type."""
         self._watched: tuple[list[Sequence[Watched]], list[Watched]] = ([], [])
 
     def add(self, adapter: Adapter) -> None:
@@ -83,12 +83,12 @@ class Adapters:
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
-        known = self._leaves_of.get(type(value))  # asked of each batch
+        known = self._to_array_of.get(type(value))  # asked of each batch
         if known is not None:
-            return known.to_array(value)
+            return known(value)
         for each in self._all:
             if (array := each.leaves.to_array(value)) is not None:
-                self._leaves_of[type(value)] = each.leaves
+                self._to_array_of[type(value)] = each.leaves.to_array
                 return array
         return None
 

@@ -155,7 +155,8 @@ class Journal:
 
         What cannot be written waits, and is an error at the next `flush` or `sync`.
         """
-        self._pass(address)
+        if self._to_come:
+            self._pass(address)
         self._add(["b", *address, digest])
 
     def add_fetched(self, address: tuple[int, int, int, int], digest: bytes) -> None:

@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import threading
+import time
 
 import pytest
 import xxhash
@@ -198,6 +199,17 @@ def test_a_record_is_in_the_file_as_soon_as_it_is_added(path):
         append(journal, THREE)
         assert contents(path) == expected_of(THREE)
         journal.sync()
+
+
+def test_the_clock_of_the_program_is_not_asked(path, monkeypatch):
+    """It looks who asks, behind each training step; and a program may stop it."""
+    with opened(path) as journal:
+        for number in range(50):
+            monkeypatch.setattr(time, "monotonic", lambda: 1 / 0)
+            journal.add_batch((0, 0, number), bytes(16))
+        monkeypatch.undo()
+
+    assert len(Journal(path, 0).batches) == 50
 
 
 def test_a_write_that_the_disk_takes_in_pieces_is_whole(path, monkeypatch):

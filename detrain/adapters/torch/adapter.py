@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -27,7 +27,6 @@ from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
 from detrain.adapters.torch.distributed.processes import Processes
 from detrain.adapters.torch.distributed.spread_tensors import SpreadTensors
-from detrain.adapters.torch.faults.instruments import TorchInstruments
 from detrain.adapters.torch.guard.norms import TorchNorms
 from detrain.adapters.torch.guard.rollback import TorchRollback
 from detrain.adapters.torch.leaves import TorchLeaves
@@ -41,6 +40,9 @@ from detrain.base.errors import FrameworkUnsupported
 from detrain.base.in_place import in_place_of
 from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
+
+if TYPE_CHECKING:
+    from detrain.adapters.torch.faults.instruments import TorchInstruments
 
 _SERIALIZE: Final = "serialize_file"
 """What the modules of safetensors write a file by."""
@@ -81,6 +83,8 @@ class Torch(Adapter):
         self.replicas = self._processes.buckets
         self._instruments: TorchInstruments | None = None
         if settings.experiment is not None:
+            from detrain.adapters.torch.faults.instruments import TorchInstruments  # a run without faults does without
+
             self._instruments = TorchInstruments(settings.experiment, self._compiled, passes)
             settings.experiment.attach(self._instruments)
         self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None

@@ -29,8 +29,6 @@ class Batches:
         self._journal, self._to_array, self.may_differ = journal, to_array, may_differ
         self._waiting: list[tuple[Address, int | None, object]] = []
         """With the number of what a body has fetched, None for the batch itself."""
-        self._may_wait = True
-        """Whether bodies can change nothing of them."""
         self._number = 0
         """Of what the body that runs fetches next."""
         self._most, self._largest = 1, 0
@@ -96,19 +94,22 @@ class Batches:
     def add(self, address: Address, loaded: object) -> None:
         """Take a batch as its body is about to run."""
         self._next = (address[0], address[1], address[2] + 1)
-        self._waiting.append((address, None, loaded))
         self._number, self._at_once = 0, max(self._at_once - 1, 0)
-        self._may_wait = self._is_lasting(loaded)
-        if len(self._waiting) >= self._most or not self._may_wait:
-            self.record_waiting()
+        self._take(address, None, loaded)
 
     def add_fetched(self, address: Address, element: object) -> None:
         """Take what the body of a batch has fetched from an iterator that lives on."""
-        self._waiting.append((address, self._number, element))
         self._number += 1
-        self._may_wait = self._is_lasting(element)
-        if len(self._waiting) >= self._most or not self._may_wait:
-            self.record_waiting()
+        self._take(address, self._number - 1, element)
+
+    def _take(self, address: Address, number: int | None, loaded: object) -> None:
+        may_wait = self._is_lasting(loaded)
+        if not (may_wait or self._waiting):  # what a body can change never waits, however small it is
+            self._record(address, number, loaded)
+            return
+        self._waiting.append((address, number, loaded))
+        if len(self._waiting) >= self._most or not may_wait:
+            self.record_waiting(may_wait=may_wait)
 
     def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
         """The body of a batch begins that loads by itself.
@@ -148,30 +149,33 @@ class Batches:
         """Let the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
         self._most, self._at_once = 1, 2
 
-    def record_waiting(self) -> None:
-        """Record the digests of the batches that wait. Raises Diverged for the first that is not the first run's."""
+    def record_waiting(self, *, may_wait: bool = True) -> None:
+        """Record the digests of the batches that wait; those that come may wait then, unless bodies can change what the
+        last one holds. Raises Diverged for the first that is not the first run's.
+        """
         waiting, self._waiting = self._waiting, []
-        may_wait, self._may_wait = self._may_wait, True
-        journal = self._journal
-        for address, number, loaded in waiting:
-            digest = raw_digest(loaded, self._to_array)
-            if number is None:
-                if journal.batches:
-                    self._check(address, loaded, digest, journal.batches.get(address))
-            elif (*address, number) in journal.fetched:
-                self._check(address, loaded, digest, journal.fetched[*address, number])
-            if self.is_recording and number is not None:
-                journal.add_fetched((*address, number), digest)
-            elif self.is_recording and address != self._recorded:
-                journal.add_batch(address, digest)
+        for each in waiting:
+            self._record(*each)
         if not may_wait:
-            return  # what a body can change never waits, however small it is
+            return
         size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
         if all(number is not None for _, number, _ in waiting):  # what bodies fetch says nothing of the batches between
             size = max(size, self._largest)
         self._largest = size
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
         self._most = most if size <= _SMALL_BATCH_BYTES and not self._journal.batches and not self._at_once else 1
+
+    def _record(self, address: Address, number: int | None, loaded: object) -> None:
+        digest, journal = raw_digest(loaded, self._to_array), self._journal
+        if number is None:
+            if journal.batches:
+                self._check(address, loaded, digest, journal.batches.get(address))
+        elif (*address, number) in journal.fetched:
+            self._check(address, loaded, digest, journal.fetched[*address, number])
+        if self.is_recording and number is not None:
+            journal.add_fetched((*address, number), digest)
+        elif self.is_recording and address != self._recorded:
+            journal.add_batch(address, digest)
 
     def compare(self, address: Address, loaded: object, *, is_by_body: bool = False) -> None:
         """Raise Diverged if a batch that is loaded again is not the one that was loaded here before.

@@ -37,7 +37,7 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.parts = parts = Parts(config)
         self._cuts = Cuts(parts)
-        self._rewind = parts.rewind
+        self._rewind, self._termination, self._writer = parts.rewind, parts.termination, parts.saves.writer
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
@@ -246,7 +246,7 @@ class Session:
         next state that is held just in time, and what is noted there says the same of the turns before. Behind a
         training step the processor's caches hold none of this code: what is not called does not slow the next step.
         """
-        if self._quiet is not loop.iteration_id or self.parts.termination.is_requested or self.parts.saves.writer.has_failed:
+        if self._quiet is not loop.iteration_id or self._termination.is_requested or self._writer.has_failed:
             return -1
         position, held = self.position, self.parts.just_in_time
         if held is not None:
