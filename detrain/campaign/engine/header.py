@@ -8,7 +8,6 @@ is a pure function of the first one's rows, so it is the same for any workers, a
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -350,7 +349,7 @@ def _plan_without_ranges(header: Header, subject: Subject) -> tuple[CampaignPlan
         profile, sampled = profile_for(subject), header.sampled
         plan = sampled_plan(profile, sampled.choice, header.count, after=header.after, least=least, coming=header.coming)
         if sampled.allocation:
-            plan = replace(plan, allocation=sampled.allocation)
+            plan = msgspec.structs.replace(plan, allocation=sampled.allocation)
         return plan, subject.whole()
     drawn = header.drawn or Drawn()
     return drawn_plan(subject, drawn, seed=header.seed, count=header.count, after=header.after, coming=header.coming)
