@@ -23,8 +23,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address
-from detrain.campaign.full_disk import require_room
-from detrain.campaign.subject import Subject, errors_of
+from detrain.campaign.subject import Subject, errors_of, require_own
 from detrain.campaign.time_limit import LeftTrials, Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
@@ -221,7 +220,7 @@ class _TrialProcess:
                 yield from self._take_left()
                 time.sleep(_POLL_S)
             if status := process.poll():
-                require_room(self.home, status, errors_of(self.home))
+                require_own(self.home, status, errors_of(self.home))
             process.kill()
             process.wait()
 

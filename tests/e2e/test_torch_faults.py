@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import FaultInvalid
 from tests.e2e.runs import EXAMPLES, ORACLES, detrain, environment, injected, weights
 
 pytest.importorskip("torch")
@@ -192,6 +193,32 @@ def test_trials_in_one_process_are_those_of_a_process_each(folder: Path, what: t
     assert len(names) == 6
     for name in names:
         assert (folder / "auto" / name).read_bytes() == (folder / "process" / name).read_bytes()
+
+
+FAILING_BACKEND = """
+from torch._dynamo.backends.common import aot_autograd
+
+def fails_with_sites(module, inputs):
+    if any("detrain" in str(node.target) for node in module.graph.nodes):
+        raise RuntimeError("no such kernel here")
+    return module
+
+failing = aot_autograd(fw_compiler=fails_with_sites)
+"""
+
+
+@pytest.mark.parametrize("engine", ["auto", "process"])
+def test_a_site_that_cannot_be_compiled_is_no_outcome_of_a_trial(folder: Path, engine: str) -> None:
+    """It was a crash, and so harm, alone; among others the process began again and again."""
+    text = PROGRAM.replace("class Put(", f"{FAILING_BACKEND}\nclass Put(")
+    text = text.replace('"graph": "eager"', '"graph": "eager", "failing": failing')
+    (folder / "program.py").write_text(text)
+
+    run = detrain("random", "-n", 3, "--seed", 2, "--after", 2, "--engine", engine, "program.py", "failing", cwd=folder)
+
+    assert run.status == FaultInvalid.exit_code, run.err
+    assert "compiled with a site: RuntimeError: no such kernel here" in run.err
+    assert not list(folder.glob("ckpt/*.faults/*/random-2/trial-*.json"))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def turn_of(held: object, loop: object) -> tuple[int, Any]:
         saves=SimpleNamespace(writer=SimpleNamespace(has_failed=False)),
         world=SimpleNamespace(contents=SimpleNamespace(written_last="a file that the body has written")),
     )
-    session: Any = SimpleNamespace(_quiet=loop, parts=parts, position=position)
+    session: Any = SimpleNamespace(
+        _quiet=loop, parts=parts, position=position, _termination=parts.termination, _writer=parts.saves.writer
+    )
     return Session.turn(session, cast(RunningLoop, SimpleNamespace(iteration_id=loop))), session
 
 
