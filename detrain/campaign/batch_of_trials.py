@@ -23,7 +23,9 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address
-from detrain.campaign.subject import Subject, errors_of, require_own
+from detrain.base.errors import FaultInvalid
+from detrain.campaign.full_disk import require_room
+from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.time_limit import LeftTrials, Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
 from detrain.faults.experiment import Experiment
@@ -220,7 +222,10 @@ class _TrialProcess:
                 yield from self._take_left()
                 time.sleep(_POLL_S)
             if status := process.poll():
-                require_own(self.home, status, errors_of(self.home))
+                require_room(self.home, status, errors_of(self.home))
+                if status == FaultInvalid.exit_code:  # this one cannot be put in, nor can others there: that would end each process
+                    ended = _place(experiments[min(index, len(logs) - 1)])
+                    self.alone.update(number for number, plan in self.plans.items() if _place(plan) == ended)
             process.kill()
             process.wait()
 

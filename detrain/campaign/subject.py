@@ -25,7 +25,7 @@ import xxhash
 from detrain.base import PACKAGE, messages
 from detrain.base.child_processes import dying_with_this, scratch_folder
 from detrain.base.cursor import Address, written
-from detrain.base.errors import DetrainError, FaultInvalid, last_printed
+from detrain.base.errors import DetrainError, FaultInvalid
 from detrain.base.structure import Structure, write_info
 from detrain.campaign.full_disk import require_room
 from detrain.campaign.judging.check import PASSES, measured_by, run_check
@@ -374,7 +374,7 @@ class Subject:
         crash = done.end.partition(": ")[2] if status == 1 and done.end.startswith("crash") else ""
         done = msgspec.structs.replace(done, status=status, end=done.end if status == 0 else "", error=errors_of(home), crash=crash)
         if not done.is_whole and status != HANG:
-            require_own(home, status, done.error)
+            require_room(home, status, done.error)
         variables = home / f"log{VARIABLES_SUFFIX}"
         if self.check and experiment.is_armed and done.end == "program" and variables.is_file():
             verdict, said = run_check(self.check, variables, self.limit_s or _CHECK_S)
@@ -471,15 +471,6 @@ class Subject:
         if meta is None or tuple(meta.arguments) != self.arguments or self.program.changed_sources(meta.sources):
             return []
         return mine
-
-
-def require_own(home: Path, status: int, said: str) -> None:
-    """Raise what has ended a trial's process that is no outcome of its fault: FaultInvalid where that could not be put
-    in, StoreError where there is no room. `said`: what it wrote to stderr.
-    """
-    if status == FaultInvalid.exit_code and (printed := last_printed(said)) is not None:
-        raise FaultInvalid(*printed)
-    require_room(home, status, said)
 
 
 def errors_of(home: Path) -> str:
