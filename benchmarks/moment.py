@@ -2,7 +2,7 @@
 
     python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 80] [--jobs 2] [--repeats 3]
 
-Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch. Then, the fastest of some repeats:
+Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch, and once `--after-batches`. Then, the fastest of some repeats:
 
 - `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
   `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
@@ -74,17 +74,13 @@ def main() -> None:
     text = text.replace(SPLIT, f"{SPLIT} * {given.times}")
     detrain = [sys.executable, "-m", "detrain"]
     with tempfile.TemporaryDirectory() as made:
-        work, ended = Path(made) / "work", Path(made) / "ended"
-        for folder in (work, ended):
+        work, ended, after = (Path(made) / name for name in ("work", "ended", "after"))
+        for folder in (work, ended, after):
             folder.mkdir()
             (folder / PROGRAM).write_text(text)
-        subprocess.run(
-            [*detrain, "run", "--after-batches", "--keep", "1000", PROGRAM, *arguments],
-            cwd=work,
-            env=environment(),
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        for folder, options in ((work, ()), (after, ("--after-batches",))):
+            command = [*detrain, "run", *options, "--keep", "1000", PROGRAM, *arguments]
+            subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
         at = (given.epochs - 2, IMAGES * given.times // given.batch_size // 2)
         stood = seconds(work, [*detrain, "at", "--print", "loss", f"{at[0]}:{at[1]}", PROGRAM, *arguments], given.repeats)
         # The same way by a run of its own: it needs a run with the line that ends it.
@@ -98,8 +94,8 @@ def main() -> None:
         trained = seconds(work, [sys.executable, PROGRAM, *arguments], given.repeats)
         twice = f"{sys.executable} {PROGRAM} {' '.join(arguments)}"
         both = seconds(work, ["sh", "-c", f"{twice} & {twice}; wait"], given.repeats)
-        (work / PROGRAM).write_text(text.replace(BEHIND, BEHIND + PRINT_BEHIND))
-        outside = seconds(work, [*detrain, "hindsight", "--no-bodies", PROGRAM, *arguments], given.repeats)
+        (after / PROGRAM).write_text(text.replace(BEHIND, BEHIND + PRINT_BEHIND))
+        outside = seconds(after, [*detrain, "hindsight", "--no-bodies", PROGRAM, *arguments], given.repeats)
     print("| looking back | s | otherwise | s | |\n|---|---|---|---|---|")
     print(f"| `at` {at[0]}:{at[1]} | {stood:.2f} | a resumed run up to there | {run_there:.2f} | {stood / run_there:.2f} of it |")
     again = f"training again with the print, {given.epochs} epochs"
