@@ -2,7 +2,8 @@
 
     python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 80] [--jobs 2] [--repeats 3]
 
-Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch, and once `--after-batches`. Then, the fastest of some repeats:
+Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch, and once `--after-batches`. Then,
+the fastest of some repeats:
 
 - `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
   `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
