@@ -144,7 +144,11 @@ def unproved(run: PastRun, with_them: Replay, without: Replay) -> str:
             if with_them.status:  # an assertion that was added has ended it
                 break
             return f"no state can be taken before the first batch of {cursor}"
-        differing = compare(read(without.states[key]), read(with_them.states[key]))
+        plain, looked_at = read(without.states[key]), read(with_them.states[key])
+        others = [name for name, state in plain.meta.frameworks.items() if looked_at.meta.frameworks.get(name) != state]
+        if others:  # its settings, by which bodies compute
+            return f"what the process has set of {others[0]}, or made by it, is another at {cursor}"
+        differing = compare(plain, looked_at)
         found = [each for each in differing if not each.is_unused and not each.why.startswith("only in")]
         if found:
             return f"{found[0].what} {found[0]} is another one at {cursor}"

@@ -368,7 +368,9 @@ def test_what_bodies_have_a_part_in_is_refused_without_them(kept_after_batches: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("added", ["history.clear()", "model[0].register_forward_hook(print)"])
+@pytest.mark.parametrize(
+    "added", ["history.clear()", "model[0].register_forward_hook(print)", "torch.set_float32_matmul_precision('medium')"]
+)
 def test_bodies_are_run_where_what_they_see_is_another(kept_after_batches: Path, bare: Callable[[str], Result], added: str) -> None:
     text = with_added((AT_EPOCH, f"        if epoch == 2: {added}\n"))
 
