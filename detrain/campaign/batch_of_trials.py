@@ -223,9 +223,10 @@ class _TrialProcess:
                 time.sleep(_POLL_S)
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
-                if status == FaultInvalid.exit_code:  # this one cannot be put in, nor can others there: that would end each process
-                    ended = _place(experiments[min(index, len(logs) - 1)])
-                    self.alone.update(number for number, plan in self.plans.items() if _place(plan) == ended)
+                ended = experiments[min(index, len(logs) - 1)].injection
+                if status == FaultInvalid.exit_code and ended is not None:  # others there would end a process each
+                    sites = {number: plan.injection.site for number, plan in self.plans.items() if plan.injection is not None}
+                    self.alone.update(number for number, site in sites.items() if site == ended.site)
             process.kill()
             process.wait()
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from detrain.base.errors import CannotSeek
 from detrain.python.inspect.object_graph import Encoded
 from detrain.python.inspect.progress import stands_still
+from detrain.python.loaders import strategy
 from detrain.python.loaders.strategy import Entered, reason_to_load, reasons_to_load
 from detrain.python.process.loading_threads import LoadingThreads
 
@@ -63,13 +65,54 @@ def goes_through(entered: Entered, iterator: Any, first: int) -> list[int]:
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("around", [iter, enumerate, lambda values: zip(range(100), values, strict=False)])
 def test_the_end_of_a_loop_is_told_by_its_loader_or_by_the_epoch_before(around: Any, is_known: bool) -> None:
-    entered = Entered(LoadingThreads(dict))
+    entered = Entered(LoadingThreads(dict), foresees_end=True)
     for epoch in range(2):
         entered.begin(here())
         for run, count in enumerate((4, 3)):
             values = range(count) if is_known else (value for value in range(count))
             expected = [4 * run + count] if is_known or epoch else []
             assert goes_through(entered, around(values), 4 * run) == expected, (epoch, run)
+
+
+class Own:
+    """A loader of the program's, and its iterator, that count how often they are asked for a length."""
+
+    asked = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        raise StopIteration
+
+    def __len__(self) -> int:
+        type(self).asked += 1
+        return 3
+
+
+def test_no_code_of_the_program_runs_to_tell_a_length_and_nobody_is_asked_unless_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(strategy, "is_own_class", lambda cls: cls is Own)
+    asked: list[object] = []
+    for source, is_wanted in ((Own(), True), (enumerate(Own()), True), (Own(), False), (iter([1, 2]), False)):
+        loop, entered = Loop(iter(source), (), source, False, object()), Entered(LoadingThreads(dict), foresees_end=is_wanted)
+        with monkeypatch.context() as patched:
+            if not is_wanted:
+                patched.setattr(strategy, "_length_of", asked.append)
+            entered.note(loop, here(), 0)
+        assert not any(entered.is_behind_last(batch) for batch in range(5))
+
+    assert (Own.asked, asked) == (0, [])
+
+
+def test_an_iterator_without_a_length_leaves_it_to_what_it_was_made_from() -> None:
+    """As those of tf.data. One that has a length speaks for its loader: to ask that may change it."""
+    unsized, hinting = (value for value in range(3)), iter([1, 2, 3, 4])
+    for iterator, iterable, last in ((unsized, np.zeros(3), 3), (hinting, np.zeros(9), 4)):
+        entered = Entered(LoadingThreads(dict), foresees_end=True)
+        entered.note(Loop(iterator, (), iterable, False, object()), here(), 0)
+        assert [batch for batch in range(12) if entered.is_behind_last(batch)] == [last]
 
 
 WHILE = """

@@ -79,9 +79,11 @@ class RunningLoop(Protocol):
 class Entered:
     """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
 
-    def __init__(self, threads: LoadingThreads) -> None:
+    def __init__(self, threads: LoadingThreads, *, foresees_end: bool = False) -> None:
+        """`foresees_end`: loaders are asked how many batches they have, for `is_behind_last`."""
         self.threads = threads
         """Those that load ahead."""
+        self._foresees_end = foresees_end
         self.reads = LoadsRead()
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
@@ -124,7 +126,7 @@ class Entered:
         if now != self._last:
             self._last = now
             self._count += 1
-            self._first, self._length = batch, max(_length(loop.iterator), _length(loop.iterable))
+            self._first, self._length = batch, _length_of(loop) if self._foresees_end else -1
             self.is_at_first = True
             self.threads.look()
         else:
@@ -167,16 +169,25 @@ class Entered:
         return frame.f_code.co_name == "<module>" and around == 1
 
 
+def _length_of(loop: RunningLoop) -> int:
+    """Return how many batches a loop that has drawn none has, as its iterator says, or what that was made from where it
+    says nothing of lengths; -1: neither does. The program's own objects are not asked: their code would run.
+    """
+    cls = type(loop.iterator)
+    says = describe(loop.iterator) is not None or hasattr(cls, "__len__") or hasattr(cls, "__length_hint__")
+    return _length(loop.iterator if says else loop.iterable)
+
+
 def _length(source: Any) -> int:
-    """Return how many batches a loader, or an iterator that was not drawn from, says it has; -1 where it does not."""
     described = describe(source)
-    if described is not None:
-        kind, items = described
-        if kind.rpartition(".")[2] in ("enumerate", "zip", "map"):
-            return min((_length(item) for part in items for item in _flat(part) if isinstance(item, Iterator)), default=-1)
+    if described is not None and described[0].rpartition(".")[2] in ("enumerate", "zip", "map"):
+        parts = (item for part in described[1] for item in _flat(part))
+        return min((_length(item) for item in parts if isinstance(item, Iterator)), default=-1)
+    if is_own_class(type(source)):
+        return -1
     try:
         return operator.length_hint(source, -1)
-    except Exception:  # an edge: the code of a library, or the program's, which may want what is not there yet
+    except Exception:  # an edge: the code of a library, which may want what is not there yet
         return -1
 
 

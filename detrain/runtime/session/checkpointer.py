@@ -64,7 +64,7 @@ class Checkpointer:
         """`cuts`: the only ones at which a checkpoint is due, as `CURSOR CUT`; None: as `--every` says."""
         self._cuts = cuts
         self._config, self._saves, self._state, self._observers = config, saves, state, observers
-        self.entered = Entered(LoadingThreads(state.streams.read_global))
+        self.entered = Entered(LoadingThreads(state.streams.read_global), foresees_end=config.after_batches)
         self.has_updates = False
         """Whether weights have been updated in this phase."""
         self._epoch_base = -1
