@@ -194,35 +194,6 @@ def test_trials_in_one_process_are_those_of_a_process_each(folder: Path, what: t
         assert (folder / "auto" / name).read_bytes() == (folder / "process" / name).read_bytes()
 
 
-FAILING_BACKEND = """
-from torch._dynamo.backends.common import aot_autograd
-
-def fails_with_sites(module, inputs):
-    if any("detrain" in str(node.target) for node in module.graph.nodes):
-        raise RuntimeError("no such kernel here")
-    return module
-
-failing = aot_autograd(fw_compiler=fails_with_sites)
-"""
-
-
-def test_trials_at_a_site_that_cannot_be_compiled_are_said_count_for_nothing_and_end_one_process(folder: Path) -> None:
-    """Each ended one, and all that this had done was done again."""
-    text = PROGRAM.replace("class Put(", f"{FAILING_BACKEND}\nclass Put(").replace('"graph": "eager"', '"failing": failing')
-    starts = 'import os\nos.write(os.open("starts.txt", os.O_APPEND | os.O_CREAT | os.O_WRONLY), b"x")\n'
-    (folder / "program.py").write_text(starts + text)
-    count, found = 4, {}
-    for engine in ("process", "auto"):
-        before = len((folder / "starts.txt").read_bytes()) if found else 0
-        drawn = ("random", "-n", count, "--seed", 2, "--after", 2, "--site", "forward/net.head/addmm", "--models", "RD")
-        run = detrain(*drawn, "--engine", engine, "--out", engine, "program.py", "failing", cwd=folder)
-        assert run.err.count("compiled with a site: RuntimeError: no such kernel here") == count, run.err
-        found[engine] = list((folder / engine).glob("*.json")), len((folder / "starts.txt").read_bytes()) - before
-
-    assert found["process"][0] == found["auto"][0] == []
-    assert count <= found["auto"][1] <= count + 2
-
-
 @pytest.mark.parametrize(
     ("kind", "why"),
     [

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from detrain.base.errors import FaultInvalid
 from detrain.campaign import batch_of_trials
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.experiment import Experiment, Injection
@@ -182,6 +183,30 @@ def test_a_trial_that_runs_into_the_next_epoch_is_believed_once_the_golden_run_h
         subject = Subject(tmp_path / name, [[[*golden(8), *trial], trial, closing]])
         found = dict(batch_of_trials.run_together(subject, plans, TWO))  # type: ignore[arg-type]
         assert sorted(found) == believed, name
+
+
+class Refusing(Subject):
+    """Its first process is ended by detrain: a fault cannot be put in."""
+
+    def poll(self) -> int:
+        return FaultInvalid.exit_code if len(self.begun) == 1 else 0
+
+    kill = wait = poll
+
+
+def test_all_trials_at_a_site_at_which_no_fault_can_be_put_in_leave_the_process_that_this_ends(tmp_path: Path) -> None:
+    """Each of them ended one, and all that it had done was done again."""
+    ended = [*WHOLE[:2], WHOLE[2][:-1]]
+    rest = [[*golden(*range(7)), *faulty(7)], [*golden(7), Log(end="until")]]
+    of_other = msgspec.structs.replace(FAULT, site="other")
+    plans = {number: msgspec.structs.replace(plan, injection=of_other) for number, plan in PLANS.items() if number < 2}
+    plans |= {2: PLANS[2], 3: PLANS[3], 4: msgspec.structs.replace(PLANS[3], at=(0, 0, 7), injection=of_other)}
+    subject = Refusing(tmp_path, [ended, rest])
+
+    found = dict(batch_of_trials.run_together(subject, plans, GOLDEN))  # type: ignore[arg-type]
+
+    assert sorted(found) == [0, 1, 4]
+    assert [len(begun) for begun in subject.begun] == [6, 2]
 
 
 class Late(Subject):
