@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def in_order(plans: Mapping[int, Experiment], *, are_watched: bool) -> list[int]
     elsewhere, and trials of one step, which share the moment that is held, lie beside one another.
     """
     where = {number: () if are_watched else _place(plan) for number, plan in plans.items()}
-    places = sorted(set(where.values()) - {()}, key=repr)
+    places = sorted(set(where.values()) - {()}, key=_beside)
     most = _most_places(len(places), plans)
     group = {place: index // most for index, place in enumerate(places)}
     return sorted(plans, key=lambda number: (group.get(where[number], 0), plans[number].at, number))
@@ -122,6 +123,12 @@ def _place(plan: Experiment) -> tuple[object, ...]:
     """Return the point of a compiled step at which a trial's fault is put; nothing of an op outside of one."""
     assert plan.injection is not None
     return plan.injection.place if plan.injection.signature else ()
+
+
+def _beside(place: tuple[object, ...]) -> tuple[list[int], str]:
+    """Return by what places are in order: those of a compiled function share a copy with those beside them."""
+    address = str(place[0]).rpartition("@")[2] if "@" in str(place[0]) else ""
+    return list(map(int, re.findall(r"\d+", address))), repr(place)
 
 
 def _chunk(waiting: Mapping[int, Experiment], *, are_watched: bool) -> dict[int, Experiment]:

@@ -15,7 +15,12 @@ import msgspec
 import numpy as np
 from jax.extend.core import Literal
 
+from detrain.adapters.jax.faults import functions
+from detrain.adapters.jax.faults.equations import Equation, dtype_named
+from detrain.adapters.jax.faults.injector import Spot
+from detrain.adapters.jax.faults.sites_together import outputs
 from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import dtype_named as bits_of
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import Experiment, Injection
 from detrain.faults.models import PUBLISHED
@@ -125,6 +130,12 @@ def run(equation: Any, inputs: Sequence[Any]) -> list[Any]:
 compiled: dict[int, Any] = {}
 
 
+def all_spots(equations: Sequence[Equation], width: Any) -> list[Spot]:
+    """Return all outputs of a function that are sites: equations that are run by themselves are not contracted."""
+    found = [(Spot(each.path, number), dtype_named(variable)) for each in equations for number, variable in outputs(each)]
+    return [spot for spot, dtype in found if bits_of(dtype).unsigned == width]
+
+
 def main(most: str) -> None:
     """Hit each site by so many models at most."""
     chosen, known = [], msgspec.json.decode(sys.stdin.read(), type=list[Site])
@@ -140,6 +151,9 @@ def main(most: str) -> None:
         chosen += [(site, *each) for each in [*fitting[first:], *fitting[:first]][: int(most)]]
     instruments = begin([Experiment(log="", injection=injection) for _site, _model, injection in chosen])
 
+    functions.spots_together = all_spots
+    functions.copies = lambda together, wanted: [(*together, *(each for each in wanted if each not in together))]
+
     from tests.faults import jax_programs
 
     step, golden = jax_programs.compiled(), jax_programs.given()
@@ -150,7 +164,6 @@ def main(most: str) -> None:
         occurrence = site.executions - 1
         instruments.select(injection)
         instruments.arm(occurrence)
-        instruments._functions.in_place, instruments._functions.is_unarmed_equal = tuple(instruments._points), False
         found = jax.tree.leaves(step(*golden))
         instruments.disarm()
         firing = instruments.firing()

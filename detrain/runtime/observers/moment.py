@@ -109,6 +109,14 @@ class MomentReached:
         """Return whether the run has come to the moment, or past it."""
         return address >= self._moment.at
 
+    def next_body(self, address: Address) -> int:
+        """Return the number of the first batch of an epoch, from the one at an address on, that is the moment's or past
+        it.
+        """
+        if self.is_reached(address):
+            return address[-1]
+        return self._moment.at[-1] if address[:2] == self._moment.at[:2] else sys.maxsize
+
     def stand(self, address: Address, frame: FrameType) -> None:
         """The body of a batch is about to run, in this frame of the program's: answer, there or where it calls a
         function, or end the process behind it.

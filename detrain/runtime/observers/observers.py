@@ -44,6 +44,13 @@ class Observer:
     def begin_body(self, address: Address) -> None:
         """The body of a batch is about to run."""
 
+    def next_body(self, address: Address, batches_done: int) -> int:
+        """Return the number of the first batch of an epoch, from the one at an address on, of whose body it must be
+        told, and of cuts before that.
+        """
+        del batches_done
+        return address[-1]
+
     def end_loop(self) -> None:
         """A training loop has run out, or is being left."""
 
@@ -141,6 +148,13 @@ class VerifyObserver(Observer):
             self._adapters.look_at_names()
             self._has_looked = True
         self._trial.at_batch(self._position.batches_done, address)
+
+    def next_body(self, address: Address, batches_done: int) -> int:
+        """See `Observer.next_body`."""
+        batch = address[-1]
+        if not self._has_looked or not batch:
+            return batch
+        return min(1 << (batch - 1).bit_length(), self._trial.next_batch(address, batches_done))
 
     def end_load(self) -> None:
         """Look once more."""

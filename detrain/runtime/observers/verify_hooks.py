@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,13 @@ class VerifyPlan(msgspec.Struct, frozen=True):
             os._exit(0)
         if batches_done == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def next_batch(self, address: Address, batches_done: int) -> int:
+        """Return the number of the first batch of an epoch, from the one at an address on, at which it may end."""
+        batch, found = address[-1], sys.maxsize
+        if self.last is not None and address[:2] >= self.last[:2]:
+            found = max(self.last[-1] + 1, batch) if address[:2] == self.last[:2] else batch
+        return found if self.kill_at is None or self.kill_at < batches_done else min(found, batch + self.kill_at - batches_done)
 
     def at_cut(self, what: str, cursor: str) -> None:
         """A checkpoint is taken, the state of one has been set, or an epoch begins: note how much has been printed, to

@@ -42,14 +42,16 @@ class Session:
         self._quiet: object = None
         """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
         none."""
+        self._quiet_until = 0
+        """The batch before which that is over."""
         self._is_by_epoch = config.every.unit == "epochs"
         self._may_be_quiet = self._has_no_cuts(config)
         self._is_confirmed = False
 
     def _has_no_cuts(self, config: Config) -> bool:
-        """Whether no checkpoint comes by itself inside of an epoch, and nobody else hears of each batch."""
-        is_seldom = self._is_by_epoch or (config.every.count >= SELDOM and not config.after_batches)
-        return is_seldom and not self.parts.observers
+        """Whether no checkpoint comes by itself inside of an epoch, and none is asked for there."""
+        is_seldom = config.every.count >= SELDOM and not config.after_batches
+        return self._is_by_epoch or (is_seldom and not self.parts.observers)
 
     # Loops over epochs.
 
@@ -226,8 +228,17 @@ class Session:
         cuts.end_if_overdue()
         entered = parts.checkpointer.entered
         is_quiet = self._may_be_quiet and self._has_nothing_to_do() and not (loop.is_fetched_in_body or entered.is_at_first)
-        self._quiet = loop.iteration_id if is_quiet else None
+        self._quiet_until = self._next_told() if is_quiet else 0
+        self._quiet = loop.iteration_id if is_quiet and position.batch < self._quiet_until else None
         return position.next_batch()
+
+    def _next_told(self) -> int:
+        """Return the next batch of the epoch of whose body somebody hears: the one that is about to be loaded, or one
+        behind it.
+        """
+        here, done, moment = self.position.moment(), self.position.batches_done, self.parts.moment
+        told = [each.next_body(here, done) for each in self.parts.observers]
+        return min([*told, sys.maxsize if moment is None else moment.next_body(here)])
 
     def _has_nothing_to_do(self) -> bool:
         """Return whether the next turns of the loop that is running are only to be counted, until something else
@@ -235,9 +246,8 @@ class Session:
         """
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
         takes_turns = self.parts.checkpointer.entered.threads.take_turns
-        is_watched = self.parts.moment is not None or self.parts.recovery is not None
         is_settled = not is_on_its_way and not timing.is_running()
-        return is_settled and not is_watched and self.recorder.is_quiet and not takes_turns
+        return is_settled and self.parts.recovery is None and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
         """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
@@ -249,6 +259,8 @@ class Session:
         if self._quiet is not loop.iteration_id or self._termination.is_requested or self._writer.has_failed:
             return -1
         position, held = self.position, self.parts.just_in_time
+        if position.batch >= self._quiet_until:
+            return -1
         if held is not None:
             if not held.passes(position.batches_done):
                 return -1

@@ -31,6 +31,9 @@ MOVES: Final = frozenset(
     }
 )
 """Equations that hand their input on, in another order or form."""
+_PRODUCTS: Final = frozenset({"mul", "integer_pow", "square"})
+_SUMS: Final = frozenset({"add", "add_any", "sub", "reduce_sum", "cumsum", "reduce_window_sum"})
+_HANDED_ON: Final = MOVES | {"neg"}
 _STEPS_BACK: Final = 4
 _MOST_REACHED: Final = 16
 _BACKWARD: Final = "transpose("
@@ -187,6 +190,8 @@ class Equation(msgspec.Struct, frozen=True, eq=False):
     """What becomes of outputs, where that decides: a branch is chosen by it, or the function returns it."""
     devices: int
     """On how many devices it runs, each with values of its own."""
+    is_contracted: bool
+    """Whether it gives a product, or hands one on, that is added to something: a compiler may make one of the two."""
     factors: tuple[int, ...]
     """By which values its inputs are, or were moved from: numbers that say whether two are of one value."""
 
@@ -269,7 +274,7 @@ class _EquationWalk(msgspec.Struct):
 
     def jaxpr(self, jaxpr: Jaxpr, used: Sequence[int], around: _Around) -> None:
         makers = {id(variable): (equation, place) for equation in jaxpr.eqns for place, variable in enumerate(equation.outvars)}
-        live = _live(jaxpr, used)
+        live, added = _live(jaxpr, used), _added(jaxpr)
         uses: dict[int, Use] = {} if around.path else {id(each): "store" for each in jaxpr.outvars}
         uses |= {id(each.invars[0]): "predicate" for each in jaxpr.eqns if each.primitive.name == "cond"}
         for number, equation in enumerate(jaxpr.eqns):
@@ -302,6 +307,7 @@ class _EquationWalk(msgspec.Struct):
                     around.runs,
                     {place: use for place, each in enumerate(equation.outvars) if (use := uses.get(id(each)))},
                     around.devices,
+                    equation.primitive.name in _PRODUCTS | _HANDED_ON and id(equation.outvars[0]) in added,
                     tuple(map(self._origin, equation.invars)),
                 )
             )
@@ -335,6 +341,16 @@ def _live(jaxpr: Jaxpr, used: Sequence[int]) -> set[int]:
         if equation.effects or any(id(variable) in live for variable in equation.outvars):
             live |= {id(variable) for variable in equation.invars if not isinstance(variable, Literal)}
     return live
+
+
+def _added(jaxpr: Jaxpr) -> set[int]:
+    """Return the variables, by identity, that are added to something, or handed on to where they are."""
+    added = set[int]()
+    for equation in reversed(jaxpr.eqns):
+        name = equation.primitive.name
+        if name in _SUMS or (name in _HANDED_ON and id(equation.outvars[0]) in added):
+            added |= {id(variable) for variable in equation.invars}
+    return added
 
 
 def _signature(equation: JaxprEqn, makers: dict[int, tuple[JaxprEqn, int]]) -> str:

@@ -9,6 +9,7 @@ In a loop those of all turns are one.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path as File
@@ -25,10 +26,12 @@ from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
 from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, is_branching, wider_call
-from detrain.adapters.jax.faults.injector import CELLS, InjectionPoint, Points
+from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
 from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
+from detrain.adapters.jax.faults.sites_together import spots_together
 from detrain.adapters.jax.named_arrays import value_of
 from detrain.adapters.jax.private_names import Var
+from detrain.adapters.shared_copies import copies
 from detrain.base import PACKAGE
 from detrain.faults.sites import output_name
 
@@ -104,18 +107,6 @@ def _weights(count: int) -> Any:
     return (lax.iota(np.uint32, count) * _WEIGHT) | np.uint32(1)
 
 
-class _Put(msgspec.Struct, eq=False):
-    """A function with equations put in, whose last inputs and outputs are their cells."""
-
-    closed: ClosedJaxpr | None
-    """None: nothing is put in."""
-    points: list[InjectionPoint] = []
-    misfits: list[InjectionPoint] = []
-    """Points whose site it has, in other shapes."""
-    entries: list[Path] = []
-    """What its only cell counts the runs of."""
-
-
 class Function(msgspec.Struct, eq=False):
     """A compiled function for inputs of some types."""
 
@@ -128,8 +119,14 @@ class Function(msgspec.Struct, eq=False):
     """How often it was called in the step that is watched."""
     entries: dict[Path, int] = {}
     """In these calls: how often each branch, and each body of a `while`, was run."""
-    puts: dict[tuple[InjectionPoint, ...], _Put] = {}
-    """What it is with the points in place that are for it."""
+    named: dict[str, Equation] = {}
+    """Its equations by their names; empty until they are asked for."""
+    together: dict[Any, list[Spot]] = {}
+    """The spots that can share a copy, by the width of their elements."""
+    copies: dict[tuple[InjectionPoint, tuple[Spot, ...]], ClosedJaxpr] = {}
+    """What it is with spots put in: its last inputs and outputs are the cells of the point."""
+    counting: tuple[list[Path], ClosedJaxpr] | None = None
+    """What it is with one cell more, which counts the runs of its branches and bodies, and their paths."""
 
     def name_of(self, equation: Equation) -> str:
         """Return the name of an equation, which is that of the site of its first output."""
@@ -150,10 +147,10 @@ class Functions:
         """By the identity of the jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
         self._called: dict[int, Function] = {}
-        self.in_place: tuple[InjectionPoint, ...] = ()
-        """The points that are in the functions which are called: in all other steps they are the program's own."""
+        self.point: InjectionPoint | None = None
+        """Its site is put into the functions that are called: in all other steps they are the program's own."""
         self.is_unarmed_equal = True
-        """Whether the calls with points in place would have given the same bits without them, as none were armed."""
+        """Whether the calls with the site put in would have given the same bits without it, as nothing was armed."""
         self.digests: list[tuple[str, int, int]] | None = None
         """Of each input and each output of an equation, in their order; None: they are not wanted."""
         self._original = private_names.call_of_jit()
@@ -177,35 +174,61 @@ class Functions:
         function.calls += 1
         self._called[id(function)] = function
         found = [] if self.digests is None else self._digests_of(function, args, params)  # before its inputs are gone
-        put = self._put_into(function) if self.in_place or self._counts else _Put(None)
-        if put.closed is None:
-            outputs = jit_p.bind(*args, jaxpr=function.plain, **params)
-        elif put.entries:
-            (counts,), outputs = _bind(put, args, [np.zeros(len(put.entries), np.int32)], params)
-            for path, runs in zip(put.entries, np.asarray(counts), strict=True):
+        spot = self._spot(function)
+        if self.point is not None and spot is not None:
+            outputs = self._call_with_spot(self.point, spot, function, args, params)
+        elif self._counts and (counting := self._counting(function))[0]:
+            (counts,), outputs = _bind(counting[1], args, [np.zeros(len(counting[0]), np.int32)], params)
+            for path, runs in zip(counting[0], np.asarray(counts), strict=True):
                 function.entries[path] = function.entries.get(path, 0) + int(runs)
         else:
-            outputs = self._call_with_points(put, function, args, params)
+            outputs = jit_p.bind(*args, jaxpr=function.plain, **params)
         if self.digests is not None:
             self.digests += found
         self._heard(function, args, outputs)
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
-    def _call_with_points(self, put: _Put, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-        """Call a function with points in place; and, if it does nothing but return its outputs, twice more with none
-        armed, to see whether they alone change bits.
+    def _spot(self, function: Function) -> Spot | None:
+        """Return where in a function the site is."""
+        if self.point is None:
+            return None
+        if not function.named:
+            function.named = {function.name_of(each): each for each in function.equations}
+        equation = function.named.get(self.point.op)
+        return None if equation is None else self.point.spot(equation)
+
+    def _call_with_spot(
+        self, point: InjectionPoint, spot: Spot, function: Function, args: Sequence[Any], params: dict[str, Any]
+    ) -> list[Any]:
+        """Call a copy of a function, with the site in it. If the function does nothing but return its outputs, this and
+        the copies are called first with nothing armed, to see which copy, if any, alone changes no bits.
         """
+        if point.width not in function.together:
+            function.together[point.width] = spots_together(function.equations, point.width)
+        spots: tuple[Spot, ...] = (spot,)
         if function.closed.effects:
             self.is_unarmed_equal = False  # nobody can tell
         elif self.is_unarmed_equal:
-            idle = [cell for point in put.points for cell in point.idle]
-            _cells, unarmed = _bind(put, _copies(args, params), idle, params)
             plain = jit_p.bind(*_copies(args, params), jaxpr=function.plain, **params)
-            self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
-        cells, outputs = _bind(put, args, [cell for point in put.points for cell in point.cells()], params)
-        for number, point in enumerate(put.points):
-            point.take(cells[number * len(CELLS) : (number + 1) * len(CELLS)])
+            for spots in copies(function.together[point.width], (spot,)):
+                closed = self._copy(function, point, spots)
+                _cells, unarmed = _bind(closed, _copies(args, params), point.cells(spots), params)
+                self.is_unarmed_equal = all(map(_is_same, unarmed, plain))
+                if self.is_unarmed_equal:
+                    break
+        closed = self._copy(function, point, spots)
+        cells, outputs = _bind(closed, args, point.cells(spots, spot), params)
+        point.take(cells, spots, spot)
         return outputs
+
+    def _copy(self, function: Function, point: InjectionPoint, spots: tuple[Spot, ...]) -> ClosedJaxpr:
+        """Return a function with spots put in."""
+        found = function.copies.get((point, spots))
+        if found is None:
+            found = rewritten(function.closed, Spots(spots, point.cells(spots)))
+            function.copies[point, spots] = found
+            self._own.add(found)
+        return found
 
     def _function(self, closed: ClosedJaxpr, name: str) -> Function | None:
         known = self._known.get(id(closed))
@@ -219,36 +242,6 @@ class Functions:
             known = self._known[id(closed)] = Function(closed, name, found, plain)
         return known
 
-    def _put_into(self, function: Function) -> _Put:
-        put = function.puts.get(self.in_place)
-        if put is None:
-            put = function.puts[self.in_place] = self._counting(function) if self._counts else self._with_points(function)
-            if put.closed is not None:
-                self._own.add(put.closed)
-        for point in put.misfits:
-            point.note_misfit()
-        return put
-
-    def _with_points(self, function: Function) -> _Put:
-        """Return a function with the points put in that are for it."""
-        met = [
-            (point, equation, fits)
-            for point in self.in_place
-            for equation in function.equations
-            if (fits := point.fits(function.name_of(equation), equation)) is not None
-        ]
-        chosen = [(point, equation) for point, equation, fits in met if fits]
-        misfits = [point for point, _equation, fits in met if not fits]
-        if not chosen:
-            return _Put(None, misfits=misfits)
-        edits: dict[Path, Edit] = {}
-        for number, (point, equation) in enumerate(chosen):
-            edit = point.edit(number * len(CELLS))
-            known = edits.get(equation.path)
-            edits[equation.path] = edit if known is None else _both(known, edit)
-        points = [point for point, _equation in chosen]
-        return _Put(rewritten(function.closed, Points(points, edits)), points, misfits)
-
     def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
         """Return the digests of a call's inputs and of what each equation gives; it is made once more for that."""
         inputs = [(f"{function.name}/input {place}", 0, digest_of_input(each)) for place, each in enumerate(args)]
@@ -256,31 +249,29 @@ class Functions:
         if not names or function.closed.effects:
             return inputs
         self._own.add(closed)
-        cells, _outputs = _bind(_Put(closed), _copies(args, params), [np.zeros(len(names), np.uint32)], params)
+        cells, _outputs = _bind(closed, _copies(args, params), [np.zeros(len(names), np.uint32)], params)
         return [*inputs, *((name, 0, int(digest)) for name, digest in zip(names, np.asarray(cells[0]), strict=True))]
 
-    @staticmethod
-    def _counting(function: Function) -> _Put:
-        """Return a function that counts the runs of its branches and bodies."""
-        paths = is_branching(function.closed.jaxpr)
-        if not paths:
-            return _Put(None)
-
-        def counting(number: int) -> Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]:
-            def enter(cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-                made = [private_names.Var(cells[0].aval)]
-                return [call_of(lambda counts: counts.at[number].add(1), cells, made)], made
-
-            return enter
-
-        cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
-        entries = {path: counting(number) for number, path in enumerate(paths)}
-        return _Put(rewritten(function.closed, Changes(cells, {}, entries)), entries=paths)
+    def _counting(self, function: Function) -> tuple[list[Path], ClosedJaxpr]:
+        """Return the paths of a function's branches and bodies, and one that counts their runs."""
+        if function.counting is None:
+            paths = is_branching(function.closed.jaxpr)
+            cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
+            entries = {path: functools.partial(_counted, number) for number, path in enumerate(paths)}
+            function.counting = paths, rewritten(function.closed, Changes(cells, {}, entries))
+            self._own.add(function.counting[1])
+        return function.counting
 
 
-def _bind(put: _Put, args: Sequence[Any], cells: list[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def _counted(number: int, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+    """Return what counts a run of a branch or body."""
+    made = [private_names.Var(cells[0].aval)]
+    return [call_of(lambda counts: counts.at[number].add(1), cells, made)], made
+
+
+def _bind(closed: ClosedJaxpr, args: Sequence[Any], cells: list[Any], params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """Call a function with equations put in; return its cells, and its outputs."""
-    found = jit_p.bind(*args, *cells, jaxpr=put.closed, **(params | wider_call(params, len(cells))))
+    found = jit_p.bind(*args, *cells, jaxpr=closed, **(params | wider_call(params, len(cells))))
     return found[len(found) - len(cells) :], found[: len(found) - len(cells)]
 
 
@@ -293,15 +284,3 @@ def _is_same(one: Any, other: Any) -> bool:
     """Return whether two arrays are the same to the bit, on each device that this process has."""
     parts = zip(one.addressable_shards, other.addressable_shards, strict=True)
     return all(value_of(mine.data).tobytes() == value_of(its.data).tobytes() for mine, its in parts)
-
-
-def _both(first: Edit, other: Edit) -> Edit:
-    """Return what puts two points into one equation: the other one at the equation that the first has left."""
-
-    def put(equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-        found, cells = first(equation, cells)
-        place = next(number for number, each in enumerate(found) if each.primitive is equation.primitive)
-        put, cells = other(found[place], cells)
-        return [*found[:place], *put, *found[place + 1 :]], cells
-
-    return put

@@ -1,15 +1,18 @@
-"""Puts a fault into a compiled function: an equation behind, or before, that of the site. It takes the plan in from the
-cells, so that arming, and another plan, compile nothing.
+"""Puts faults into a compiled function: equations behind, or before, those of sites. They take the plan in from the
+cells, so that arming, and another plan, compile nothing; nor does another site of those that are put in together.
 
-At the site stands `cond(is it now)`: else the value is handed on as it is. All that is done is done to bit patterns.
+At a site stands `cond(is it now)`: else the value is handed on as it is. All that is done is done to bit patterns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
@@ -24,115 +27,98 @@ from detrain.faults.sites import op_and_output
 
 _POSITIONS: Final = ("positions", "sources", "limited")
 _VALUES: Final = ("golden", "injected")
-_COUNTDOWN, _FIRED = 0, 1
 CELLS: Final = ("counts", *_POSITIONS, "keep", "flip", *_VALUES)
-"""What the cells of a point hold, in their order: [countdown, how often it was put in]; the injection's arrays; the bit
-patterns that were met, and made."""
+"""What the cells hold, in their order: the counts; the injection's arrays; the bit patterns that were met, and made."""
+_FIRED, _WORKER = -2, -1
+"""The last two of the counts: how often the fault was put in, and the device that it is of. Before them stands the
+countdown of each spot; one that is zero at the start counts down from there, and is never hit."""
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """Where a fault is put in: what an equation gives, or takes in."""
+
+    path: Path
+    output: int
+    operand: int | None = None
+    """Which of its inputs; None: the output itself."""
+    is_limited: bool = False
+    """Whether only some elements of the output see a fault of an input."""
 
 
 class InjectionPoint:
-    """The point at which injections of one place are put, one of them at a time."""
+    """Injections into values whose elements have one width, one of them at a time."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
-        first = self._injection = injections[0]
-        self.place: Final = first.place
-        self.op, self._output = op_and_output(first.site)
-        self._width: Final = bits_of(first.dtype).unsigned
-        if self._width.itemsize == 8 and not jax.config.jax_enable_x64:
+        first = injections[0]
+        self.width: Final = bits_of(first.dtype).unsigned
+        if self.width.itemsize == 8 and not jax.config.jax_enable_x64:
             raise FaultInvalid(
                 f"{first.site!r} has values of 64 bits, and jax_enable_x64 is off", "the fault is of another program"
             )
-        self.worker: Final = first.worker
         self._sizes: Final = {name: max(each.array(name).size for each in injections) for name in (*_POSITIONS, "keep")}
-        self._unhit: list[Any] = []
-        self._idle: list[Any] = []
-        self._cells: list[Any] = []
-        """The cells of this injection, while it is armed and as it has left them."""
-        self._is_armed = False
-        self._misfits = 0
-        self.is_placed = False
-        self.other: Equation | None = None
-        """An equation that is called as the site is, and is another one."""
         self.select(first)
 
     def takes(self, injection: Injection) -> bool:
-        """Return whether an injection is of this place."""
-        return self.place == injection.place
-
-    def fits(self, name: str, equation: Equation) -> bool | None:
-        """Return whether an equation has the shapes that the injection is for; None if it is not the one that is to be
-        hit.
-        """
-        if name != self.op:
-            return None
-        if self._injection.signature not in ("", equation.signature):
-            self.other = equation
-            return None
-        self.is_placed = True
-        return self._has_shapes(equation.value)
+        """Return whether an injection can be put in by its cells."""
+        sizes = {name: injection.array(name).size for name in self._sizes}
+        return bits_of(injection.dtype).unsigned == self.width and all(sizes[name] <= most for name, most in self._sizes.items())
 
     def select(self, injection: Injection) -> None:
         """Put this injection in from now on; nothing has been done of it."""
-        self._injection, self._misfits = injection, 0
-        values = np.zeros(self._sizes["keep"], self._width)
+        self._injection = injection
+        self.op, self._output = op_and_output(injection.site)
+        self._countdown = self._fired = self._misfits = 0
+        self.is_placed = False
+        self.other: Equation | None = None
+        """An equation that is called as the site is, and is another one."""
+        values = np.zeros(self._sizes["keep"], self.width)
         arrays = {name: self._filled(injection.array(name), self._sizes[name]).astype(np.int32) for name in _POSITIONS}
-        patterns = {name: self._filled(injection.array(name), self._sizes["keep"]).view(self._width) for name in ("keep", "flip")}
-        found = {"counts": np.zeros(2, np.int32), **arrays, **patterns, **dict.fromkeys(_VALUES, values)}
-        self._cells = [np.array(found[name]) for name in CELLS]
-        self._unhit, self._idle = [np.array(each) for each in self._cells], []
-
-    @property
-    def idle(self) -> list[Any]:
-        """The cells with which nothing is hit, on a device: they are made when they are asked for, as the program may
-        say first how many devices there are.
-        """
-        self._idle = self._idle or [jax.device_put(each) for each in self._unhit]
-        return self._idle
+        patterns = {name: self._filled(injection.array(name), self._sizes["keep"]).view(self.width) for name in ("keep", "flip")}
+        found = {**arrays, **patterns, **dict.fromkeys(_VALUES, values)}
+        self._arrays = [found[name] for name in CELLS[1:]]
 
     @staticmethod
     def _filled(array: Any, size: int) -> Any:
         """Return an array of the length that all injections fit into: the first element is repeated."""
         return np.concatenate([array, np.repeat(array[:1], size - array.size)])
 
+    def spot(self, equation: Equation) -> Spot | None:
+        """Return where in an equation of the site's name it is; None if that is another one, or has other shapes."""
+        injection = self._injection
+        if injection.signature not in ("", equation.signature):
+            self.other = equation
+            return None
+        self.is_placed = True
+        if not self._has_shapes(equation.value):
+            self._misfits += 1
+            return None
+        operand = None if injection.operand == "output" else injection.index or 0
+        return Spot(equation.path, self._output, operand, bool(injection.limited))
+
     def arm(self, occurrence: int) -> None:
         """Have the next run of the site, or one so many runs later, hit."""
-        self._is_armed = True
-        self._cells[0] = np.array([occurrence + 1, self._cells[0][_FIRED]], np.int32)
-
-    def disarm(self) -> None:
-        """Have no run hit."""
-        self._is_armed = False
+        self._countdown = occurrence + 1
 
     def firing(self) -> Firing | None:
         """Return what has been done so far; None: nothing."""
-        cells = dict(zip(CELLS, self._cells, strict=True))
-        count, number = int(cells["counts"][_FIRED]), self._injection.array("keep").size
-        if not count and not self._misfits:
+        number = self._injection.array("keep").size
+        if not self._fired and not self._misfits:
             return None
-        golden, injected = (cells[name][:number].astype(self._width.newbyteorder("<")).tobytes() for name in _VALUES)
-        return Firing(count, golden, injected, self._misfits)
+        golden, injected = (each[:number].astype(self.width.newbyteorder("<")).tobytes() for each in self._arrays[-len(_VALUES) :])
+        return Firing(self._fired, golden, injected, self._misfits)
 
-    # The values that a call takes in, and gives.
+    def cells(self, spots: Sequence[Spot], armed: Spot | None = None) -> list[Any]:
+        """Return the cells for a call of a function with some spots, of which one may be armed."""
+        counts = np.zeros(len(spots) + 2, np.int32)
+        counts[_FIRED], counts[_WORKER] = self._fired, self._injection.worker
+        if armed is not None:
+            counts[spots.index(armed)] = self._countdown
+        return [counts, *self._arrays]
 
-    @property
-    def types(self) -> list[Any]:
-        """The types of its cells."""
-        return [jax.core.ShapedArray(each.shape, each.dtype) for each in self._cells]
-
-    def cells(self) -> list[Any]:
-        """Return the cells for a call of the function."""
-        return list(self._cells) if self._is_armed else self.idle
-
-    def note_misfit(self) -> None:
-        """A function has been called in which its site has other shapes."""
-        self._misfits += self._is_armed
-
-    def take(self, cells: Sequence[Any]) -> None:
-        """A call has given its cells."""
-        if self._is_armed:
-            self._cells = [np.array(each) for each in cells]
-
-    # The equations.
+    def take(self, cells: Sequence[Any], spots: Sequence[Spot], armed: Spot) -> None:
+        """Such a call has given its cells."""
+        counts, *self._arrays = map(np.asarray, cells)
+        self._countdown, self._fired = int(counts[spots.index(armed)]), int(counts[_FIRED])
 
     def _has_shapes(self, equation: JaxprEqn) -> bool:
         """Return whether an equation has the shapes that the injection is for."""
@@ -145,38 +131,44 @@ class InjectionPoint:
         has_outputs = not limited.size or (limited.max() < size and injection.outputs in (0, size))
         return bool(target) and has_shape and has_outputs
 
-    def edit(self, first: int) -> Edit:
-        """Return what puts it in, where its cells are those from the number `first` on."""
-        place = slice(first, first + len(CELLS))
 
-        def put(equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-            made = [Var(each) for each in self.types]
-            behind = [*cells[:first], *made, *cells[place.stop :]]
-            index, operand = self._injection.index or 0, self._injection.operand
-            if operand == "output":
-                value = equation.outvars[self._output]
-                golden = Var(value.aval)
-                outvars: list[Any] = [*equation.outvars]
-                outvars[self._output] = golden
-                added = call_of(_hit, [golden, *cells[place]], [value, *made], like=equation)
-                return [equation.replace(outvars=outvars), added], behind
-            invars: list[Any] = [*equation.invars]
-            faulty = Var(invars[index].aval)
-            invars[index] = faulty
-            before = call_of(_hit, [equation.invars[index], *cells[place]], [faulty, *made], like=equation)
-            if not self._injection.limited:
-                return [before, equation.replace(invars=invars)], behind
-            return self._limited(equation, index, cells[place], made), behind
+class Spots(Changes):
+    """Spots that are put into a function, with the cells of an injection point."""
 
-        return put
+    def __init__(self, spots: Sequence[Spot], cells: Sequence[Any]) -> None:
+        edits: dict[Path, Edit] = {}
+        for number, spot in enumerate(spots):
+            put, known = functools.partial(self._put, number, spot), edits.get(spot.path)
+            edits[spot.path] = put if known is None else _both(known, put)
+        super().__init__([jax.core.ShapedArray(each.shape, each.dtype) for each in cells], edits)
 
-    def _limited(self, equation: JaxprEqn, index: int, cells: Sequence[Any], made: Sequence[Any]) -> list[JaxprEqn]:
+    def spread(self, cells: list[Any], devices: int) -> list[Any]:
+        """Return them for each device: on that of the fault alone a countdown can end."""
+        counts, *others = super().spread(cells, devices)
+        is_hit = jnp.arange(devices, dtype=np.int32) == cells[0][_WORKER]
+        return [counts.at[:, :_FIRED].multiply(is_hit[:, None]), *others]
+
+    def joined(self, cells: list[Any]) -> list[Any]:
+        """Return what the device of the fault has of each."""
+        return [each[cells[0][0, _WORKER]] for each in cells]
+
+    def _put(self, number: int, spot: Spot, equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+        hit, made = functools.partial(_hit, number), [Var(each) for each in self.cells]
+        if spot.operand is None:
+            value, golden, equation = _apart(equation, spot.output)
+            return [equation, call_of(hit, [golden, *cells], [value, *made], like=equation)], made
+        if spot.is_limited:
+            return self._limited(hit, spot, equation, cells, made), made
+        given = equation.invars[spot.operand]
+        faulty = Var(given.aval)
+        invars = [*equation.invars[: spot.operand], faulty, *equation.invars[spot.operand + 1 :]]
+        return [call_of(hit, [given, *cells], [faulty, *made], like=equation), equation.replace(invars=invars)], made
+
+    @staticmethod
+    def _limited(hit: Callable[..., Any], spot: Spot, equation: JaxprEqn, cells: list[Any], made: list[Any]) -> list[JaxprEqn]:
         """Return the equation with a fault that some of its outputs alone see: when it hits, it is run once more."""
-        value = equation.outvars[self._output]
-        golden = Var(value.aval)
-        outvars: list[Any] = [*equation.outvars]
-        outvars[self._output] = golden
-        run = _as_function(equation, self._output)
+        run, index = _as_function(equation, spot.output), spot.operand or 0
+        value, golden, equation = _apart(equation, spot.output)
 
         def mixed(golden: Any, inputs: list[Any], cells: list[Any]) -> tuple[Any, list[Any]]:
             def again(operand: Any, limited: Any) -> Any:
@@ -184,43 +176,40 @@ class InjectionPoint:
                 seen = faulty.reshape(-1)[limited]
                 return golden.reshape(-1).at[limited].set(seen).reshape(golden.shape)
 
-            counts = cells[0]
-            faulty, *behind = _hit(inputs[index], *cells)
-            is_now = behind[0][_FIRED] != counts[_FIRED]
+            faulty, *behind = hit(inputs[index], *cells)
+            is_now = behind[0][_FIRED] != cells[0][_FIRED]
             result = lax.cond(is_now, again, lambda _operand, _limited: golden, faulty, cells[CELLS.index("limited")])
             return result, behind
 
         inputs = list(equation.invars)
-        added = call_of(mixed, [golden, inputs, list(cells)], [value, *made], like=equation)
-        return [equation.replace(outvars=outvars), added]
+        return [equation, call_of(mixed, [golden, inputs, list(cells)], [value, *made], like=equation)]
 
 
-class Points(Changes):
-    """Points that are put into a function."""
+def _apart(equation: JaxprEqn, output: int) -> tuple[Any, Any, JaxprEqn]:
+    """Return the variable that holds an output of an equation, a new one, and the equation that gives that instead."""
+    value = equation.outvars[output]
+    golden = Var(value.aval)
+    return value, golden, equation.replace(outvars=[*equation.outvars[:output], golden, *equation.outvars[output + 1 :]])
 
-    def __init__(self, points: Sequence[InjectionPoint], edits: Mapping[Path, Edit]) -> None:
-        super().__init__([each for point in points for each in point.types], edits)
-        self._workers = [point.worker for point in points]
 
-    def spread(self, cells: list[Any], devices: int) -> list[Any]:
-        """Return them for each device: that of the fault alone counts down."""
-        found = super().spread(cells, devices)
-        for number, worker in enumerate(self._workers):
-            place = number * len(CELLS)
-            found[place] = found[place].at[:, _COUNTDOWN].multiply(np.arange(devices, dtype=np.int32) == worker)
-        return found
+def _both(first: Edit, other: Edit) -> Edit:
+    """Return what puts two spots into one equation: the other one at the equation that the first has left."""
 
-    def joined(self, cells: list[Any]) -> list[Any]:
-        """Return what the device of the fault has of each."""
-        return [each[self._workers[place // len(CELLS)]] for place, each in enumerate(cells)]
+    def put(equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+        found, cells = first(equation, cells)
+        place = next(number for number, each in enumerate(found) if each.primitive is equation.primitive)
+        put, cells = other(found[place], cells)
+        return [*found[:place], *put, *found[place + 1 :]], cells
+
+    return put
 
 
 def _hit(
-    value: Any, counts: Any, positions: Any, sources: Any, limited: Any, keep: Any, flip: Any, *values: Any
+    number: int, value: Any, counts: Any, positions: Any, sources: Any, limited: Any, keep: Any, flip: Any, *values: Any
 ) -> tuple[Any, ...]:
-    """Return a value under the fault, if it is now, and the cells."""
-    counts = counts.at[_COUNTDOWN].add(-1)
-    is_now = counts[_COUNTDOWN] == 0
+    """Return a value under the fault, if it is now, and the cells. `number`: of the spot."""
+    counts = counts.at[number].add(-1)
+    is_now = counts[number] == 0
 
     def hit(value: Any, *_values: Any) -> tuple[Any, ...]:
         bits = _bits(value).reshape(-1)

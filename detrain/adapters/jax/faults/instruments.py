@@ -113,11 +113,11 @@ class JaxInstruments(Instruments):
         self.memory_of_arrays = Memory()
         self.losses = Losses(experiment.ends_with)
         self.series = KerasSeries("jax", self.losses, name_layers)  # the program's classes are made then, its step is not traced
-        groups: dict[tuple[object, ...], list[Injection]] = {}
+        widths: dict[str, list[Injection]] = {}
         for plan in plans:
             if plan.injection is not None and not plan.injection.is_in_memory:
-                groups.setdefault(plan.injection.place, []).append(plan.injection)
-        self._points = [InjectionPoint(group) for group in groups.values()]
+                widths.setdefault(dtype_named(plan.injection.dtype).unsigned.str, []).append(plan.injection)
+        self._points = [InjectionPoint(injections) for injections in widths.values()]
         self._point: InjectionPoint | None = None
         self._functions = Functions(self.losses.hear)
         if plans[0].injection is not None:
@@ -141,15 +141,14 @@ class JaxInstruments(Instruments):
         """Have the site in place in this step, and hit."""
         if self._point is not None:
             self._point.arm(occurrence)
-            self._functions.in_place, self._functions.is_unarmed_equal = (self._point,), True
+            self._functions.point, self._functions.is_unarmed_equal = self._point, True
 
     def disarm(self) -> None:
         """Have it hit no more. Raises FaultInvalid where its name is that of another equation here."""
         point = self._point
         if point is None:
             return
-        point.disarm()
-        self._functions.in_place = ()
+        self._functions.point = None
         if not point.is_placed and point.other is not None:
             raise FaultInvalid(
                 f"{point.op!r} is another equation here than the one that the fault is of: {_shown(point.other.value)}",

@@ -9,19 +9,10 @@ import msgspec
 
 from detrain.adapters.jax.faults.equations import Equation, dtype_named
 from detrain.adapters.jax.faults.functions import Function
-from detrain.faults.experiment import BITS
+from detrain.adapters.jax.faults.sites_together import can_be_hit, outputs
 from detrain.faults.sites import CONTRACTIONS, OperandShape, Role, Site, output_name, places_of
 
 _GATHER: Final = "gather"
-_HANDS_ON: Final = frozenset(
-    {
-        *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "stop_gradient", "copy", "copy_p", "name", "iota", "pvary"),
-        *("optimization_barrier", "sharding_constraint", "device_put", "empty", "empty2", "create_token"),
-    }
-)
-"""Equations that compute nothing: they hand on, or give what is the same each time."""
-_LARGEST: Final = 1 << 31
-"""Positions are numbers of 32 bits."""
 
 
 def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set[int]]) -> list[Site]:
@@ -32,9 +23,7 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
     for function in functions:
         factors = _Factors(function, weights_of(function))
         for equation in function.equations:
-            for number, variable in enumerate(equation.value.outvars):
-                if not _can_be_hit(variable) or _is_alike(equation, variable) or equation.value.primitive.name in _HANDS_ON:
-                    continue
+            for number, _variable in outputs(equation):
                 site = _site(function, equation, number, *factors.role(equation))
                 known = found.get((site.name, site.signature))
                 if known is not None:
@@ -42,15 +31,6 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
                     site = msgspec.structs.replace(known, executions=runs, is_alive=is_alive)
                 found[site.name, site.signature] = site
     return [site for site in found.values() if site.executions]
-
-
-def _can_be_hit(variable: Any) -> bool:
-    return dtype_named(variable) in BITS and 0 < variable.aval.size < _LARGEST
-
-
-def _is_alike(equation: Equation, variable: Any) -> bool:
-    """Return whether all devices have a value alike, by its type: one that were hit on one of them would be none."""
-    return equation.devices > 1 and not getattr(variable.aval, "vma", True)
 
 
 class _Factors:
@@ -111,7 +91,7 @@ def _operands(value: Any, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
         places = dict(zip(("input", "weight"), places_of(name)[:: -1 if is_turned else 1], strict=True))
     else:
         return {}
-    return {operand: (place, value.invars[place]) for operand, place in places.items() if _can_be_hit(value.invars[place])}
+    return {operand: (place, value.invars[place]) for operand, place in places.items() if can_be_hit(value.invars[place])}
 
 
 Attributes = dict[str, list[int] | str | bool]

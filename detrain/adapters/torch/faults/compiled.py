@@ -230,8 +230,8 @@ class Compiled:
             try:
                 with streams_kept(args):
                     walk.go(args)
-                    if walk.points:
-                        faulty = graph.with_points(walk.points)
+                if walk.points:
+                    faulty = graph.copy_for(args, walk.points)
             except Exception as error:  # any op, and any backend
                 self._obstacle = f"a graph cannot be gone through, or compiled with a site: {type(error).__name__}: {error}"
                 return graph.plain(args)
@@ -239,8 +239,8 @@ class Compiled:
             if faulty is None:
                 outputs = graph.plain(args)
             else:
-                outputs, is_equal = graph.run(args, faulty, walk.armed)
-                self.is_unarmed_equal = is_equal and self.is_unarmed_equal is not False
+                outputs = faulty.run(args, walk.armed)
+                self.is_unarmed_equal = faulty.is_equal and self.is_unarmed_equal is not False
             self._ops.end_graph(call.place, taken, outputs)
             return outputs
 

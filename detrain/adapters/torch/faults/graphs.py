@@ -2,8 +2,8 @@
 
 AOTAutograd hands a backend a graph of ops for the forward pass, one for the backward pass, or one of which no gradients
 are taken. A fault is put into a copy of such a graph by ops of detrain's own, behind or before the op that is hit: they
-read what is to be done as they run. So arming, and another plan, compile nothing; another place compiles its graph once
-more, as the backend did. What the two passes hand to one another stays as it was.
+read what is to be done as they run. So arming, another plan, and another of the places that share a copy compile
+nothing. What the two passes hand to one another stays as it was.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch.fx import GraphModule, Node
 
+from detrain.adapters.shared_copies import copies
 from detrain.adapters.torch.faults.injector import Injector, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
 
@@ -67,6 +68,7 @@ class Graph(msgspec.Struct, eq=False):
     is_backward: bool
     has_gradients: bool
     _variants: dict[tuple[Point, ...], Callable[[list[Any]], Any]] = {}
+    _together: list[Point] | None = None
 
     @property
     def placeholders(self) -> list[Node]:
@@ -79,27 +81,68 @@ class Graph(msgspec.Struct, eq=False):
         into = {node.args[0] for node in self.module.graph.nodes if is_writing(node)}
         return frozenset(place for place, node in enumerate(self.placeholders) if node in into)
 
-    def run(self, args: list[Any], faulty: Callable[[list[Any]], Any], armed: Mapping[int, Injector]) -> tuple[Any, bool]:
-        """Run it with faults at those of its points that are armed; return what it gives, and whether with none armed
-        it gives what the program's own gives, to the bit. `faulty`: see `with_points`.
-        """
-        unarmed, plain = ([bits_copied(each) for each in args] for _ in range(2))
-        with streams_kept(args), armed_in({}):
-            found = faulty(list(unarmed))
+    def copy_for(self, args: list[Any], points: Sequence[Point]) -> GraphCopy:
+        """Return it with faults at points that can be armed, for arguments of a call."""
+        plain = [bits_copied(each) for each in args]
         with streams_kept(args):
             own = self.plain(list(plain))
-        is_equal = all(map(_is_same, found, own)) and all(_is_same(unarmed[place], plain[place]) for place in self.written)
-        with armed_in(armed):
-            outputs = faulty(args)
-        return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, own, strict=True)), is_equal
+        if self._together is None:
+            self._together = _together(self.module)
+        is_equal = False
+        for what in copies(self._together, points):
+            try:
+                run = self._with_points(what)
+            except Exception:  # of any backend
+                if what == tuple(points):
+                    raise
+                continue
+            unarmed = [bits_copied(each) for each in args]
+            with streams_kept(args), armed_in({}):
+                found = run(list(unarmed))
+            is_equal = all(map(_is_same, found, own)) and all(_is_same(unarmed[place], plain[place]) for place in self.written)
+            if is_equal:
+                break
+        return GraphCopy(run, [what.index(point) for point in points], own, is_equal)
 
-    def with_points(self, points: Sequence[Point]) -> Callable[[list[Any]], Any]:
-        """Return it with faults at points that can be armed: compiled, if it has not been."""
-        what = tuple(points)
+    def _with_points(self, what: tuple[Point, ...]) -> Callable[[list[Any]], Any]:
         if what not in self._variants:
             _define()
             self._variants[what] = self.compile(_with_ops(copied(self.module), what))
         return self._variants[what]
+
+
+class GraphCopy(msgspec.Struct):
+    """A graph with faults in it, for the arguments of one call."""
+
+    _run: Callable[[list[Any]], Any]
+    _places: list[int]
+    """The numbers, among all that are in it, of the points that are wanted."""
+    _own: Any
+    """What the program's own graph gives."""
+    is_equal: bool
+    """Whether it gives that too, to the bit, with none armed."""
+
+    def run(self, args: list[Any], armed: Mapping[int, Injector]) -> Any:
+        """Run it with faults at those of the wanted points that are armed; return what it gives."""
+        with armed_in({self._places[number]: injector for number, injector in armed.items()}):
+            outputs = self._run(args)
+        return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, self._own, strict=True))
+
+
+def _together(module: GraphModule) -> list[Point]:
+    """Return the points of a graph that can share a copy: outputs of ops that give new tensors, of floating point."""
+    found: list[Point] = []
+    for node in module.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or any(each.alias_info for each in node.target._schema.returns):
+            continue
+        value = node.meta.get("val")
+        outputs = enumerate(value) if isinstance(value, tuple | list) else [(0, value)]
+        found += [
+            Point(node.name, "", number, None, is_limited=False)
+            for number, each in outputs
+            if isinstance(each, torch.Tensor) and each.dtype.is_floating_point and _outputs(node, number)
+        ]
+    return found
 
 
 def copied(module: GraphModule) -> GraphModule:

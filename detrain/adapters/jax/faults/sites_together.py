@@ -1,0 +1,52 @@
+"""Which outputs of equations can be hit, and which of them can be put into one copy of a function.
+
+A product that is added up has a copy of its own: compilers contract the two, and round once, unless something stands
+between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from detrain.adapters.jax.faults.equations import Equation, dtype_named
+from detrain.adapters.jax.faults.injector import Spot
+from detrain.faults.bits import dtype_named as bits_of
+from detrain.faults.experiment import BITS
+
+_HANDS_ON: Final = frozenset(
+    {
+        *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "stop_gradient", "copy", "copy_p", "name", "iota", "pvary"),
+        *("optimization_barrier", "sharding_constraint", "device_put", "empty", "empty2", "create_token"),
+    }
+)
+"""Equations that compute nothing: they hand on, or give what is the same each time."""
+_LARGEST: Final = 1 << 31
+"""Positions are numbers of 32 bits."""
+
+
+def can_be_hit(variable: Any) -> bool:
+    """Return whether a fault can be put into the values of a variable."""
+    return dtype_named(variable) in BITS and 0 < variable.aval.size < _LARGEST
+
+
+def outputs(equation: Equation) -> Iterator[tuple[int, Any]]:
+    """Yield the outputs of an equation that are sites: their numbers, and variables.
+
+    A value that all devices have alike, by its type, is none: one that were hit on one of them would be alike no more.
+    """
+    if equation.value.primitive.name not in _HANDS_ON:
+        for number, variable in enumerate(equation.value.outvars):
+            if can_be_hit(variable) and (equation.devices == 1 or getattr(variable.aval, "vma", True)):
+                yield number, variable
+
+
+def spots_together(equations: Sequence[Equation], width: Any) -> list[Spot]:
+    """Return the spots of a function that can share a copy: outputs of whose elements a type has the bits."""
+    return [
+        Spot(equation.path, number)
+        for equation in equations
+        if not equation.is_contracted
+        for number, variable in outputs(equation)
+        if bits_of(dtype_named(variable)).unsigned == width
+    ]
