@@ -72,6 +72,8 @@ class TrialResult(msgspec.Struct, frozen=True):
     """What the user's check says of the program's end: passes, fails; empty where there was none."""
     measured: float | None = None
     """The number of the user's function for the program's end."""
+    twin: TrialResult | None = None
+    """The run that has its site in place, never armed, where that alone has changed bits."""
 
     @property
     def is_whole(self) -> bool:

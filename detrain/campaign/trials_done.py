@@ -14,7 +14,7 @@ from detrain.base.errors import FaultInvalid, FaultNotFired
 from detrain.campaign.batch_of_trials import Together, run_together
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import Trial, run_trial
-from detrain.campaign.trial_log import TrialResult
+from detrain.campaign.trial_log import TrialResult, same_from
 from detrain.campaign.trial_record import check_same, record_of
 from detrain.faults.experiment import Experiment
 from detrain.faults.outcome_classes import Thresholds
@@ -78,7 +78,7 @@ def _done(
     alone = dict(plans)
     for number, found in run_together(subject, plans, golden, shared, running, ends_early=ends_early):
         del alone[number]
-        yield number, found.end if found.is_unfired else Trial(plans[number], golden, found)
+        yield number, found.end if found.is_unfired else _beside_twin(plans[number], golden, found)
     for number, plan in alone.items():
         running(number)
         try:
@@ -87,6 +87,14 @@ def _done(
             done = error.what
         running(None)
         yield number, done
+
+
+def _beside_twin(plan: Experiment, golden: TrialResult, done: TrialResult) -> Trial:
+    """Return a trial beside the golden run, or beside that which has its site in place, where the site changes bits."""
+    twin, done = done.twin, msgspec.structs.replace(done, twin=None)
+    if twin is None or same_from(golden, twin, plan.at):
+        return Trial(plan, golden, done)
+    return Trial(plan, twin, done, is_unarmed_equal=False)
 
 
 class TrialFolder(msgspec.Struct, frozen=True):

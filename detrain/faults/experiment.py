@@ -183,6 +183,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the run takes checkpoints: the golden run does."""
     is_armed: bool = True
     """Whether the fault is armed: a golden run may have its site in place without that."""
+    has_twin: bool = False
+    """Whether it is compared with a run that has the site in place, too, never armed: then it may change bits alone."""
     stops_on_nonfinite: bool = False
     """End after a step whose loss is not finite, as the artifact does."""
     least: int = 0

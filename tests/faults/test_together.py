@@ -15,6 +15,7 @@ from detrain.campaign import batch_of_trials
 from detrain.campaign.trial_log import HANG, TrialResult
 from detrain.faults.experiment import Experiment, Injection
 from detrain.runtime.observers.experiment_run import Log, StepLine
+from detrain.runtime.observers.trials_in_process import ALONE
 
 FAULT = Injection(site="s", operand="output", worker=0, dtype="float32", shape=(1,), positions=b"", sources=b"", keep=b"", flip=b"")
 GOLDEN = TrialResult(0, tuple(StepLine(0, 0, batch, {"loss": float(batch)}, f"state {batch}") for batch in range(10)), "program")
@@ -254,3 +255,41 @@ def test_a_trial_that_is_late_is_not_believed_where_the_run_before_it_is_another
 
     assert dict(batch_of_trials.run_together(subject, PLANS, spent)) == {}  # type: ignore[arg-type]
     assert len(subject.begun) == 1
+
+
+def test_a_trial_whose_site_alone_changes_bits_is_done_again_beside_a_twin(tmp_path: Path) -> None:
+    place = msgspec.structs.replace(FAULT, site="t")
+    plans = {0: PLANS[0], 1: Experiment(log="", injection=place, at=(0, 0, 5), count=2)}
+    step = Log(step=StepLine(0, 0, 5, {"loss": 5.0}, "of the site"))
+    alone = [*golden(2, 3, 4), Log(start="state 4"), Log(is_armed=True), step, Log(end=ALONE)]
+    ends = [*golden(5), Log(end="until")]
+    first = [[*golden(0, 1), *faulty(2)], alone, ends]
+    twin = [
+        *golden(0, 1, 2, 3, 4),
+        Log(start="state 4"),
+        step,
+        Log(step=StepLine(0, 0, 6, {"loss": 6.5}, "behind")),
+        Log(end="until"),
+    ]
+    again = [twin, [Log(start="state 4"), *faulty(5)[1:]], ends]
+    subject = Subject(tmp_path, [first, again])
+
+    found = dict(batch_of_trials.run_together(subject, plans, GOLDEN))  # type: ignore[arg-type]
+
+    assert [len(begun) for begun in subject.begun] == [3, 3]
+    assert sorted(found) == [0, 1]
+    assert found[0].twin is None
+    beside = found[1].twin
+    assert beside is not None
+    assert [each.state for each in beside.steps] == [*(f"state {at}" for at in range(5)), "of the site", "behind"]
+    assert [each.state for each in found[1].steps if each.batch >= 5] == ["other", "other"]
+
+
+def test_a_twin_that_does_not_come_to_its_end_has_the_trial_done_alone(tmp_path: Path) -> None:
+    plans = {0: Experiment(log="", injection=FAULT, at=(0, 0, 5), count=2), 1: PLANS[0]}
+    alone = [Log(start="state 4"), Log(is_armed=True), Log(end=ALONE)]
+    first = [[*golden(0, 1), *faulty(2)], [*golden(2, 3, 4), *alone], [*golden(5), Log(end="until")]]
+    again = [[*golden(0, 1, 2, 3, 4), Log(start="state 4")]]
+    subject = Subject(tmp_path, [first, again])
+
+    assert sorted(dict(batch_of_trials.run_together(subject, plans, GOLDEN))) == [1]  # type: ignore[arg-type]

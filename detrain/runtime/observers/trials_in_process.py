@@ -90,7 +90,7 @@ class TrialsInProcess(ExperimentRun):
         except (FaultInvalid, FaultNotFired) as error:
             self.stop(f"{UNFIRED}: {error.what}")
             return
-        if self._instruments is not None and self._instruments.is_unarmed_equal() is False:
+        if self._instruments is not None and self._instruments.is_unarmed_equal() is False and not self.plan.has_twin:
             self.stop(ALONE)
 
     def _has_digest(self, body: Address, *, is_last: bool) -> bool:
