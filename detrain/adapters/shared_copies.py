@@ -10,21 +10,19 @@ the site alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final, TypeVar
-
-_SIZES: Final = (32, 8)
-"""How many places a copy has, and the smaller one that is taken where that changes bits."""
+from typing import TypeVar
 
 Place = TypeVar("Place", bound=Hashable)
 
 
-def copies(together: Sequence[Place], wanted: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
+def copies(together: Sequence[Place], wanted: Sequence[Place], sizes: Sequence[int]) -> Iterator[tuple[Place, ...]]:
     """Yield the places that are in a copy with the wanted ones, from most to these alone.
 
-    `together`: all those of the function that can share a copy, in its order; wanted others are by themselves.
+    `together`: all those of the function that can share a copy, in its order; wanted others are by themselves. `sizes`:
+    how many places a copy has, and the smaller one that is taken where that changes bits.
     """
     number = {place: at for at, place in enumerate(together)}
-    for size in _SIZES if all(place in number for place in wanted) else ():
+    for size in sizes if all(place in number for place in wanted) else ():
         blocks = sorted({number[place] // size for place in wanted})
         yield tuple(place for block in blocks for place in together[block * size :][:size])
     yield tuple(wanted)
