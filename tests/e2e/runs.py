@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +177,15 @@ def _finish(
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def library(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """Write files of libraries, by their paths, beside a program. Return the variable by which Python finds them."""
+    place = folder / "site-packages"
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
 
 
 def ran(runs: Server | Run, folder: Path, text: str, *options: object, name: str = "program.py", **changes: str) -> Result:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, compared, plain, ran
+from tests.e2e.runs import Result, Run, compared, library, plain, ran
 
 BODY = """
 optimizer = Optimizer(np.ones(3))
@@ -489,10 +489,7 @@ show(optimizer.weights)
 
 def test_a_library_reads_its_log_on_the_way_as_it_was(tmp_path: Path, detrain: Run) -> None:
     """It was told that the log which it had just made was not there."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "logbook.py").write_text(LIBRARY_LOG)
-    paths = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
-    text, way = PRELUDE + WITH_LIBRARY_LOG, {"PYTHONPATH": paths}
-    expected, _, last = compared(detrain, tmp_path, text, at="2:2", every="3b", whole="run", is_apart=True, **way)
+    text, path = PRELUDE + WITH_LIBRARY_LOG, library(tmp_path, {"logbook.py": LIBRARY_LOG})
+    expected, _, last = compared(detrain, tmp_path, text, at="2:2", every="3b", whole="run", is_apart=True, **path)
 
     assert last.out == expected.out

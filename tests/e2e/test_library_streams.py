@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
+from tests.e2e.runs import library
 
 LIBRARY = """
 import random
@@ -95,8 +96,7 @@ LATE = "that is made when it is first asked for"
 
 
 def written(name: str, folder: Path) -> None:
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "noises.py").write_text(LIBRARY)
+    library(folder, {"noises.py": LIBRARY})
     (folder / "program.py").write_text(PROGRAM.replace("NAME", repr(name)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from textwrap import indent
@@ -11,7 +10,7 @@ import pytest
 
 from detrain.base import errors
 from tests.e2e.programs import ALL, DIE, PRELUDE
-from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared, ran
+from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared, library, ran
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -131,10 +130,8 @@ print(env.turn, env.history, hashlib.sha256(optimizer.weights.tobytes()).hexdige
 
 
 def with_library(folder: Path, program: str) -> dict[str, str]:
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "someenv.py").write_text(LIBRARY)
     (folder / "program.py").write_text(program)
-    return {"PYTHONPATH": os.pathsep.join([str(folder / "site-packages"), os.environ.get("PYTHONPATH", "")])}
+    return library(folder, {"someenv.py": LIBRARY})
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
@@ -161,13 +158,13 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
 
 
 INSTALLED = {
-    "meter.py": """
+    "trainer/meter.py": """
 class Meter:
     total = 0.0
     def update(self, x):
         self.total += x
 """,
-    "task.py": PRELUDE
+    "trainer/task.py": PRELUDE
     + """
 from trainer.meter import Meter
 import someenv
@@ -190,10 +187,7 @@ main()
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tmp_path: Path, detrain: Run) -> None:
-    path = with_library(tmp_path, "")
-    (tmp_path / "site-packages" / "trainer").mkdir()
-    for name, text in INSTALLED.items():
-        (tmp_path / "site-packages" / "trainer" / name).write_text(text)
+    path = library(tmp_path, {"someenv.py": LIBRARY, **INSTALLED})
     whole = detrain("run", "--ckpt", "whole", "-m", "trainer.task", cwd=tmp_path, **path)
     detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, DIE_AT="2:3", **path)
     last = detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, **path).ok()

@@ -12,7 +12,7 @@ from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Run, after_deaths, bare_python, compared
+from tests.e2e.runs import Run, after_deaths, bare_python, compared, library
 
 
 @pytest.fixture
@@ -209,9 +209,7 @@ def test_the_books_of_a_library_are_refused_whether_the_program_reads_them_or_no
 
     What is killed is a process.
     """
-    folder = tmp_path / "site-packages" / "tuner"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(TUNER)
+    library(tmp_path, {"tuner/__init__.py": TUNER})
     died, run = after_deaths(detrain, tmp_path, PRELUDE + BOOKS.replace("ASK", asks), at="3:2")
 
     assert "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)" in died.err
@@ -242,9 +240,7 @@ def test_what_bodies_tell_a_library_that_the_program_reads_is_refused(
 
     What is killed is a process.
     """
-    folder = tmp_path / "site-packages" / "tuner"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(TUNER)
+    library(tmp_path, {"tuner/__init__.py": TUNER})
     died, run = after_deaths(detrain, tmp_path, PRELUDE + IN_BODIES.replace("LOADS", loads), at="7", every="2b")
 
     named = "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)"
