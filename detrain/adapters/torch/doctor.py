@@ -86,9 +86,7 @@ def main() -> None:
     if is_deterministic:
         settings.fix(0, os.cpu_count() or 1)
     devices = {"CPU": "cpu"} | ({"GPU": "cuda"} if torch.cuda.is_available() else {})
-    found = {
-        name: repeated_cases.repeated(cases(device), repeats, _arrays, RuntimeError) for name, device in devices.items()
-    }
+    found = {name: repeated_cases.repeated(cases(device), repeats, _arrays, RuntimeError) for name, device in devices.items()}
     repeated_cases.say(torch.__version__, found)
 
 
