@@ -549,18 +549,13 @@ WAYS = {
 def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
     way: str, is_used: bool, tmp_path: Path, detrain: Run
 ) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", WAYS[way]))
     for name in ("whole", "killed"):
         (tmp_path / name / "out").mkdir(parents=True)
         if is_used:
             np.save(tmp_path / name / "out" / "0.npy", np.zeros(3))
             (tmp_path / name / "out" / "last.npy").symlink_to("0.npy")
             (tmp_path / name / "out" / "last.txt").write_text("out/0.npy")
-    whole = detrain("run", "--bare", "../program.py", cwd=tmp_path / "whole").ok()
-    detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed", DIE_AT="2:3").died()
-    again = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed").ok()
-
-    assert again.last_line() == whole.last_line()
+    compared(detrain, tmp_path, PRELUDE + OWN.replace("WAY", WAYS[way]), at="2:3", every="2b", is_apart=True)
 
 
 def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:

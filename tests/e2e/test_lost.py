@@ -217,19 +217,15 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("made", [pytest.param("steps.turn(); steps.slow_down(0.9)", marks=pytest.mark.fast), "steps.turn()"])
 def test_a_function_that_a_library_makes_in_the_loop_is_made_again(made: str, server: Server, tmp_path: Path) -> None:
-    path = with_library(tmp_path, HOOKS[1].format(made=made), **{"helper.py": HOOKS[0]})
-    whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path)
-    for where in ("1:1", "3:2", ""):
-        last = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=where, **path)
+    path = library(tmp_path, {"helper.py": HOOKS[0]})
+    whole, _, last = compared(server, tmp_path, HOOKS[1].format(made=made), every="2b", at=("1:1", "3:2"), whole="run", **path)
 
-    assert last.status == 0, last.err
     assert last.out == whole.out
 
 
 def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on_is_refused(server: Server, tmp_path: Path) -> None:
-    path = with_library(tmp_path, HOOKS[1].format(made="waiting.append(steps.while_it_lasts())"), **{"helper.py": HOOKS[0]})
-    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1", **path)
-    refused = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
+    path, text = library(tmp_path, {"helper.py": HOOKS[0]}), HOOKS[1].format(made="waiting.append(steps.while_it_lasts())")
+    died, refused = after_deaths(server, tmp_path, text, every="2b", at="1:1", **path)
 
     assert "REFUSED from here on" in died.err
     assert refused.status == NotCapturable.exit_code

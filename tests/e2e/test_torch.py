@@ -665,12 +665,8 @@ def test_a_trainer_that_draws_in_a_method_from_a_sampler_of_its_own(
         .replace("{workers}", str(workers))
         .replace("Endless(22, self.hardness)", f"Endless(22, {'None' if is_exact else 'self.hardness'})")
     )
-    (tmp_path / "program.py").write_text(text)
-    home = ("run", "--every", "7b", "program.py")
+    died, resumed = after_deaths(torch_server, tmp_path, text, at="33", every="7b")
     whole = torch_server.bare("program.py", cwd=tmp_path)
-
-    died = torch_server.detrain(*home, cwd=tmp_path, DIE_AT="33")
-    resumed = torch_server.detrain(*home, cwd=tmp_path)
 
     if is_exact:
         assert "REFUSED" not in died.err
