@@ -258,6 +258,16 @@ def weights(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("weights")]
 
 
+def alarms(home: Path) -> list[dict[str, Any]]:
+    """Return what the guards of the runs in a home have written of their alarms."""
+    return [json.loads(line) for path in sorted(home.glob("*.alarms.jsonl")) for line in path.read_text().splitlines()]
+
+
+def actions(home: Path) -> list[str]:
+    """Return what the guards of the runs in a home have done about their alarms."""
+    return [line["action"] for line in alarms(home) if line["action"] != "detected"]
+
+
 def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
     """Put a fault into a program by `detrain inject`; return the record, and the weights that were printed."""
     run = detrain("inject", "--out", "record.json", *command, cwd=folder).ok()
