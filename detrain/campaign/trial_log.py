@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -95,69 +95,49 @@ class TrialResult(msgspec.Struct, frozen=True):
         return {step.address: step for step in self.steps}
 
 
+_NEWEST: Final = (
+    *("is_armed", "fired", "alarm", "start", "obstacle", "left", "process", "ended", "crash"),
+    *("sites", "digests", "ranges", "end"),
+)
+"""What the last line says that says anything of it."""
+
+
 def read_log(path: Path) -> TrialResult:
     """Return what a log says; of a step that was run again, the last."""
     steps: dict[Address, StepLine] = {}
-    end, start, obstacle, left, crash, fired, alarm, is_armed = "", "", "", "", "", None, None, False
-    process = ended = 0
-    missed: list[Address] = []
-    is_unarmed_equal: bool | None = None
-    sites: tuple[Site, ...] = ()
-    digests: tuple[tuple[str, int, int], ...] = ()
-    said: dict[tuple[int, int, int, bool], Said] = {}
-    files: tuple[WrittenFile, ...] | None = None
     spent: dict[Address, float] = {}
-    ranges: dict[str, Bounds] = {}
-    if path.is_file():
-        for line in path.read_bytes().splitlines():
-            try:
-                entry = msgspec.json.decode(line, type=Log)
-            except msgspec.DecodeError:  # the process was killed while it wrote
-                continue
-            at = entry.step.address if entry.step is not None else END
-            if entry.step is not None:
-                steps[at] = entry.step
-            if entry.seconds:
-                spent[at] = spent.get(at, 0.0) + entry.seconds
-            fired, alarm = entry.fired or fired, entry.alarm or alarm
-            if fired is not None and entry.hits:
-                fired = msgspec.structs.replace(fired, count=entry.hits)
-            if entry.missed is not None:
-                missed.append(entry.missed)
-            start, obstacle, left = entry.start or start, entry.obstacle or obstacle, entry.left or left
-            crash, process, ended = entry.crash or crash, entry.process or process, entry.ended or ended
-            if entry.is_unarmed_equal is not None:
-                is_unarmed_equal = entry.is_unarmed_equal and is_unarmed_equal is not False
-            is_armed = is_armed or entry.is_armed
-            if entry.said is not None:
-                said[entry.said.place] = entry.said
-            files = files if entry.files is None else tuple(entry.files)
-            ranges = entry.ranges or ranges
-            sites = tuple(entry.sites or sites)
-            digests = tuple(entry.digests or digests)
-            end = entry.end or end
-    return TrialResult(
-        1 if crash else 0,  # as a process has that ends with an exception
-        tuple(steps.values()),
-        end,
-        is_armed,
-        fired,
-        tuple(missed),
-        sites,
-        digests,
-        alarm,
-        start,
-        obstacle,
-        left,
-        process,
-        ended,
-        crash,
-        said=tuple(said.values()),
-        is_unarmed_equal=is_unarmed_equal,
-        files=files,
-        spent=spent,
-        ranges=ranges,
-    )
+    said: dict[tuple[int, int, int, bool], Said] = {}
+    missed: list[Address] = []
+    found: dict[str, Any] = {"end": ""}
+    for entry in _entries(path):
+        at = entry.step.address if entry.step is not None else END
+        if entry.step is not None:
+            steps[at] = entry.step
+        if entry.seconds:
+            spent[at] = spent.get(at, 0.0) + entry.seconds
+        if entry.said is not None:
+            said[entry.said.place] = entry.said
+        if entry.missed is not None:
+            missed.append(entry.missed)
+        found |= {name: value for name in _NEWEST if (value := getattr(entry, name))}
+        if entry.hits and "fired" in found:
+            found["fired"] = msgspec.structs.replace(found["fired"], count=entry.hits)
+        if entry.is_unarmed_equal is not None:
+            found["is_unarmed_equal"] = entry.is_unarmed_equal and found.get("is_unarmed_equal") is not False
+        if entry.files is not None:
+            found["files"] = tuple(entry.files)
+    found |= {name: tuple(found.get(name, ())) for name in ("sites", "digests")}
+    status = 1 if "crash" in found else 0  # as a process has that ends with an exception
+    return TrialResult(status, tuple(steps.values()), missed=tuple(missed), said=tuple(said.values()), spent=spent, **found)
+
+
+def _entries(path: Path) -> Iterator[Log]:
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            entry = msgspec.json.decode(line, type=Log)
+        except msgspec.DecodeError:  # the process was killed while it wrote
+            continue
+        yield entry
 
 
 def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:

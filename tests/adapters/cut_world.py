@@ -4,7 +4,7 @@ tests of all adapters with leaves share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -25,15 +25,16 @@ from detrain.runtime.state.codec_hooks import ProgramHooks
 BEFORE, AFTER = 3, 3
 """Steps before and after the cut."""
 
-Step = Callable[[Any, int], object]
-"""One step of a training: is given the names and the number of the turn."""
+Training = Generator[None, int, None]
+"""A training: binds names as far as its loop, which takes one step for each number of a turn that it is sent."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training: it binds names, and returns its step."""
+    """A training, and what is known of it."""
 
-    make: Callable[[Any], Step]
+    make: Callable[[Any], Training]
+    """Begins it with the names that it binds."""
     lost: tuple[str, ...] = ()
     """What the checkpoint says that it does not hold: beginnings."""
     is_refused: bool = False
@@ -58,18 +59,20 @@ class Outcome:
     """Version counters of all tensors, before and after they were read (PyTorch)."""
 
 
-def made(tried: Case) -> tuple[Any, Step]:
-    """Return the names that a training has bound, and its step."""
+def made(tried: Case) -> tuple[Any, Callable[[int], None]]:
+    """Return the names that a training has bound, and what takes its step of a turn."""
     names = SimpleNamespace()
-    return names, tried.make(names)
+    training = tried.make(names)
+    next(training)
+    return names, training.send
 
 
-def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Step]], Callable[[Any], Step]]]]:
+def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Training]], Callable[[Any], Training]]]]:
     """Return an empty table of trainings, and the decorator that enters one under its name."""
     table: dict[str, Case] = {}
 
-    def case(**kinds: Any) -> Callable[[Callable[[Any], Step]], Callable[[Any], Step]]:
-        def enter(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
+    def case(**kinds: Any) -> Callable[[Callable[[Any], Training]], Callable[[Any], Training]]:
+        def enter(make: Callable[[Any], Training]) -> Callable[[Any], Training]:
             assert make.__name__ not in table
             table[make.__name__] = Case(make, **kinds)
             return make

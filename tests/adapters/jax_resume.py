@@ -49,18 +49,18 @@ def run(world: World, tried: Case) -> Outcome:
     """Run a training as a whole, and once more from its cut."""
     names, step = made(tried)
     for turn in range(BEFORE + AFTER):
-        step(names, turn)
+        step(turn)
     unread = describe(vars(names))
 
     names, step = made(tried)
     baseline = world.baseline(vars(names))
     for turn in range(BEFORE):
-        step(names, turn)
+        step(turn)
     encoded = world.encode(vars(names), baseline)
     file, state = packed(encoded), json.loads(world.adapter.state())
     whole_at_cut = describe(vars(names))
     for turn in range(BEFORE, BEFORE + AFTER):
-        step(names, turn)
+        step(turn)
     whole = describe(vars(names))
     is_held = packed(encoded) == file
 
@@ -71,7 +71,7 @@ def run(world: World, tried: Case) -> Outcome:
     missing = world.restore(file, vars(names), baseline)
     at_cut = describe(vars(names))
     for turn in range(BEFORE, BEFORE + AFTER):
-        step(names, turn)
+        step(turn)
     return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (describe(vars(names)), whole), unread, is_held)
 
 

@@ -15,7 +15,7 @@ import optax
 from flax import linen, nnx
 from flax.training import dynamic_scale, train_state
 
-from tests.adapters.cut_world import Step
+from tests.adapters.cut_world import Training
 from tests.adapters.jax_resume import CASES, Case, case
 
 _RANDOM = np.random.default_rng(0)
@@ -65,8 +65,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _training_with(make: Callable[[], Any]) -> Callable[[Any], Step]:
-    def made(names: Any) -> Step:
+def _training_with(make: Callable[[], Any]) -> Callable[[Any], Training]:
+    def made(names: Any) -> Training:
         names.optimizer = make()
         names.params = _params()
         names.state = names.optimizer.init(names.params)
@@ -77,10 +77,9 @@ def _training_with(make: Callable[[], Any]) -> Callable[[Any], Step]:
             updates, state = names.optimizer.update(grads, state, params)
             return optax.apply_updates(params, updates), state, loss
 
-        def step(names: Any, turn: int) -> None:
+        while True:
+            turn = yield
             names.params, names.state, names.loss = train(names.params, names.state, ROWS[turn], LABELS[turn])
-
-        return step
 
     return made
 
@@ -89,7 +88,7 @@ CASES.update({f"optax {name}": Case(_training_with(make)) for name, make in OPTI
 
 
 @case()
-def lbfgs_with_its_line_search(names: Any) -> Step:
+def lbfgs_with_its_line_search(names: Any) -> Training:
     names.optimizer, names.params = optax.lbfgs(), _params()
     names.state = names.optimizer.init(names.params)
 
@@ -102,17 +101,16 @@ def lbfgs_with_its_line_search(names: Any) -> Step:
         updates, state = names.optimizer.update(grads, state, params, value=value, grad=grads, value_fn=loss)
         return optax.apply_updates(params, updates), state
 
-    def step(names: Any, _turn: int) -> None:
+    while True:
+        yield
         names.params, names.state = train(names.params, names.state)
-
-    return step
 
 
 @case()
-def an_optimizer_made_in_the_loop(names: Any) -> Step:
+def an_optimizer_made_in_the_loop(names: Any) -> Training:
     names.params, names.optimizer, names.state = _params(), None, None
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 2:
             names.params = _params()
         optimizer = optax.adam(0.01)
@@ -121,23 +119,19 @@ def an_optimizer_made_in_the_loop(names: Any) -> Step:
         updates, names.state = optimizer.update(grads, names.state)
         names.params = optax.apply_updates(names.params, updates)
 
-    return step
-
 
 @case()
-def moving_averages_and_the_best(names: Any) -> Step:
+def moving_averages_and_the_best(names: Any) -> Training:
     names.params = names.average = names.best = _params()
     names.history, names.least = [], float("inf")
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         loss, grads = jax.value_and_grad(_loss)(names.params, ROWS[turn], LABELS[turn])
         names.params = jax.tree.map(lambda p, g: p - 0.1 * g, names.params, grads)
         names.average = optax.incremental_update(names.params, names.average, 0.1)
         names.history.append(float(loss))
         if loss < names.least:
             names.least, names.best = float(loss), names.params
-
-    return step
 
 
 class LinenNet(linen.Module):
@@ -179,42 +173,37 @@ def _linen_step(state: Any, rows: Any, labels: Any) -> Any:
 
 
 @case()
-def linen_with_a_train_state(names: Any) -> Step:
+def linen_with_a_train_state(names: Any) -> Training:
     _linen(names)
     train = jax.jit(_linen_step, donate_argnums=0)
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.state, names.loss = train(names.state, ROWS[turn], LABELS[turn])
 
-    return step
-
 
 @case()
-def linen_outside_of_jit(names: Any) -> Step:
+def linen_outside_of_jit(names: Any) -> Training:
     _linen(names)
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.state, names.loss = _linen_step(names.state, ROWS[turn], LABELS[turn])
 
-    return step
-
 
 @case()
-def linen_with_a_scale_and_a_cell(names: Any) -> Step:
+def linen_with_a_scale_and_a_cell(names: Any) -> Training:
     names.cell = linen.GRUCell(6)
     names.carry = names.cell.initialize_carry(jax.random.key(0), (5, 4))
     names.params = names.cell.init(jax.random.key(1), names.carry, ROWS[0])
     names.scale = dynamic_scale.DynamicScale(scale=16.0, growth_interval=2)
+    while True:
+        turn = yield
 
-    def step(names: Any, turn: int) -> None:
-        def loss(params: Any) -> Any:
+        def loss(params: Any, turn: int = turn) -> Any:
             carry, out = names.cell.apply(params, names.carry, ROWS[turn])
             return (out**2).mean(), carry
 
         names.scale, names.finite, (_value, names.carry), grads = names.scale.value_and_grad(loss, has_aux=True)(names.params)
         names.params = jax.tree.map(lambda p, g: p - 0.1 * g, names.params, grads)
-
-    return step
 
 
 class NnxNet(nnx.Module):
@@ -232,7 +221,7 @@ def _nnx_loss(model: Any, rows: Any, labels: Any) -> Any:
 
 
 @case()
-def nnx_with_its_optimizer_and_metrics(names: Any) -> Step:
+def nnx_with_its_optimizer_and_metrics(names: Any) -> Training:
     names.model = NnxNet(nnx.Rngs(0, dropout=1))
     names.optimizer = nnx.Optimizer(names.model, optax.adamw(0.01), wrt=nnx.Param)
     names.metrics = nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
@@ -243,30 +232,27 @@ def nnx_with_its_optimizer_and_metrics(names: Any) -> Step:
         metrics.update(loss=loss)
         optimizer.update(model, grads)
 
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         train(names.model, names.optimizer, names.metrics, ROWS[turn], LABELS[turn])
         names.model.calls += 1
 
-    return step
-
 
 @case()
-def nnx_outside_of_jit(names: Any) -> Step:
+def nnx_outside_of_jit(names: Any) -> Training:
     names.model = NnxNet(nnx.Rngs(0))
     names.optimizer = nnx.Optimizer(names.model, optax.sgd(0.1, 0.9), wrt=nnx.Param)
     names.best = None
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.loss, grads = nnx.value_and_grad(_nnx_loss)(names.model, ROWS[turn], LABELS[turn])
         names.optimizer.update(names.model, grads)
         if turn == 1:
             names.best = copy.deepcopy(nnx.state(names.model))
 
-    return step
-
 
 @case()
-def nnx_split_and_merged(names: Any) -> Step:
+def nnx_split_and_merged(names: Any) -> Training:
     names.graph, names.params, names.rest = nnx.split(NnxNet(nnx.Rngs(0)), nnx.Param, ...)
     names.optimizer = optax.adam(0.01)
     names.state = names.optimizer.init(names.params)
@@ -282,26 +268,23 @@ def nnx_split_and_merged(names: Any) -> Step:
         updates, state = names.optimizer.update(grads, state)
         return optax.apply_updates(params, updates), rest, state
 
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.params, names.rest, names.state = train(names.graph, names.params, names.rest, names.state, ROWS[turn], LABELS[turn])
         names.model = nnx.merge(names.graph, names.params, names.rest)
 
-    return step
-
 
 @case()
-def an_nnx_layer_made_in_the_loop(names: Any) -> Step:
+def an_nnx_layer_made_in_the_loop(names: Any) -> Training:
     names.layers = [nnx.Linear(4, 4, rngs=nnx.Rngs(0))]
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             names.layers.append(nnx.Linear(4, 4, rngs=nnx.Rngs(turn)))
         rows = ROWS[turn]
         for layer in names.layers:
             rows = layer(rows)
             layer.bias[...] = layer.bias[...] + rows.mean(0)
-
-    return step
 
 
 class EqxNet(eqx.Module):
@@ -319,7 +302,7 @@ class EqxNet(eqx.Module):
 
 
 @case()
-def equinox_with_filters(names: Any) -> Step:
+def equinox_with_filters(names: Any) -> Training:
     names.model, names.key = EqxNet(jax.random.key(0)), jax.random.key(1)
     names.optimizer = optax.adam(0.01)
     names.state = names.optimizer.init(eqx.filter(names.model, eqx.is_inexact_array))
@@ -335,11 +318,10 @@ def equinox_with_filters(names: Any) -> Step:
         updates, state = names.optimizer.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), state, value
 
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.key, sub = jax.random.split(names.key)
         names.model, names.state, names.loss = train((ROWS[turn], LABELS[turn]), names.model, names.state, sub)
-
-    return step
 
 
 class Normed(eqx.Module):
@@ -356,7 +338,7 @@ class Normed(eqx.Module):
 
 
 @case()
-def equinox_with_a_state(names: Any) -> Step:
+def equinox_with_a_state(names: Any) -> Training:
     names.model, names.state = eqx.nn.make_with_state(Normed)(jax.random.key(0))
 
     @eqx.filter_jit
@@ -368,19 +350,18 @@ def equinox_with_a_state(names: Any) -> Step:
         (_value, state), grads = eqx.filter_value_and_grad(loss, has_aux=True)(model)
         return eqx.apply_updates(model, jax.tree.map(lambda grad: -0.1 * grad, grads)), state
 
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         names.model, names.state = train(names.model, names.state, ROWS[turn])
-
-    return step
 
 
 @case()
-def flags_that_the_loop_sets(names: Any) -> Step:
+def flags_that_the_loop_sets(names: Any) -> Training:
     jax.config.update("jax_enable_x64", False)
     jax.config.update("jax_default_matmul_precision", None)
     names.value = jnp.ones(3)
-
-    def step(names: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 2:
             jax.config.update("jax_enable_x64", True)
             jax.config.update("jax_default_matmul_precision", "highest")
@@ -389,5 +370,3 @@ def flags_that_the_loop_sets(names: Any) -> Step:
         if turn == 5:
             jax.config.update("jax_enable_x64", False)
             jax.config.update("jax_default_matmul_precision", None)
-
-    return step

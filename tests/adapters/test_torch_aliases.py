@@ -208,6 +208,16 @@ def came_to_the_loop(program: list[tuple[Op, int, int]]) -> Any:
     return w
 
 
+def assert_goes_on(w: Any, resumed: Any, behind: list[tuple[Op, int, int]]) -> None:
+    """Assert that a world that was resumed is as the whole one, and stays so in a program behind."""
+    assert describe(vars(resumed)) == describe(vars(w))
+    whole, again = do(w, behind), do(resumed, behind)
+    if any(further and not taken for taken, further in zip(whole, again, strict=True)):
+        return  # how often memory was written into is counted with its tensors: PyTorch refuses some uses by that
+    assert whole == again
+    assert describe(vars(resumed), of_graphs=False) == describe(vars(w), of_graphs=False)
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     threads = torch.get_num_threads()
@@ -229,12 +239,7 @@ def test_a_program_that_is_resumed_goes_on_as_the_whole_one(world: World, before
     if encoded.not_captured:
         return
     assert missing == []
-    assert describe(vars(resumed)) == describe(vars(w))
-    whole, again = do(w, behind), do(resumed, behind)
-    if any(further and not taken for taken, further in zip(whole, again, strict=True)):
-        return  # how often memory was written into is counted with its tensors: PyTorch refuses some uses by that
-    assert whole == again
-    assert describe(vars(resumed), of_graphs=False) == describe(vars(w), of_graphs=False)
+    assert_goes_on(w, resumed, behind)
 
 
 @given(programs(LOOP, 12), programs(BEHIND, 6))
@@ -245,14 +250,8 @@ def test_a_world_comes_back_where_nothing_is(world: World, loop: Any, behind: An
 
     assert world.restore(packed(encoded), vars(resumed), world.baseline({})) == []
 
-    if encoded.not_captured:
-        return
-    assert describe(vars(resumed)) == describe(vars(w))
-    whole, again = do(w, behind), do(resumed, behind)
-    if any(further and not taken for taken, further in zip(whole, again, strict=True)):
-        return  # how often memory was written into is counted with its tensors: PyTorch refuses some uses by that
-    assert whole == again
-    assert describe(vars(resumed), of_graphs=False) == describe(vars(w), of_graphs=False)
+    if not encoded.not_captured:
+        assert_goes_on(w, resumed, behind)
 
 
 @given(programs(LOOP, 12))

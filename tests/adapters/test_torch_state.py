@@ -20,7 +20,7 @@ from detrain.adapters.torch.settings import GlobalHooks  # noqa: E402
 from detrain.base.errors import NotCapturable  # noqa: E402
 from detrain.python.codec.coders import Encoder  # noqa: E402
 from tests.adapters import torch_compiled, torch_layouts, torch_modules, torch_optimizers, torch_values  # noqa: E402, F401
-from tests.adapters.torch_resume import CASES, World, packed, run  # noqa: E402
+from tests.adapters.torch_resume import CASES, World, made, packed, run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch says of much that it may change
 
@@ -86,12 +86,10 @@ def test_a_tensor_of_the_programs_class_does_not_notice_that_it_is_read(world: W
 
 
 def test_large_data_that_the_loop_leaves_alone_are_not_stored_when_a_batch_takes_their_name(world: World) -> None:
-    training = CASES["large_data_whose_name_a_batch_takes"]
-    names = SimpleNamespace()
-    step = training.make(names)
+    names, step = made(CASES["large_data_whose_name_a_batch_takes"])
     baseline = world.baseline(vars(names))
 
-    step(names, 0)
+    step(0)
 
     assert max(array.nbytes for array in world.encode(vars(names), baseline).arrays.values()) < 1_000
 

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.adapters.cut_world import Step
+from tests.adapters.cut_world import Training
 from tests.adapters.torch_optimizers import batch
 from tests.adapters.torch_resume import case
 
 
 @case()
-def sparse_tensors(w: Any) -> Step:
+def sparse_tensors(w: Any) -> Training:
     indices = torch.tensor([[0, 1, 1], [2, 0, 2]])
     w.coo = torch.sparse_coo_tensor(indices, torch.ones(3), (2, 3))
     w.csr, w.bsr = w.coo.to_dense().to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2))
     w.hybrid, w.held = torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.ones(2, 3), (2, 3)), w.coo
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.coo._values().add_(turn)
         w.csr.values().mul_(2)
         w.bsr = w.bsr * 2
@@ -28,15 +28,13 @@ def sparse_tensors(w: Any) -> Step:
             w.values = w.coo._values()
             w.again = w.coo
 
-    return step
-
 
 @case()
-def a_sparse_parameter_with_a_gradient(w: Any) -> Step:
+def a_sparse_parameter_with_a_gradient(w: Any) -> Training:
     w.weight = torch.eye(3).to_sparse().requires_grad_()
     w.weight.note = [1]
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         torch.sparse.mm(w.weight, batch(turn, 3, 2)).square().sum().backward()
         w.weight.note.append(turn)
         if turn % 2:
@@ -44,35 +42,31 @@ def a_sparse_parameter_with_a_gradient(w: Any) -> Step:
                 w.weight = (w.weight - 0.1 * w.weight.grad).coalesce().requires_grad_()
                 w.weight.note = [turn]
 
-    return step
-
 
 @case()
-def quantised_tensors(w: Any) -> Step:
+def quantised_tensors(w: Any) -> Training:
     w.a = torch.quantize_per_tensor(batch(0), 0.1, 3, torch.qint8)
     w.b = torch.quantize_per_channel(
         batch(1), torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.zeros(4, dtype=torch.long), 0, torch.quint8
     )
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.a = torch.quantize_per_tensor(w.a.dequantize() + batch(turn), 0.1 + turn, turn, torch.qint8)
         w.b = torch.quantize_per_channel(
             w.b.dequantize() * 2, torch.full((4,), 0.5), torch.ones(4, dtype=torch.long), 0, torch.quint8
         )
 
-    return step
-
 
 @case()
-def tensors_laid_out_otherwise(w: Any) -> Step:
+def tensors_laid_out_otherwise(w: Any) -> Training:
     w.image = batch(0, 2, 3, 4, 4).to(memory_format=torch.channels_last)
     w.model = nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1, momentum=0.9)
     w.wide, w.part, w.empty = torch.ones(3).expand(4, 3), torch.arange(24.0)[3:20:2], torch.empty(0, 3)
     w.meta = torch.empty(3, 4, device="meta").T
     w.scalar, w.strange = torch.tensor(1.0), torch.as_strided(torch.arange(9.0), (2, 2), (4, 1), 1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.optimizer.zero_grad()
         w.model(w.image).square().mean().backward()
         w.optimizer.step()
@@ -83,19 +77,15 @@ def tensors_laid_out_otherwise(w: Any) -> Step:
         w.strange[0] += w.part[:2]
         w.high = torch.empty(turn, device="meta")
 
-    return step
-
 
 @case()
-def nested_tensors(w: Any) -> Step:
+def nested_tensors(w: Any) -> Training:
     w.strided = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(1, 3)])
     w.jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(1, 3)], layout=torch.jagged)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        yield
         w.strided = w.strided * 2 + w.strided
         w.jagged = w.jagged + 1
-
-    return step
 
 
 class Noted(torch.Tensor):
@@ -145,13 +135,13 @@ class Closed(torch.Tensor):
 
 
 @case()
-def tensors_of_its_own_classes(w: Any) -> Step:
+def tensors_of_its_own_classes(w: Any) -> Training:
     w.noted, w.weight = torch.ones(3).as_subclass(Noted), Weight(torch.ones(3))
     w.noted.note, w.weight.log = ["a"], [w.weight]
     w.pair = Pair(torch.ones(2), torch.zeros(2))
     w.optimizer = torch.optim.SGD([w.weight], 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.noted.add_(1)
         w.noted.note.append(turn)
         w.weight.square().sum().backward()
@@ -160,14 +150,10 @@ def tensors_of_its_own_classes(w: Any) -> Step:
         w.late = (torch.ones(2) * turn).as_subclass(Noted)
         w.late.note = w.noted.note
 
-    return step
-
 
 @case(lost=("closed",), is_refused=True)
-def a_tensor_that_does_not_say_what_it_wraps(w: Any) -> Step:
+def a_tensor_that_does_not_say_what_it_wraps(w: Any) -> Training:
     w.closed = Closed(torch.ones(2))
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        yield
         w.closed = w.closed + 1
-
-    return step

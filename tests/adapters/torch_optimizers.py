@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
-from tests.adapters.cut_world import Step
+from tests.adapters.cut_world import Training
 from tests.adapters.torch_resume import CASES, Case, case
 
 
@@ -37,11 +38,22 @@ def descend(w: Any, turn: int) -> None:
     w.optimizer.step()
 
 
-def _optimized(make: Callable[[Iterator[Any]], Any]) -> Callable[[Any], Step]:
-    def training(w: Any) -> Step:
+def repeated(step: Callable[[int], None]) -> Training:
+    """Take this step in each turn."""
+    while True:
+        step((yield))
+
+
+def descending(w: Any) -> Training:
+    """Descend in each turn."""
+    return repeated(partial(descend, w))
+
+
+def _optimized(make: Callable[[Iterator[Any]], Any]) -> Callable[[Any], Training]:
+    def training(w: Any) -> Training:
         w.model = network()
         w.optimizer = make(w.model.parameters())
-        return descend
+        return descending(w)
 
     return training
 
@@ -71,12 +83,13 @@ CASES.update({name: Case(_optimized(make)) for name, make in OPTIMIZERS.items()}
 
 
 @case()
-def lbfgs(w: Any) -> Step:
+def lbfgs(w: Any) -> Training:
     w.model = nn.Linear(3, 1)
     w.optimizer = torch.optim.LBFGS(w.model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+    while True:
+        turn = yield
 
-    def step(w: Any, turn: int) -> None:
-        def closure() -> torch.Tensor:
+        def closure(turn: int = turn) -> torch.Tensor:
             w.optimizer.zero_grad()
             loss = loss_of(w.model, turn)
             loss.backward()
@@ -84,34 +97,28 @@ def lbfgs(w: Any) -> Step:
 
         w.optimizer.step(closure)
 
-    return step
-
 
 @case()
-def sparse_adam(w: Any) -> Step:
+def sparse_adam(w: Any) -> Training:
     w.model = nn.Embedding(6, 2, sparse=True)
     w.optimizer = torch.optim.SparseAdam(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.optimizer.zero_grad()
         w.model(torch.tensor([turn % 3, 4])).square().sum().backward()
         w.optimizer.step()
 
-    return step
 
-
-def _scheduled(make: Callable[[Any], Any]) -> Callable[[Any], Step]:
-    def training(w: Any) -> Step:
+def _scheduled(make: Callable[[Any], Any]) -> Callable[[Any], Training]:
+    def training(w: Any) -> Training:
         w.model = network()
         w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1, momentum=0.9)
         w.scheduler = make(w.optimizer)
-
-        def step(w: Any, turn: int) -> None:
+        while True:
+            turn = yield
             descend(w, turn)
             w.scheduler.step(*([1.0] if isinstance(w.scheduler, schedulers.ReduceLROnPlateau) else []))
             w.rates = [group["lr"] for group in w.optimizer.param_groups]
-
-        return step
 
     return training
 
@@ -139,37 +146,33 @@ CASES.update({name: Case(_scheduled(make)) for name, make in SCHEDULERS.items()}
 
 
 @case()
-def a_rate_of_two_groups_that_is_a_tensor(w: Any) -> Step:
+def a_rate_of_two_groups_that_is_a_tensor(w: Any) -> Training:
     w.model = network()
     w.optimizer = torch.optim.Adam(
         [{"params": w.model[0].parameters()}, {"params": w.model[4].parameters(), "lr": 0.5}], torch.tensor(0.1)
     )
     w.scheduler = schedulers.ExponentialLR(w.optimizer, 0.5)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         descend(w, turn)
         w.scheduler.step()
 
-    return step
-
 
 @case()
-def a_scheduler_that_the_loop_makes(w: Any) -> Step:
+def a_scheduler_that_the_loop_makes(w: Any) -> Training:
     w.model, w.scheduler = network(), None
     w.optimizer = torch.optim.Adam(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.scheduler = schedulers.ExponentialLR(w.optimizer, 0.5)
         descend(w, turn)
         if turn >= 1:
             w.scheduler.step()
 
-    return step
-
 
 @case()
-def a_scheduler_and_an_optimizer_of_its_own_class_that_the_loop_makes(w: Any) -> Step:
+def a_scheduler_and_an_optimizer_of_its_own_class_that_the_loop_makes(w: Any) -> Training:
     class Doubling(torch.optim.Optimizer):
         """An optimizer of a program's, whose `step` PyTorch wraps as the first one is made."""
 
@@ -180,7 +183,7 @@ def a_scheduler_and_an_optimizer_of_its_own_class_that_the_loop_makes(w: Any) ->
 
     w.model, w.kind = network(), Doubling
 
-    def step(w: Any, turn: int) -> None:
+    def step(turn: int) -> None:  # files of format 3 know by its name what it makes
         if turn == 1:
             w.optimizer = w.kind(w.model.parameters(), {"lr": 0.1})
             w.scheduler = schedulers.LambdaLR(w.optimizer, lambda epoch: 0.9**epoch)
@@ -188,20 +191,18 @@ def a_scheduler_and_an_optimizer_of_its_own_class_that_the_loop_makes(w: Any) ->
             descend(w, turn)
             w.scheduler.step()
 
-    return step
+    return repeated(step)
 
 
 @case()
-def an_optimizer_of_its_own_class_with_a_scheduler(w: Any) -> Step:
+def an_optimizer_of_its_own_class_with_a_scheduler(w: Any) -> Training:
     w.model = network()
     w.optimizer = Halving(w.model.parameters(), {"lr": 0.1})
     w.scheduler = schedulers.StepLR(w.optimizer, 2)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         descend(w, turn)
         w.scheduler.step()
-
-    return step
 
 
 class Halving(torch.optim.Optimizer):
@@ -218,90 +219,80 @@ class Halving(torch.optim.Optimizer):
 
 
 @case()
-def optimizer_before_the_model_among_the_names(w: Any) -> Step:
+def optimizer_before_the_model_among_the_names(w: Any) -> Training:
     model = network()
     w.optimizer = torch.optim.Adam(model.parameters(), 0.1)
     w.model = model
-    return descend
+    return descending(w)
 
 
 @case()
-def an_optimizer_that_the_loop_makes(w: Any) -> Step:
+def an_optimizer_that_the_loop_makes(w: Any) -> Training:
     w.model, w.optimizer = network(), None
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.optimizer = torch.optim.Adam(w.model.parameters(), 0.1)
         if turn >= 1:
             descend(w, turn)
 
-    return step
-
 
 @case()
-def an_optimizer_that_the_loop_makes_anew(w: Any) -> Step:
+def an_optimizer_that_the_loop_makes_anew(w: Any) -> Training:
     w.model = network()
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1, momentum=0.9)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 2:
             w.optimizer = torch.optim.Adam(w.model.parameters(), 0.01)
         descend(w, turn)
 
-    return step
-
 
 @case()
-def a_parameter_group_that_the_loop_adds(w: Any) -> Step:
+def a_parameter_group_that_the_loop_adds(w: Any) -> Training:
     w.model, w.head = network(), nn.Linear(1, 1)
     w.optimizer = torch.optim.Adam(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.optimizer.add_param_group({"params": list(w.head.parameters()), "lr": 0.01})
         w.optimizer.zero_grad()
         w.head(w.model(batch(turn))).square().mean().backward()
         w.optimizer.step()
 
-    return step
-
 
 @case()
-def gradients_accumulated_across_the_cut(w: Any) -> Step:
+def gradients_accumulated_across_the_cut(w: Any) -> Training:
     """transformers#22143."""
     w.model = network()
     w.optimizer = torch.optim.AdamW(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         (loss_of(w.model, turn) / 2).backward()
         if turn % 2:
             w.optimizer.step()
             w.optimizer.zero_grad()
 
-    return step
-
 
 @case()
-def gradients_set_to_zero_and_not_to_none(w: Any) -> Step:
+def gradients_set_to_zero_and_not_to_none(w: Any) -> Training:
     w.model = network()
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         loss_of(w.model, turn).backward()
         w.norm = nn.utils.clip_grad_norm_(w.model.parameters(), 0.1)
         w.optimizer.step()
         w.optimizer.zero_grad(set_to_none=False)
 
-    return step
-
 
 @case()
-def a_scaler_with_autocast(w: Any) -> Step:
+def a_scaler_with_autocast(w: Any) -> Training:
     """transformers#34053: the scale is state."""
     w.model, w.scaler = network(), torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(w.model, turn)
@@ -309,71 +300,61 @@ def a_scaler_with_autocast(w: Any) -> Step:
         w.scaler.step(w.optimizer)
         w.scaler.update()
 
-    return step
-
 
 @case()
-def a_scaler_whose_update_is_still_to_come(w: Any) -> Step:
+def a_scaler_whose_update_is_still_to_come(w: Any) -> Training:
     w.model, w.scaler = network(), torch.amp.GradScaler("cpu", init_scale=4.0)
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn:
             w.scaler.update()
         w.optimizer.zero_grad()
         w.scaler.scale(loss_of(w.model, turn)).backward()
         w.scaler.step(w.optimizer)
 
-    return step
-
 
 @case()
-def averaged_models(w: Any) -> Step:
+def averaged_models(w: Any) -> Training:
     w.model = network()
     w.mean, w.ema = AveragedModel(w.model), AveragedModel(w.model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         descend(w, turn)
         w.mean.update_parameters(w.model)
         w.ema.update_parameters(w.model)
 
-    return step
-
 
 @case()
-def moments_of_bfloat16(w: Any) -> Step:
+def moments_of_bfloat16(w: Any) -> Training:
     """torchtitan#4615: the dtype of the moments is kept."""
     w.model = network().to(torch.bfloat16)
     w.optimizer = torch.optim.AdamW(w.model.parameters(), 0.1, foreach=True)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.optimizer.zero_grad()
         w.model(batch(turn).bfloat16()).square().mean().backward()
         w.optimizer.step()
 
-    return step
-
 
 @case()
-def a_sequence_of_schedulers_sets_no_rate_as_it_is_made(w: Any) -> Step:
+def a_sequence_of_schedulers_sets_no_rate_as_it_is_made(w: Any) -> Training:
     """pytorch#119168: making one overwrites the rate, which comes back from the cut."""
     w.model = network()
     w.optimizer = torch.optim.AdamW(w.model.parameters(), 0.1)
     w.scheduler = schedulers.SequentialLR(
         w.optimizer, [schedulers.LinearLR(w.optimizer, 0.01), schedulers.CosineAnnealingLR(w.optimizer, 4)], [2]
     )
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.rate = w.scheduler.get_last_lr()[0]
         descend(w, turn)
         w.scheduler.step()
 
-    return step
-
 
 @case()
-def an_optimizer_for_each_parameter_in_backward(w: Any) -> Step:
+def an_optimizer_for_each_parameter_in_backward(w: Any) -> Training:
     w.model = network()
     w.optimizers = {p: torch.optim.Adam([p], 0.1) for p in w.model.parameters()}
     optimizers = w.optimizers
@@ -384,33 +365,32 @@ def an_optimizer_for_each_parameter_in_backward(w: Any) -> Step:
 
     for parameter in w.model.parameters():
         parameter.register_post_accumulate_grad_hook(hook)
-    return lambda w, turn: loss_of(w.model, turn).backward()
+    while True:
+        loss_of(w.model, (yield)).backward()
 
 
 @case()
-def a_hook_of_an_optimizer(w: Any) -> Step:
+def a_hook_of_an_optimizer(w: Any) -> Training:
     w.model, w.log = network(), []
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
     log = w.log
     w.handle = w.optimizer.register_step_post_hook(lambda *_: log.append(len(log)))
 
-    def step(w: Any, turn: int) -> None:
+    def step(turn: int) -> None:  # files of format 3 know by its name what it makes
         descend(w, turn)
         if turn == 1:
             w.optimizer.register_step_pre_hook(lambda *_: log.append(-len(log)))
 
-    return step
+    return repeated(step)
 
 
 @case()
-def a_loss_that_is_mean_of_functional(w: Any) -> Step:
+def a_loss_that_is_mean_of_functional(w: Any) -> Training:
     w.model, w.loss, w.function = nn.Linear(3, 2), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])), F.cross_entropy
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         target = torch.tensor([0, 1, 1, 0])
         w.optimizer.zero_grad()
         (w.loss(w.model(batch(turn)), target) + w.function(w.model(batch(turn)), target)).backward()
         w.optimizer.step()
-
-    return step

@@ -64,13 +64,13 @@ def run(world: World, tried: Case) -> Outcome:
     with as_a_process():
         names, step = made(tried)
         for turn in range(BEFORE + AFTER):
-            step(names, turn)
+            step(turn)
         unread = describe(vars(names), of_graphs=tried.of_graphs)
     with as_a_process():
         names, step = made(tried)
         baseline = world.baseline(vars(names))
         for turn in range(BEFORE):
-            step(names, turn)
+            step(turn)
         versions = _versions(names)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -79,7 +79,7 @@ def run(world: World, tried: Case) -> Outcome:
         file, count, stream = packed(encoded), world.counts.count(), torch.get_rng_state()
         whole_at_cut = describe(vars(names), of_graphs=tried.of_graphs)
         for turn in range(BEFORE, BEFORE + AFTER):
-            step(names, turn)
+            step(turn)
         whole = describe(vars(names), of_graphs=tried.of_graphs)
         is_held = packed(encoded) == file
     with as_a_process():
@@ -92,7 +92,7 @@ def run(world: World, tried: Case) -> Outcome:
             return Outcome(encoded.not_captured, missing, ([], []), ([], whole), unread, is_held, (read, versions))
         at_cut = describe(vars(names), of_graphs=tried.of_graphs)
         for turn in range(BEFORE, BEFORE + AFTER):
-            step(names, turn)
+            step(turn)
         at_end = describe(vars(names), of_graphs=tried.of_graphs)
     return Outcome(encoded.not_captured, missing, (at_cut, whole_at_cut), (at_end, whole), unread, is_held, (read, versions))
 

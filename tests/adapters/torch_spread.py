@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.adapters.cut_world import Step, cases
+from tests.adapters.cut_world import Training, cases
 
 CASES, case = cases()
 
@@ -60,16 +60,17 @@ def weights(w: Any) -> dict[str, DTensor]:
 
 
 @case()
-def an_optimizer_that_is_met_before_its_weights(w: Any) -> Step:
+def an_optimizer_that_is_met_before_its_weights(w: Any) -> Training:
     held = {name: torch.nn.Parameter(each) for name, each in weights(w).items()}
     w.optimizer = torch.optim.AdamW(held.values(), 0.1)
     w.optimizer.state.update({held["rows"]: {}})
     w.held = held
-    return descend
+    while True:
+        descend(w, (yield))
 
 
 @case()
-def weights_that_share_their_memory(w: Any) -> Step:
+def weights_that_share_their_memory(w: Any) -> Training:
     w.mesh = mesh()
     padded = torch.zeros(4, 3)  # as FSDP2 pads the last shard of an uneven division
     parts = padded.narrow(0, 0, 3)
@@ -77,16 +78,17 @@ def weights_that_share_their_memory(w: Any) -> Step:
     w.weight = torch.nn.Parameter(DTensor.from_local(parts, w.mesh["inner"], [Shard(0)], run_check=False))
     w.alias = w.weight
     w.optimizer = torch.optim.SGD([w.weight], 0.1, momentum=0.9)
-    return descend
+    while True:
+        descend(w, (yield))
 
 
 @case()
-def copies_that_the_loop_makes(w: Any) -> Step:
+def copies_that_the_loop_makes(w: Any) -> Training:
     w.weights = weights(w)
     w.average, w.norms = {}, []
     w.total = spread(w.mesh["inner"], [Partial("sum")], 1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         for name, each in w.weights.items():
             each.add_(0.5 * (turn + 1))
             w.average[name] = w.average[name].lerp(each, 0.1) if name in w.average else each.clone()
@@ -94,30 +96,24 @@ def copies_that_the_loop_makes(w: Any) -> Step:
         w.total = w.total * 2
         w.norms.append(w.weights["rows"].to_local().norm())
 
-    return step
-
 
 @case()
-def weights_that_are_frozen_and_hooked(w: Any) -> Step:
+def weights_that_are_frozen_and_hooked(w: Any) -> Training:
     w.weight = torch.nn.Parameter(spread(mesh(), [Replicate(), Shard(0)], 2, 3))
     w.calls = []
     calls = w.calls
     w.handle = w.weight.register_post_accumulate_grad_hook(lambda _parameter: calls.append(1))
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.weight.requires_grad_(turn % 2 == 1)
         if turn == 4:
             w.handle.remove()
 
-    return step
-
 
 @case(lost=("w.loss",), is_refused=True)
-def what_was_computed(w: Any) -> Step:
+def what_was_computed(w: Any) -> Training:
     w.weight = torch.nn.Parameter(spread(mesh(), [Replicate(), Shard(0)], 2, 3))
     w.loss = None
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.loss = w.weight * turn
-
-    return step

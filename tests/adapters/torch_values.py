@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.adapters.cut_world import Step
+from tests.adapters.cut_world import Training
 from tests.adapters.torch_optimizers import batch, descend
 from tests.adapters.torch_resume import case
 
 
 @case()
-def manual_descent_in_place(w: Any) -> Step:
+def manual_descent_in_place(w: Any) -> Training:
     w.weight, w.bias = torch.ones(3, 2, requires_grad=True), torch.zeros(2, requires_grad=True)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         (batch(turn) @ w.weight + w.bias).square().mean().backward()
         with torch.no_grad():
             for parameter in (w.weight, w.bias):
@@ -26,62 +26,52 @@ def manual_descent_in_place(w: Any) -> Step:
         w.weight.grad.zero_()
         w.bias.grad = None
 
-    return step
-
 
 @case()
-def manual_descent_that_binds_anew(w: Any) -> Step:
+def manual_descent_that_binds_anew(w: Any) -> Training:
     w.weight = torch.ones(3, 2, requires_grad=True)
     w.first = w.weight
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         (grad,) = torch.autograd.grad((batch(turn) @ w.weight).square().mean(), w.weight)
         w.weight = (w.weight - 0.1 * grad).detach().requires_grad_()
 
-    return step
-
 
 @case()
-def large_tensors_that_stay_and_are_copied(w: Any) -> Step:
+def large_tensors_that_stay_and_are_copied(w: Any) -> Training:
     w.weight = torch.arange(40_000.0)
     w.fixed, w.first, w.moving = torch.arange(40_000.0), w.weight, torch.zeros(40_000)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.weight = w.weight.clone()
         w.moving += w.fixed + w.weight
         if turn == 4:
             w.weight += 1
 
-    return step
-
 
 @case()
-def large_data_whose_name_a_batch_takes(w: Any) -> Step:
+def large_data_whose_name_a_batch_takes(w: Any) -> Training:
     w.weight, w.x = torch.zeros(3), torch.arange(60_000.0).reshape(20_000, 3)
     w.data = torch.utils.data.TensorDataset(w.x, w.x[:, 0])
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.x, y = w.data[turn * 10 : turn * 10 + 10]
         w.weight += (w.x * y[:, None]).mean(0)
 
-    return step
-
 
 @case()
-def a_large_part_of_a_memory_of_which_the_loop_sees_more(w: Any) -> Step:
+def a_large_part_of_a_memory_of_which_the_loop_sees_more(w: Any) -> Training:
     w.whole = None
     w.part = torch.empty(0).set_(torch.arange(60_000.0).untyped_storage(), 0, (30_000,))  # not a view: it has no `_base`
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.whole = torch.empty(0).set_(w.part.untyped_storage(), 0, (60_000,))
         w.whole[50_000 + turn] += 1
 
-    return step
-
 
 @case()
-def flat_buffers(w: Any) -> Step:
+def flat_buffers(w: Any) -> Training:
     w.model = nn.Linear(3, 2)
     w.flat = torch.cat([p.data.reshape(-1) for p in w.model.parameters()])
     w.grads = torch.zeros_like(w.flat)
@@ -91,34 +81,30 @@ def flat_buffers(w: Any) -> Step:
         parameter.data = w.flat[start:stop].view_as(parameter)
         parameter.grad = w.grads[start:stop].view_as(parameter)
         start = stop
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.model(batch(turn)).square().mean().backward()
         w.flat.sub_(w.grads, alpha=0.1)
         w.grads.zero_()
 
-    return step
-
 
 @case()
-def aliases_of_numpy(w: Any) -> Step:
+def aliases_of_numpy(w: Any) -> Training:
     w.weight, w.numbers = torch.ones(4, 3), np.zeros(6)
     w.array, w.tensor = w.weight.numpy(), torch.from_numpy(w.numbers)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.array += turn
         w.weight *= 1.5
         w.numbers += 1
         w.tensor *= 2
 
-    return step
-
 
 @case()
-def aliases_of_numpy_that_the_loop_makes(w: Any) -> Step:
+def aliases_of_numpy_that_the_loop_makes(w: Any) -> Training:
     w.weight, w.other = torch.ones(4, 3), torch.zeros(2)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.array, w.row = w.weight.numpy(), w.weight.numpy()[1, ::2]
             w.numbers = np.arange(6.0).reshape(2, 3).T
@@ -132,14 +118,12 @@ def aliases_of_numpy_that_the_loop_makes(w: Any) -> Step:
             w.numbers += 1
             w.last += 1
 
-    return step
-
 
 @case()
-def tensors_that_lie_in_arrays(w: Any) -> Step:
+def tensors_that_lie_in_arrays(w: Any) -> Training:
     w.data = np.arange(30_000.0)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             array = np.arange(6.0)
             w.one, w.other = torch.from_numpy(array), torch.from_numpy(array[2:4])
@@ -153,44 +137,36 @@ def tensors_that_lie_in_arrays(w: Any) -> Step:
         if turn == 4:
             w.batch += 1
 
-    return step
-
 
 @case()
-def tensors_of_overlapping_arrays_that_nothing_changes(w: Any) -> Step:
+def tensors_of_overlapping_arrays_that_nothing_changes(w: Any) -> Training:
     data = np.arange(24.0).reshape(2, 12)
     w.inputs, w.targets, w.last = (torch.from_numpy(data[:, start : start + 10]) for start in (0, 1, 2))
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        yield
         w.loss = float((w.inputs - w.targets).square().sum())
-
-    return step
 
 
 @case(lost=("targets (memory: a part of it is also that of inputs)",), is_refused=True)
-def tensors_of_overlapping_arrays(w: Any) -> Step:
+def tensors_of_overlapping_arrays(w: Any) -> Training:
     data = np.arange(24.0).reshape(2, 12)
     w.inputs, w.targets = torch.from_numpy(data[:, :-1]), torch.from_numpy(data[:, 1:])
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        yield
         w.targets += 1
-
-    return step
 
 
 @case(lost=("first (memory: a part of it is also that of bytes)",), is_refused=True)
-def tensors_that_lie_in_bytes(w: Any) -> Step:
+def tensors_that_lie_in_bytes(w: Any) -> Training:
     w.bytes = bytearray(b"abcdefgh")
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        yield
         w.first = torch.frombuffer(w.bytes, dtype=torch.uint8, offset=2)
         w.first += 1
 
-    return step
-
 
 @case()
-def values_of_many_dtypes(w: Any) -> Step:
+def values_of_many_dtypes(w: Any) -> Training:
     kinds = (
         torch.bfloat16,
         torch.float16,
@@ -202,54 +178,48 @@ def values_of_many_dtypes(w: Any) -> Step:
         torch.bool,
     )
     w.values = {str(kind): torch.ones(3).to(kind) for kind in (*kinds, torch.complex64, torch.complex32, torch.complex128)}
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         for name, value in w.values.items():
             if turn % 2:
                 w.values[name] = batch(turn, 3).abs().to(value.dtype)
             else:
                 value.copy_(batch(turn, 3).abs().to(value.dtype))
 
-    return step
-
 
 @case()
-def bits_of_conjugates_and_negatives(w: Any) -> Step:
+def bits_of_conjugates_and_negatives(w: Any) -> Training:
     w.z = torch.tensor([1 + 2j, 3 - 1j])
     w.conj, w.imag = w.z.conj(), w.z.conj().imag
     w.p = nn.Parameter(w.z.clone().conj())
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.z.mul_(1j)
         w.late = w.z.conj()
         w.low = w.late.imag
         w.real = torch.view_as_real(w.z)
         w.p.data = w.p.data.conj() * 2 if turn % 2 else (w.p.data + 1).conj()
 
-    return step
-
 
 @case()
-def replay_buffers(w: Any) -> Step:
+def replay_buffers(w: Any) -> Training:
     w.past, w.ring, w.at = deque(maxlen=4), torch.zeros(4, 3), 0
     w.by_key = {"x": [torch.zeros(1)]}
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.past.append((batch(turn)[0], turn, {"done": torch.tensor(turn > 2)}))
         w.ring[w.at % 4] = batch(turn)[1]
         w.at += 1
         w.by_key["x"].append(w.ring[w.at % 4])
 
-    return step
-
 
 @case()
-def generators_that_are_shared(w: Any) -> Step:
+def generators_that_are_shared(w: Any) -> Training:
     w.generator = torch.Generator().manual_seed(3)
     w.sampler = torch.utils.data.RandomSampler(range(5), generator=w.generator)
     w.order = []
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.order.append(list(w.sampler))
         w.noise = torch.randn(2, generator=w.generator) + torch.randn(2)
         if turn == 1:
@@ -257,15 +227,13 @@ def generators_that_are_shared(w: Any) -> Step:
         if turn >= 1:
             w.more = torch.rand(1, generator=w.late)
 
-    return step
-
 
 @case()
-def views_whose_base_is_written_with_gradients(w: Any) -> Step:
+def views_whose_base_is_written_with_gradients(w: Any) -> Training:
     w.weight, w.base = torch.ones(3, requires_grad=True), torch.zeros(2, 3)
-    w.row = w.base[0]
-
-    def step(w: Any, turn: int) -> None:
+    w.row, w.lost = w.base[0], None
+    while True:
+        turn = yield
         if turn == 1:
             w.base = torch.zeros(2, 3)
             w.row = w.base[1]
@@ -273,39 +241,32 @@ def views_whose_base_is_written_with_gradients(w: Any) -> Step:
             w.row.copy_(w.weight * 2)
             (w.base * 3).sum().backward()
 
-    w.lost = None
-    return step
-
 
 @case()
-def storages_of_tensors(w: Any) -> Step:
+def storages_of_tensors(w: Any) -> Training:
     w.tensor = torch.arange(4.0)
     w.storage = w.tensor.untyped_storage()
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.storage[0] = turn
         w.tensor[1] += 1
         if turn == 1:
             w.late = w.tensor.untyped_storage()
 
-    return step
-
 
 @case()
-def a_storage_that_no_tensor_uses(w: Any) -> Step:
+def a_storage_that_no_tensor_uses(w: Any) -> Training:
     w.alone = torch.arange(3.0).untyped_storage()
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.alone[1] = turn
 
-    return step
-
 
 @case()
-def an_object_of_every_small_kind(w: Any) -> Step:
+def an_object_of_every_small_kind(w: Any) -> Training:
     w.kinds = []
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.kinds += [
             torch.float32,
             torch.device("cpu"),
@@ -318,22 +279,18 @@ def an_object_of_every_small_kind(w: Any) -> Step:
         w.drawn = w.normal.sample()
         w.info = torch.finfo(torch.float32)
 
-    return step
-
 
 @case()
-def a_resized_tensor(w: Any) -> Step:
+def a_resized_tensor(w: Any) -> Training:
     w.tensor, w.grown = torch.ones(3), torch.ones(3)
     w.view = w.tensor[1:]
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.tensor.add_(1)
         if turn == 1:
             w.grown.resize_(5).fill_(2.0)
         if turn == 2:
             w.grown.set_(w.tensor)
-
-    return step
 
 
 class Kept(nn.Module):
@@ -349,38 +306,34 @@ class Kept(nn.Module):
 
 
 @case()
-def tensors_that_a_class_holds(w: Any) -> Step:
+def tensors_that_a_class_holds(w: Any) -> Training:
     Kept.seen, Kept.count = torch.zeros(2), 0
     w.model, w.kind = Kept(), Kept
     w.buffer = nn.Buffer(torch.zeros(2), persistent=False)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.out = w.model(batch(turn))
         w.buffer += 1
         w.new, w.late = nn.Buffer(w.buffer + 1), nn.Parameter(torch.ones(2), requires_grad=turn % 2 == 0)
         w.seen, w.count = w.kind.seen, w.kind.count
 
-    return step
-
 
 @case()
-def what_functions_return(w: Any) -> Step:
+def what_functions_return(w: Any) -> Training:
     w.best = batch(0).max(0)
     w.model = nn.GRU(3, 2)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         w.best, w.sorted = batch(turn).max(0), batch(turn).sort()
         w.packed = nn.utils.rnn.pack_sequence([batch(turn, 3, 3), batch(turn + 9, 2, 3)])
         w.out = w.model(w.packed)[1].detach()
 
-    return step
-
 
 @case()
-def a_tensor_whose_memory_is_let_go_of(w: Any) -> Step:
+def a_tensor_whose_memory_is_let_go_of(w: Any) -> Training:
     w.weight, w.full = torch.ones(4), torch.ones(4)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 2:
             w.weight.untyped_storage().resize_(0)
         if turn == 4:
@@ -388,18 +341,14 @@ def a_tensor_whose_memory_is_let_go_of(w: Any) -> Step:
             w.weight.copy_(w.full)
         w.full += 1
 
-    return step
-
 
 @case()
-def a_model_of_float64_with_descent(w: Any) -> Step:
+def a_model_of_float64_with_descent(w: Any) -> Training:
     w.model = nn.Linear(3, 2).double()
     w.optimizer = torch.optim.SGD(w.model.parameters(), 0.1)
-
-    def step(w: Any, turn: int) -> None:
+    while True:
+        turn = yield
         if turn == 1:
             w.model.float()
         if turn >= 1:
             descend(w, turn)
-
-    return step

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.e2e.choices import DIE, Row, pairs
-from tests.e2e.ordinary import LOADED
+from tests.e2e.ordinary import LOADED, arguments
 
 PRELUDE: Final = (
     f"""\
@@ -53,31 +53,19 @@ _OPTIMIZERS: Final = {
     "averages": "keras.optimizers.RMSprop(0.01, use_ema=True, ema_overwrite_frequency=4)",
     "accumulation": "keras.optimizers.Lion(0.001, gradient_accumulation_steps=2)",
 }
-_VALIDATION: Final = {
-    "arrays": "validation_data=(x[:25], y[:25]), validation_batch_size=10",
-    "split": "validation_split=0.3",
-    "PyDataset": "validation_data=Data()",
-}
-_CALLBACKS: Final = {
-    "EarlyStopping": "keras.callbacks.EarlyStopping('loss', patience=1, restore_best_weights=True)",
-    "ReduceLROnPlateau": "keras.callbacks.ReduceLROnPlateau('loss', patience=1)",
-    "ModelCheckpoint": "keras.callbacks.ModelCheckpoint('best.keras', 'loss', save_best_only=True), "
-    "keras.callbacks.CSVLogger('log.csv')",
-    "schedule": "keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 * 0.5**epoch)",
-}
 FIT: Final[dict[str, list[object]]] = {
     "data": list(_GIVEN),
     "every": ["2b", "1"],
     "steps_per_epoch": [None, 7],
     "model": list(_MODELS),
     "optimizer": list(_OPTIMIZERS),
-    "validation": [None, *_VALIDATION],
+    "validation": [None, "arrays", "split", "PyDataset"],
     "validation_steps": [None, 1],
     "validation_freq": [1, 2],
     "initial_epoch": [0, 1],
     "shuffle": [True, False, "batch"],
     "weights": [None, "class", "sample"],
-    "callbacks": ["", *_CALLBACKS],
+    "callbacks": ["", "EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "schedule"],
     "run": ["", "run_eagerly", "steps_per_execution"],
 }
 
@@ -215,22 +203,13 @@ def _is_taken(row: Mapping[str, object], backend: str) -> bool:
 def text(row: Row, backend: str) -> str:
     """Return the program of a row."""
     run = {"": "", "run_eagerly": ", run_eagerly=True", "steps_per_execution": ", steps_per_execution=2"}[str(row["run"])]
-    rest = [f"{name}={row[name]!r}" for name in ("steps_per_epoch", "initial_epoch") if row[name]]
-    if row["data"] == "arrays":
-        rest += ["batch_size=10", f"shuffle={row['shuffle']!r}"]
-    if row["validation"]:
-        rest += [_VALIDATION[str(row["validation"])], f"validation_freq={row['validation_freq']}"]
-        rest += [f"validation_steps={row['validation_steps']}"] if row["validation_steps"] else []
-    rest += {"class": ["class_weight={0: 1.0, 1: 2.0}"], "sample": ["sample_weight=np.abs(x[:, 0])"]}.get(str(row["weights"]), [])
-    callbacks = ", ".join(filter(None, ["Die()", _CALLBACKS.get(str(row["callbacks"]), "")]))
-    first = [_GIVEN[str(row["data"])], f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
     loader = "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n" if "DataLoader" in str(row["data"]) else ""
     program = f"""\
 {PRELUDE}{_SHOWS}{loader}keras.utils.set_random_seed(5)
 model = keras.Sequential([keras.Input((6,)), {_MODELS[str(row["model"])]}])
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile({_OPTIMIZERS[str(row["optimizer"])]}, loss_of, metrics=["accuracy"]{run})
-history = model.fit({", ".join(first + rest)})
+history = model.fit({arguments(row, _GIVEN[str(row["data"])], "Die()")})
 show([*model.variables, *model.optimizer.variables], int(model.optimizer.iterations), history.history)
 """
     return on(backend, program)

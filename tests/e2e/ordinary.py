@@ -126,6 +126,7 @@ _CALLBACKS: Final = {
     "ReduceLROnPlateau": "keras.callbacks.ReduceLROnPlateau('loss', patience=1)",
     "ModelCheckpoint": "keras.callbacks.ModelCheckpoint('best.keras', 'loss', save_best_only=True), "
     "keras.callbacks.CSVLogger('log.csv')",
+    "schedule": "keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 * 0.5**epoch)",
 }
 
 LOOP: Final[dict[str, list[object]]] = {
@@ -238,8 +239,8 @@ def text(row: Mapping[str, object]) -> str:
     return PRELUDE + (_fit(row) if "steps_per_execution" in row else _loop(row))
 
 
-def _fit(row: Mapping[str, object]) -> str:
-    run = f", {row['run']}=True" if row["run"] else ""
+def arguments(row: Mapping[str, object], data: str, die: str) -> str:
+    """Return the arguments of a call of `fit`."""
     rest = [f"{name}={row[name]!r}" for name in ("steps_per_epoch", "initial_epoch") if row[name]]
     if row["data"] == "arrays":
         rest += ["batch_size=10", f"shuffle={row['shuffle']!r}"]
@@ -247,11 +248,17 @@ def _fit(row: Mapping[str, object]) -> str:
         rest += [_VALIDATION[str(row["validation"])], f"validation_freq={row['validation_freq']}"]
         rest += [f"validation_steps={row['validation_steps']}"] if row["validation_steps"] else []
     rest += {"class": ["class_weight={0: 1.0, 1: 2.0}"], "sample": ["sample_weight=np.abs(x[:, 0])"]}.get(str(row["weights"]), [])
-    callbacks = ", ".join(filter(None, [f"Die(draws={row['draws']})", _CALLBACKS.get(str(row["callbacks"]), "")]))
-    first = [_GIVEN[str(row["data"])], f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
+    callbacks = ", ".join(filter(None, [die, _CALLBACKS.get(str(row["callbacks"]), "")]))
+    first = [data, f"epochs={4 + bool(row['initial_epoch'])}", "verbose=0", f"callbacks=[{callbacks}]"]
+    return ", ".join(first + rest)
+
+
+def _fit(row: Mapping[str, object]) -> str:
+    run = f", {row['run']}=True" if row["run"] else ""
+    given = arguments(row, _GIVEN[str(row["data"])], f"Die(draws={row['draws']})")
     return f"""\
 model.compile("adam", loss_of, metrics=["accuracy"], steps_per_execution={row["steps_per_execution"]}{run})
-history = model.fit({", ".join(first + rest)})
+history = model.fit({given})
 show(history.history)
 """
 

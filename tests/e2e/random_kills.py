@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from detrain.store import opened
@@ -15,25 +16,29 @@ from tests.e2e.runs import Result
 KILLS = 2
 
 
-def run(server: Server, program: Path, folder: Path, every: str, kills: list[int]) -> Result:
-    """Run a program as often as it takes, killed when so many batches are done; return what the last process said."""
-    folder.mkdir()
-    last = None
+def run(
+    server: Server, command: Sequence[object], folder: Path, every: str, kills: list[int], outside: object = None, **changes: str
+) -> Result:
+    """Run a program as often as it takes, killed when so many batches are done; return what the last process said.
+
+    `outside`: what it is told of the clock and of randomness, if that is what another run has heard.
+    """
+    folder.mkdir(exist_ok=True)
+    options = ("--every", every, "--ckpt", f"{folder}.home", *command)
     for kill in [*kills, None]:
-        trial = json.dumps({"states": f"{folder}.states", "kill_at": kill})
-        last = server.detrain("run", "--every", every, "--ckpt", f"{folder}.home", program, cwd=folder, DETRAIN_TRIAL=trial)
+        trial = json.dumps({"states": f"{folder}.states", "kill_at": kill, "outside": outside or {}})
+        last = server.detrain("run", *options, cwd=folder, DETRAIN_TRIAL=trial, **changes)
         assert last.status == (0 if kill is None else -9), last.err
-    assert last is not None
     return last
 
 
 def assert_ends_as_if_never_killed(server: Server, program: Path, folder: Path, every: str, seed: str) -> tuple[Result, Result]:
     """Compare output and states; return what the whole run and the killed one said."""
-    whole = run(server, program, folder / "whole", every, [])
+    whole = run(server, [program], folder / "whole", every, [])
     [journal] = Path(folder / "whole.home").glob("*.journal")
     batches = len(read_batches(journal))
     places = sorted(random.Random(seed).sample(range(2, batches), KILLS))
-    killed = run(server, program, folder / "killed", every, places)
+    killed = run(server, [program], folder / "killed", every, places)
 
     lines, expected = killed.out.splitlines(), whole.out.splitlines()
     before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))

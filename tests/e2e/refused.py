@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, Result, Run
 
@@ -19,6 +20,18 @@ _EXPLAINED = re.compile(r"explained by `detrain explain ([^`]*)`")
 _OFFERED = re.compile(r"`detrain (run --from [^`]*)`")
 _OPTIONS = (["--fresh"], ["--loader", "forward"], ["--allow-environment"], ["--bare"])
 """Options that are offered as ways out."""
+
+
+def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) -> None:
+    """The run ended with the error's code, a message of at most two lines that says what it should, and where it is
+    explained.
+    """
+    *message, explained = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
+    assert run.status == error.exit_code, run.err
+    assert 1 <= len(message) <= 2
+    assert explained == f"  explained by `detrain explain {error.slug}`"
+    for word in said:
+        assert word in "\n".join(message)
 
 
 def starting_twice(run: Run) -> Run:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,6 +179,15 @@ def _finish(
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def library(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """Write files of libraries, by their paths, beside a program. Return the variable by which Python finds them."""
+    place = folder / "site-packages"
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
+
+
 def ran(runs: Server | Run, folder: Path, text: str, *options: object, name: str = "program.py", **changes: str) -> Result:
     """Write a program into a folder, and run it there by `detrain run`."""
     (folder / name).write_text(text)
@@ -247,6 +256,16 @@ def after_deaths(
 def weights(text: str) -> list[str]:
     """Return the lines of an output that say the weights."""
     return [line for line in text.splitlines() if line.startswith("weights")]
+
+
+def alarms(home: Path) -> list[dict[str, Any]]:
+    """Return what the guards of the runs in a home have written of their alarms."""
+    return [json.loads(line) for path in sorted(home.glob("*.alarms.jsonl")) for line in path.read_text().splitlines()]
+
+
+def actions(home: Path) -> list[str]:
+    """Return what the guards of the runs in a home have done about their alarms."""
+    return [line["action"] for line in alarms(home) if line["action"] != "detected"]
 
 
 def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:

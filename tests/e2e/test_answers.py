@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, after_deaths, compared, plain
+from tests.e2e.runs import Run, after_deaths, compared, library, plain
 
 RESULTS = PRELUDE("""
 import glob, pathlib, shutil
@@ -380,10 +380,7 @@ def test_what_a_library_dates_is_found_again_and_its_records_have_new_names(tmp_
 
     What is killed is a process.
     """
-    for name, text in (("mlflow", RECORDING), ("dating", DATING)):
-        library = tmp_path / "site-packages" / name
-        library.mkdir(parents=True)
-        (library / "__init__.py").write_text(text)
+    library(tmp_path, {"mlflow/__init__.py": RECORDING, "dating/__init__.py": DATING})
     compared(detrain, tmp_path, PRELUDE + RECORDED, at="2:3", every="2b", whole="run", is_apart=True)
 
     [one], [another] = (tmp_path.glob(f"{each}/outputs/*/log") for each in ("whole", "killed"))
@@ -417,10 +414,7 @@ show(optimizer.weights)
 
 def test_a_library_that_looks_for_checkpoints_of_the_programs_own_sees_what_it_saw(tmp_path: Path, detrain: Run) -> None:
     """The program went on by itself, and the resume was refused. What is killed is a process."""
-    library = tmp_path / "site-packages" / "transformers"
-    library.mkdir(parents=True)
-    (library / "__init__.py").touch()
-    (library / "trainer_utils.py").write_text(LOOKING)
+    library(tmp_path, {"transformers/__init__.py": "", "transformers/trainer_utils.py": LOOKING})
     compared(detrain, tmp_path, PRELUDE + ASKING, at="2:3", every="2b", whole="run", is_apart=True)
 
 
@@ -485,9 +479,7 @@ def test_a_library_that_numbers_its_folders_takes_the_number_of_the_first_run(
     deaths: list[str], tmp_path: Path, detrain: Run
 ) -> None:
     """What it had made before the loop it found there, and made another: a stray folder, and nothing said so."""
-    library = tmp_path / "site-packages" / "numbering"
-    library.mkdir(parents=True)
-    (library / "__init__.py").write_text(NUMBERING)
+    library(tmp_path, {"numbering/__init__.py": NUMBERING})
     for name in ("whole", "killed"):
         (tmp_path / name / "there" / "try-0").mkdir(parents=True)
         (tmp_path / name / "there" / "try-0" / "settings.txt").write_text("an earlier one")
@@ -557,18 +549,13 @@ WAYS = {
 def test_a_program_that_asks_for_its_own_checkpoints_hears_what_it_heard(
     way: str, is_used: bool, tmp_path: Path, detrain: Run
 ) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE + OWN.replace("WAY", WAYS[way]))
     for name in ("whole", "killed"):
         (tmp_path / name / "out").mkdir(parents=True)
         if is_used:
             np.save(tmp_path / name / "out" / "0.npy", np.zeros(3))
             (tmp_path / name / "out" / "last.npy").symlink_to("0.npy")
             (tmp_path / name / "out" / "last.txt").write_text("out/0.npy")
-    whole = detrain("run", "--bare", "../program.py", cwd=tmp_path / "whole").ok()
-    detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed", DIE_AT="2:3").died()
-    again = detrain("run", "--every", "2b", "../program.py", cwd=tmp_path / "killed").ok()
-
-    assert again.last_line() == whole.last_line()
+    compared(detrain, tmp_path, PRELUDE + OWN.replace("WAY", WAYS[way]), at="2:3", every="2b", is_apart=True)
 
 
 def test_a_run_that_goes_on_by_itself_past_its_checkpoint_is_refused(tmp_path: Path, detrain: Run) -> None:

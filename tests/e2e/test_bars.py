@@ -8,7 +8,7 @@ import pytest
 
 from detrain.base.errors import NotCapturable
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Run, bare_python, compared, ran
+from tests.e2e.runs import Run, bare_python, compared
 
 BARS = PRELUDE("""
 from tqdm.auto import tqdm
@@ -26,12 +26,9 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_bars_of_tqdm_that_choose_themselves(every: str, tmp_path: Path, detrain: Run) -> None:
-    whole = ran(detrain, tmp_path, BARS, "--ckpt", "whole").ok()
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:2")
-    last = detrain("run", "--every", every, "--strict", "program.py", cwd=tmp_path).ok()
+    whole, _, last = compared(detrain, tmp_path, BARS, "--strict", every=every, at="2:2", whole="run", is_tail=True)
 
     assert "not captured" not in whole.err + last.err
-    assert last.out == whole.out[-len(last.out) :]
 
 
 LEFT = PRELUDE("""
@@ -99,9 +96,7 @@ def test_a_bar_that_the_loop_makes_and_keeps_is_exact(where: str, every: str, tm
         used=f"{place}.update()",
         shown=f"{place}.n, len(bars)",
     )
-    whole = ran(detrain, tmp_path, text, "--ckpt", "whole", "--every", every)
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1")
-    last = detrain("run", "--every", every, "program.py", cwd=tmp_path).ok()
+    whole, died, last = compared(detrain, tmp_path, text, every=every, at="2:1", whole="run")
 
     assert "not captured" not in died.err
     lines = [line.rpartition("\r")[2] for line in last.out.splitlines() if line[:1].isdigit() or line.startswith("weights")]

@@ -117,19 +117,14 @@ def test_a_file_that_the_loop_keeps_its_state_in_is_named(name: str, tmp_path: P
 @pytest.mark.parametrize("name", PUT_BACK)
 @pytest.mark.parametrize(("every", "die"), [("3b", "1:1"), ("1b", "1:2"), ("2b", "0:3")])
 def test_a_file_that_is_written_whole_is_put_back(name: str, every: str, die: str, tmp_path: Path, detrain: Run) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM.replace("BODY", PUT_BACK[name]))
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "whole" / "program.py").write_text(PROGRAM.replace("BODY", PUT_BACK[name]))
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path / "whole").ok()
-
-    died = detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=die).died()
-    again = detrain("run", "--every", every, "program.py", cwd=tmp_path).ok()
+    text = PROGRAM.replace("BODY", PUT_BACK[name])
+    whole, died, again = compared(detrain, tmp_path, text, every=every, at=die, is_apart=True)
 
     assert "resuming" in again.err
     assert "not captured" not in died.err + again.err
     assert again.out == whole.out
     files = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir() if path.suffix in (".txt", ".json", ".npy")}
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    assert {name: (tmp_path / "killed" / name).read_bytes() for name in files} == files
 
 
 def test_a_file_that_an_epoch_reads_and_its_bodies_write_is_said(tmp_path: Path, detrain: Run) -> None:

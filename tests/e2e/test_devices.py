@@ -13,7 +13,8 @@ from detrain.base import errors
 from detrain.store import Snapshot, read, write
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import Result, ran
+from tests.e2e.refused import assert_refused
+from tests.e2e.runs import ran
 
 # A command is what is tested, so each case takes processes.
 PROGRAM = DIE("""\
@@ -67,20 +68,12 @@ def _as_on_a_card(path: Path) -> None:
     write(path, Snapshot(meta, snapshot.tensors, rng, python, snapshot.arrays))
 
 
-def _refused(run: Result, error: type[errors.DetrainError], *said: str) -> None:
-    assert run.status == error.exit_code, run.err
-    message = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
-    assert len(message) <= 3
-    for word in said:
-        assert word in "\n".join(message)
-    assert run.out == ""
-
-
 @pytest.mark.parametrize("allowed", [(), ("--allow-environment",)])
 def test_it_is_refused_before_the_program_asks_for_the_card(allowed: tuple[str, ...], home: Path, torch_server: Server) -> None:
     run = torch_server.detrain("run", *allowed, "program.py", cwd=home)
 
-    _refused(run, errors.EnvironmentChanged, "tensors on cuda:0", "--allow-environment --map-device cpu")
+    assert_refused(run, errors.EnvironmentChanged, "tensors on cuda:0", "--allow-environment --map-device cpu")
+    assert run.out == ""
 
 
 def test_it_goes_on_on_the_cpu_where_that_is_allowed(home: Path, torch_server: Server) -> None:
@@ -114,6 +107,7 @@ def test_a_checkpoint_of_the_cpu_stays_as_it_is(tmp_path: Path, torch_server: Se
 def test_the_option_alone_or_with_another_device_is_refused(
     options: tuple[str, ...], said: str, tmp_path: Path, torch_server: Server
 ) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
+    run = ran(torch_server, tmp_path, PROGRAM, *options)
 
-    _refused(torch_server.detrain("run", *options, "program.py", cwd=tmp_path), errors.UsageError, said)
+    assert_refused(run, errors.UsageError, said)
+    assert run.out == ""

@@ -56,12 +56,6 @@ ENDING = "tf.data.Dataset.from_tensor_slices((x[:23], y[:23])).shuffle(24).batch
 """What may end with a part for some devices only is drawn from by `get_next_as_optional`."""
 
 
-def _write(folder: Path, data: str, step: str) -> Path:
-    program = folder / "program.py"
-    program.write_text(PROGRAM.replace("DATA", data).replace("STEP", step))
-    return program
-
-
 @pytest.mark.parametrize("data", [ENDLESS, ENDING], ids=["endless", "ending"])
 @pytest.mark.parametrize(("every", "place"), [("2b", "2:5"), ("1", "2:1")])
 def test_one_that_python_draws_from_comes_back(data: str, every: str, place: str, server: Server, tmp_path: Path) -> None:
@@ -73,10 +67,8 @@ def test_one_that_python_draws_from_comes_back(data: str, every: str, place: str
 
 
 def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_without_it(server: Server, tmp_path: Path) -> None:
-    program = _write(tmp_path, ENDLESS, "step_from(batches)")
-
-    killed = server.detrain("run", program, cwd=tmp_path, DIE_AT="2:1").died()
-    again = server.detrain("run", program, cwd=tmp_path)
+    text = PROGRAM.replace("DATA", ENDLESS).replace("STEP", "step_from(batches)")
+    killed, again = after_deaths(server, tmp_path, text, at="2:1")
 
     assert "a tf.data iterator that a tf.function advances; it takes one device's part of a distributed set" in killed.err
     assert again.status == NotCapturable.exit_code, again.err
@@ -84,9 +76,7 @@ def test_one_that_a_compiled_function_draws_from_is_named_and_no_run_goes_on_wit
 
 @pytest.mark.slow
 def test_optionals_are_counted_as_elements(server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        PRELUDE("""
+    text = PRELUDE("""
 weights, optimizer, rows = tf.Variable(tf.ones([5, 3])), keras.optimizers.Adam(0.1), iter(data.repeat())
 for epoch in range(3):
     for i in range(4):
@@ -97,16 +87,10 @@ for epoch in range(3):
         die(f"{epoch}:{i}")
 show(weights, *optimizer.variables)
 """)
-    )
-    expected = server.bare(program, cwd=tmp_path)
-
     for loader in ("auto", "forward"):
-        options = ("--ckpt", tmp_path / loader, "--every", "2b", "--loader", loader)
-        killed = server.detrain("run", *options, program, cwd=tmp_path, DIE_AT="1:2")
-        again = server.detrain("run", *options, program, cwd=tmp_path)
+        options = ("--ckpt", loader, "--loader", loader)
+        expected, _, again = compared(server, tmp_path, text, *options, every="2b", at="1:2", whole="bare")
 
-        assert killed.status == -9, killed.err
-        assert again.status == 0, again.err
         assert again.out == expected.out
 
 
@@ -141,13 +125,9 @@ show(*model.variables)
 def test_what_replicas_build_in_the_loop_is_built_for_their_strategy(
     library: str, optimizer: str, replicas: int, server: Server, tmp_path: Path
 ) -> None:
-    program = tmp_path / "program.py"
     body = BUILT_IN_THE_LOOP.replace("KERAS", library).replace("OPTIMIZER", optimizer).replace("REPLICAS", str(replicas))
-    program.write_text(PROGRAM.partition("\nstrategy")[0] + body)
-    expected = server.bare(program, cwd=tmp_path)
-    assert "weights" in expected.out, expected.err
-
-    _, again = after_deaths(server, tmp_path, None, at="2:3", every="2b")
+    text = PROGRAM.partition("\nstrategy")[0] + body
+    expected, _, again = compared(server, tmp_path, text, at="2:3", every="2b", whole="bare")
 
     assert "resuming program at 2:" in again.err, again.err
     assert again.out.splitlines() == expected.out.splitlines()[2:]

@@ -17,6 +17,8 @@ import pytest
 
 from detrain.base import errors
 from detrain.store.journal import read_batches
+from detrain.verify.verification import outside_of_run
+from tests.e2e import random_kills
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import Result, goes_through
 from tests.programs_marks import PROGRAMS, command, programs
@@ -98,37 +100,22 @@ class Run:
     batches: int
 
 
-def run(server: Server, path: Path, folder: Path, every: str, kills: list[int], outside: str = "{}") -> Run:
-    folder.mkdir()
-    states = folder.with_suffix(".states")
-    last = None
-    for kill in [*kills, None]:
-        trial = json.dumps({"states": str(states), "kill_at": kill, "outside": json.loads(outside)})
-        options = ["--every", every, "--ckpt", f"{folder}.home"]
-        last = server.detrain("run", *options, *command(path), cwd=folder, DETRAIN_TRIAL=trial, PYTHONPATH=str(PROGRAMS))
-        assert last.status == (0 if kill is None else -9), last.err
-    assert last is not None
+def run(server: Server, path: Path, folder: Path, every: str, kills: list[int], outside: object = None) -> Run:
+    last = random_kills.run(server, command(path), folder, every, kills, outside, PYTHONPATH=str(PROGRAMS))
     files = {
         name: found.read_bytes()
         for found in sorted(folder.rglob("*"))
         if found.is_file() and not (name := found.relative_to(folder).as_posix()).startswith(TIMED_FILES)
     }
     [journal] = Path(f"{folder}.home").glob("*.journal")
-    notes = dict(json.loads(line) for line in states.read_text().splitlines())
+    notes = dict(json.loads(line) for line in Path(f"{folder}.states").read_text().splitlines())
     digests = {of: what for of, what in notes.items() if isinstance(what, dict)}
     return Run(last, files, digests, len(read_batches(journal)))
 
 
-def outside_of(home: Path) -> str:
-    """What a run has read of the clock, as the runs that are compared with it are given it."""
-    from detrain.verify.verification import outside_of_run
-
-    return json.dumps(outside_of_run(home))
-
-
 def check(server: Server, path: Path, tmp_path: Path, every: str, seed: int, kills: int = KILLS) -> None:
     whole = run(server, path, tmp_path / "whole", every, [])
-    outside = outside_of(tmp_path / "whole.home")
+    outside = outside_of_run(tmp_path / "whole.home")  # as the runs that are compared with it are given it
     draw = random.Random(f"{path.name} {seed}")
     if not whole.batches:  # it trains nothing
         return

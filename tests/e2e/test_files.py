@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, compared, plain, ran
+from tests.e2e.runs import Result, Run, compared, library, plain, ran
 
 BODY = """
 optimizer = Optimizer(np.ones(3))
@@ -213,14 +213,9 @@ show(optimizer.weights)
 def test_a_table_that_is_written_again_where_it_gets_a_column(
     first: int, later: int, deaths: str, every: str, tmp_path: Path, detrain: Run
 ) -> None:
-    (tmp_path / "whole").mkdir()
-    path = tmp_path / "program.py"
-    path.write_text(PRELUDE + TABLE.format(first=first, later=later))
-    expected = detrain("run", path, cwd=tmp_path / "whole")
-    for where in (*deaths.split(), ""):
-        last = detrain("run", "--every", every, path, cwd=tmp_path, DIE_AT=where)
+    text = PRELUDE + TABLE.format(first=first, later=later)
+    expected, _, last = compared(detrain, tmp_path, text, every=every, at=deaths.split(), whole="run", is_apart=True)
 
-    assert last.status == 0, last.err
     assert last.out == expected.out
     assert "REFUSED" not in expected.err
 
@@ -246,14 +241,8 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("places", [["1 0:1"], ["1 2:1", "2 0:2"], ["2 2:3"]])
 def test_a_log_of_an_earlier_training_is_not_emptied_on_the_way(places: list[str], tmp_path: Path, detrain: Run) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + IN_PHASES)
-    (tmp_path / "whole").mkdir()
-    expected = plain("-m", "detrain", "run", "--bare", program, cwd=tmp_path / "whole")
-    died = [detrain("run", program, cwd=tmp_path, DIE_AT=place).status for place in places]
-    last = detrain("run", program, cwd=tmp_path)
+    expected, _, last = compared(detrain, tmp_path, PRELUDE + IN_PHASES, at=places, is_apart=True)
 
-    assert (expected.status, died, last.status) == (0, [-9] * len(places), 0), last.err
     assert last.out == expected.out
 
 
@@ -441,16 +430,11 @@ show(optimizer.weights)
 @pytest.mark.parametrize("found", [None, "of yesterday\n"])
 def test_code_on_the_way_reads_a_log_as_it_was_there(found: str | None, place: str, tmp_path: Path, detrain: Run) -> None:
     """It read there what the loop had appended since."""
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + READ_ON_THE_WAY)
     folders = [tmp_path / name for name in ("whole", "killed")]
-    for folder in folders:
+    for folder in folders if found is not None else ():
         folder.mkdir()
-        if found is not None:
-            (folder / "log.txt").write_text(found)
-    expected = plain("-m", "detrain", "run", "--bare", program, cwd=folders[0]).ok()
-    detrain("run", "--every", "3b", program, cwd=folders[1], DIE_AT=place).died()
-    last = detrain("run", "--every", "3b", program, cwd=folders[1]).ok()
+        (folder / "log.txt").write_text(found or "")
+    expected, _, last = compared(detrain, tmp_path, PRELUDE + READ_ON_THE_WAY, every="3b", at=place, is_apart=True)
 
     assert last.out == expected.out
     assert (folders[0] / "log.txt").read_text() == (folders[1] / "log.txt").read_text()
@@ -489,10 +473,7 @@ show(optimizer.weights)
 
 def test_a_library_reads_its_log_on_the_way_as_it_was(tmp_path: Path, detrain: Run) -> None:
     """It was told that the log which it had just made was not there."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "logbook.py").write_text(LIBRARY_LOG)
-    paths = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
-    text, way = PRELUDE + WITH_LIBRARY_LOG, {"PYTHONPATH": paths}
-    expected, _, last = compared(detrain, tmp_path, text, at="2:2", every="3b", whole="run", is_apart=True, **way)
+    text, path = PRELUDE + WITH_LIBRARY_LOG, library(tmp_path, {"logbook.py": LIBRARY_LOG})
+    expected, _, last = compared(detrain, tmp_path, text, at="2:2", every="3b", whole="run", is_apart=True, **path)
 
     assert last.out == expected.out

@@ -11,7 +11,7 @@ import pytest
 from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import bare, compared, detrain
+from tests.e2e.runs import after_deaths, bare, compared, detrain, ran
 
 PRELUDE = DIE("""\
 import hashlib, random
@@ -392,22 +392,10 @@ DEATHS = {"2b": ("9", "18"), "1": ("9", "17")}
     ],
 )
 def test_killed_at_a_cut_resumes_to_the_bit(name: str, every: str, server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + PROGRAMS[name])
-    whole = server.detrain("run", "--bare", program, cwd=_folder(tmp_path / "whole")).ok()
+    text = PRELUDE + PROGRAMS[name]
+    _, _, last = compared(server, tmp_path, text, every=every, at=DEATHS[every], is_tail=True, is_apart=True)
 
-    folder = _folder(tmp_path / "killed")
-    for death in (*DEATHS[every], ""):
-        last = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=death)
-    assert last.status == 0, last.err
-    assert last.last_line() == whole.last_line()
-    assert last.out == whole.out[-len(last.out) :]
     assert "not captured" not in last.err
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 @pytest.mark.slow
@@ -444,10 +432,8 @@ scope.__enter__()
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["", REPLICAS], ids=["one device", "two replicas"])
 def test_other_data_are_noticed(before: str, server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + before + CHANGED)
-    server.detrain("run", program, cwd=tmp_path, DIE_AT="9")
-    run = server.detrain("run", program, cwd=tmp_path, CHANGED="1")
+    ran(server, tmp_path, PRELUDE + before + CHANGED, DIE_AT="9").died()
+    run = server.detrain("run", "program.py", cwd=tmp_path, CHANGED="1")
 
     assert run.status == 78
     assert "batch 1:0 has digest" in run.err
@@ -481,10 +467,8 @@ def test_other_data_are_noticed_in_the_very_step_in_which_the_run_was_killed(
     is_inside: bool, server: Server, tmp_path: Path
 ) -> None:
     """Its batch was not on record before its callbacks were through."""
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + OTHERS.format(is_inside=is_inside))
-    server.detrain("run", "--every", "1b", program, cwd=tmp_path, DIE_AT="9").died()
-    run = server.detrain("run", "--every", "1b", program, cwd=tmp_path, CHANGED="1")
+    ran(server, tmp_path, PRELUDE + OTHERS.format(is_inside=is_inside), "--every", "1b", DIE_AT="9").died()
+    run = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, CHANGED="1")
 
     assert run.status == 78
     assert "batch 1:2 has digest" in run.err
@@ -518,7 +502,6 @@ def test_what_fit_validates_on_is_what_it_copied(is_changed: bool, server: Serve
     """Keras copies the arrays when it first validates; a resumed run does so ahead, of what was there before
     the loop.
     """
-    program = tmp_path / "program.py"
     event = "on_train_batch_end" if is_changed else "on_epoch_end"
     changes = f"""
 class Changes(keras.callbacks.Callback):
@@ -529,10 +512,8 @@ model = net()
 history = model.fit(x + 0, y, batch_size=16, epochs=4, validation_data=(x, y), verbose=0, callbacks=[Changes(), Die()])
 show(model, history.history)
 """
-    program.write_text(PRELUDE + changes)
-    whole = server.detrain("run", "--bare", program, cwd=tmp_path)
-    died = server.detrain("run", program, cwd=tmp_path, DIE_AT="14")
-    run = server.detrain("run", program, cwd=tmp_path)
+    whole = ran(server, tmp_path, PRELUDE + changes, "--bare")
+    died, run = after_deaths(server, tmp_path, None, at="14")
 
     assert ("the arrays that fit() validates on (changed in place" in died.err) == is_changed
     if is_changed:

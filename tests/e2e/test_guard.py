@@ -7,7 +7,7 @@ the file `struck-8` is not there yet, it passes a huge or no number into its com
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from detrain import guard_run
 from detrain.base.errors import FaultPersists, UsageError
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import detrain, ran
+from tests.e2e.runs import Result, actions, alarms, detrain, ran, weights
 
 PRELUDE = """\
 import hashlib, os, random, sys
@@ -199,120 +199,112 @@ show(*model.variables, *optimizer.variables)
 """
 
 
-def _run(
-    server: Server, tmp_path: Path, source: str, *options: str, **changes: str
-) -> tuple[list[str], list[dict[str, object]], str, int]:
-    """Run a program with the guard; return its lines, the alarms' log, what detrain said, and the status."""
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + source)
-    home = tmp_path / "home"
-    run = server.detrain("run", "--ckpt", home, *options, program, cwd=tmp_path, **changes)
-    logs = list(home.glob("*.alarms.jsonl"))
-    log = [json.loads(line) for line in logs[0].read_text().splitlines()] if logs else []
-    return run.out.splitlines(), log, run.err, run.status
+RECOVER = ("--guard", "recover")
+IN_MEMORY, BY_CHECKPOINT = ["went back", "recovered"], ["restarted", "recovered"]
+"""What a guard does against a fault."""
+
+
+def _run(server: Server, tmp_path: Path, source: str, *options: str, **changes: str) -> Result:
+    """Run a program with the guard."""
+    return ran(server, tmp_path, PRELUDE + source, *options, **changes)
 
 
 def _bare(server: Server, tmp_path: Path, source: str, **changes: str) -> list[str]:
+    """Run a program without detrain and without faults, and return its lines."""
     folder = tmp_path / "bare"
     folder.mkdir()
     (folder / "program.py").write_text(PRELUDE + source)
-    result = server.bare(folder / "program.py", cwd=folder, **changes).ok()
-    return result.out.splitlines()
+    return server.bare("program.py", cwd=folder, **changes).ok().out.splitlines()
+
+
+def _put_right(
+    server: Server,
+    tmp_path: Path,
+    source: str,
+    faults: str,
+    *,
+    by: list[str],
+    options: Sequence[str] = RECOVER,
+    last: int = 0,
+    **changes: str,
+) -> Result:
+    """Run a program with faults and the guard, which does this and no more about them: it ends with the lines of a bare
+    run without faults, or, where it may print some again, with as many of the last.
+    """
+    expected = _bare(server, tmp_path, source, **changes)
+    run = _run(server, tmp_path, source, *options, FAULTS=faults, **changes).ok()
+    assert run.out.splitlines()[-last:] == expected[-last:], run.err
+    assert actions(tmp_path / "ckpt") == by, run.err
+    return run
 
 
 @pytest.mark.slow
 def test_faults_at_all_places_of_an_epoch_are_undone_to_the_bit_whatever_the_optimizer(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, OPTIMIZERS)
+    _put_right(server, tmp_path, OPTIMIZERS, EVERYWHERE, by=IN_MEMORY * 25)
 
-    lines, log, err, status = _run(server, tmp_path, OPTIMIZERS, "--guard", "recover", FAULTS=EVERYWHERE)
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 25
-    assert all(line["steps"] == 2 for line in log if line["action"] == "went back" and not str(line["at"]).endswith(":1"))
+    back = [line for line in alarms(tmp_path / "ckpt") if line["action"] == "went back"]
+    assert all(line["steps"] == 2 for line in back if not str(line["at"]).endswith(":1"))
 
 
 def test_a_loader_of_python_and_a_log_are_as_if_nothing_had_been(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, PYTHON_LOADER)
-
-    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="9:gradient,12:slot,23:nan")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+    _put_right(server, tmp_path, PYTHON_LOADER, "9:gradient,12:slot,23:nan", by=IN_MEMORY * 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["keras", "tf_keras"])
 def test_eager_random_ops_draw_the_same_again_and_layers_are_what_they_were(keras: str, server: Server, tmp_path: Path) -> None:
     source = EAGER if keras == "keras" else f"import {keras} as keras\n{EAGER}"
-    expected = _bare(server, tmp_path, source)
-
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="9:gradient,16:nan")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+    _put_right(server, tmp_path, source, "9:gradient,16:nan", by=IN_MEMORY * 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ring", ["device", "host"])
 def test_fit_is_put_right_in_memory(server: Server, tmp_path: Path, ring: str) -> None:
-    expected = _bare(server, tmp_path, FIT)
     faults = "9:gradient,12:slot,23:nan,36:gradient,47:slot"
-
-    lines, log, err, status = _run(server, tmp_path, FIT, "--guard", "recover", "--guard-ring", ring, FAULTS=faults)
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 5
+    _put_right(server, tmp_path, FIT, faults, by=IN_MEMORY * 5, options=(*RECOVER, "--guard-ring", ring))
 
 
 @pytest.mark.slow
 def test_fit_that_runs_eagerly_is_put_right_in_memory(server: Server, tmp_path: Path) -> None:
     source = FIT.replace('metrics=["mae"]', 'metrics=["mae"], run_eagerly=True')
-    expected = _bare(server, tmp_path, source)
-
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="9:gradient,36:nan")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+    _put_right(server, tmp_path, source, "9:gradient,36:nan", by=IN_MEMORY * 2)
 
 
 @pytest.mark.slow
 def test_where_no_way_leads_back_in_memory_the_run_begins_again_at_a_checkpoint(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, WHILE)
+    _put_right(server, tmp_path, WHILE, "20:gradient", by=BY_CHECKPOINT, options=(*RECOVER, "--every", "2b"), last=2)
 
-    lines, log, err, status = _run(server, tmp_path, WHILE, "--guard", "recover", "--every", "2b", FAULTS="20:gradient")
-
-    assert (status, lines[-2:]) == (0, expected[-2:]), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
-    assert list((tmp_path / "home").glob("*.suspect"))
+    assert list((tmp_path / "ckpt").glob("*.suspect"))
 
 
 def test_an_alarm_that_comes_again_is_no_transient_fault(server: Server, tmp_path: Path) -> None:
-    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="16:gradient", again="1")
+    run = _run(server, tmp_path, PYTHON_LOADER, *RECOVER, FAULTS="16:gradient", again="1")
 
-    assert status == FaultPersists.exit_code, err
-    assert "no transient fault" in err
-    assert [line["action"] for line in log if line["action"] != "detected"][:2] == ["went back", "stopped"]
-    assert not any(line.startswith("weights") for line in lines)
+    assert run.status == FaultPersists.exit_code, run.err
+    assert "no transient fault" in run.err
+    assert actions(tmp_path / "ckpt")[:2] == ["went back", "stopped"]
+    assert weights(run.out) == []
 
 
 @pytest.mark.slow
 def test_an_alarm_that_comes_again_in_the_first_step_of_an_epoch_is_looked_for_in_the_epoch_before(
     server: Server, tmp_path: Path
 ) -> None:
-    _lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "recover", FAULTS="12:gradient", again="1")
+    run = _run(server, tmp_path, PYTHON_LOADER, *RECOVER, FAULTS="12:gradient", again="1")
 
-    assert status == FaultPersists.exit_code, err
-    assert [line["action"] for line in log if line["action"] != "detected"][:3] == ["went back", "restarted", "stopped"]
+    assert run.status == FaultPersists.exit_code, run.err
+    assert actions(tmp_path / "ckpt")[:3] == ["went back", "restarted", "stopped"]
 
 
 def test_detect_names_the_variable_and_changes_nothing(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, PYTHON_LOADER)
 
-    lines, log, err, status = _run(server, tmp_path, PYTHON_LOADER, "--guard", "detect", FAULTS="23:slot")
+    run = _run(server, tmp_path, PYTHON_LOADER, "--guard", "detect", FAULTS="23:slot").ok()
 
-    assert (status, lines[:26], lines[26:] == expected[26:]) == (0, expected[:26], False), err
-    assert [(line["action"], line["at"]) for line in log] == [("detected", "1:12")]
-    assert "Adam/sequential_dense_kernel_momentum has norm" in err
+    lines = run.out.splitlines()
+    assert (lines[:26], lines[26:] == expected[26:]) == (expected[:26], False), run.err
+    assert [(line["action"], line["at"]) for line in alarms(tmp_path / "ckpt")] == [("detected", "1:12")]
+    assert "Adam/sequential_dense_kernel_momentum has norm" in run.err
 
 
 NORMALIZED = DIE("""
@@ -369,12 +361,7 @@ def test_masks_that_a_recurrent_cell_keeps_are_as_if_nothing_had_been(server: Se
         "        with tf", f"{call}        with tf"
     )
     source = source.replace("show(", "show(cell.seed_generator.state, ")
-    expected = _bare(server, tmp_path, source)
-
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="1:gradient,13:nan")
-
-    assert (status, lines[-1]) == (0, expected[-1]), err
-    assert log[-1]["action"] == "recovered"
+    _put_right(server, tmp_path, source, "1:gradient,13:nan", by=BY_CHECKPOINT * 2, last=1)
 
 
 CHOICES = """
@@ -411,12 +398,7 @@ show(*model.variables, *[v for optimizer in model.optimizers for v in optimizer.
 
 @pytest.mark.slow
 def test_what_a_model_chooses_is_chosen_again(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, CHOICES)
-
-    lines, log, err, status = _run(server, tmp_path, CHOICES, "--guard", "recover", FAULTS="6:gradient,9:nan,19:gradient")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 3
+    _put_right(server, tmp_path, CHOICES, "6:gradient,9:nan,19:gradient", by=IN_MEMORY * 3)
 
 
 OUT_OF_SIGHT = {
@@ -452,24 +434,15 @@ show(*model.variables, *optimizer.variables)
 
 def test_what_a_body_draws_as_optionals_is_given_again(server: Server, tmp_path: Path) -> None:
     source = BY_ITERATOR.replace("DRAWN", "step(*rows.get_next_as_optional().get_value(), strike())")
-    expected = _bare(server, tmp_path, source)
-
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="14:gradient")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+    _put_right(server, tmp_path, source, "14:gradient", by=IN_MEMORY)
 
 
 @pytest.mark.slow
 def test_an_iterator_that_a_compiled_function_advances_leads_back_to_a_checkpoint(server: Server, tmp_path: Path) -> None:
     source = BY_ITERATOR.replace("DRAWN", "step_from(rows, strike())")
-    expected = _bare(server, tmp_path, source)
+    run = _put_right(server, tmp_path, source, "14:gradient", by=BY_CHECKPOINT, last=1)
 
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="14:gradient")
-
-    assert (status, lines[-1]) == (0, expected[-1]), err
-    assert "no exact way back in memory: iterator (a tf.data iterator that a tf.function advances)" in err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
+    assert "no exact way back in memory: iterator (a tf.data iterator that a tf.function advances)" in run.err
 
 
 IN_GRAPH = """
@@ -490,12 +463,7 @@ show(*model.variables, *optimizer.variables)
 
 @pytest.mark.slow
 def test_a_shuffled_set_that_a_compiled_function_goes_over_is_shuffled_the_same_again(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, IN_GRAPH)
-
-    lines, log, err, status = _run(server, tmp_path, IN_GRAPH, "--guard", "recover", FAULTS="10:gradient,11:nan")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+    _put_right(server, tmp_path, IN_GRAPH, "10:gradient,11:nan", by=IN_MEMORY * 2)
 
 
 RESUMED = DIE("""
@@ -513,15 +481,15 @@ show(*model.variables, *optimizer.variables)
 @pytest.mark.slow
 def test_the_first_steps_after_a_resume_are_guarded_as_all_others(server: Server, tmp_path: Path) -> None:
     expected = _bare(server, tmp_path, RESUMED)
-    options = ("--guard", "recover", "--every", "5b")
+    options = (*RECOVER, "--every", "5b")
 
-    _lines, log, _err, status = _run(server, tmp_path, RESUMED, *options, DIE_AT="18")
-    assert (status, log) == (-9, [])
-    lines, log, err, status = _run(server, tmp_path, RESUMED, *options, FAULTS="16:slot")
+    _run(server, tmp_path, RESUMED, *options, DIE_AT="18").died()
+    assert alarms(tmp_path / "ckpt") == []
+    resumed = _run(server, tmp_path, RESUMED, *options, FAULTS="16:slot").ok()
 
-    assert (status, lines) == (0, expected[1:]), err
-    assert "resuming program at 1:3" in err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+    assert resumed.out.splitlines() == expected[1:], resumed.err
+    assert "resuming program at 1:3" in resumed.err
+    assert actions(tmp_path / "ckpt") == IN_MEMORY
 
 
 REPLICAS = """
@@ -557,12 +525,7 @@ show(*model.variables, *optimizer.variables)
 
 @pytest.mark.slow
 def test_a_fault_in_one_of_eight_replicas_is_undone_in_all(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, REPLICAS, DEVICES="8")
-
-    lines, log, err, status = _run(server, tmp_path, REPLICAS, "--guard", "recover", FAULTS="8:nan,10:gradient", DEVICES="8")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"] * 2
+    _put_right(server, tmp_path, REPLICAS, "8:nan,10:gradient", by=IN_MEMORY * 2, DEVICES="8")
 
 
 BY_HAND = """
@@ -580,12 +543,7 @@ show(*model.variables, *optimizer.variables)
 
 
 def test_one_call_guards_a_program_with_probes_by_hand(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, BY_HAND)
-
-    lines, log, err, status = _run(server, tmp_path, BY_HAND, FAULTS="14:weight")
-
-    assert (status, lines) == (0, expected), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"]
+    _put_right(server, tmp_path, BY_HAND, "14:weight", by=IN_MEMORY, options=())
 
 
 @pytest.mark.parametrize(("name", "value"), [("mode", "both"), ("on_repeat", "wait"), ("ring", "disk")])
@@ -611,12 +569,10 @@ show(*model.variables, *optimizer.variables)
 
 @pytest.mark.slow
 def test_elements_of_python_that_draws_with_the_bodies_are_not_handed_out_again(server: Server, tmp_path: Path) -> None:
-    expected = _bare(server, tmp_path, DRAWN_TOGETHER)
-    lines, log, err, status = _run(server, tmp_path, DRAWN_TOGETHER, "--guard", "recover", "--every", "4b", FAULTS="13:gradient")
+    options = (*RECOVER, "--every", "4b")
+    said = _put_right(server, tmp_path, DRAWN_TOGETHER, "13:gradient", by=BY_CHECKPOINT, options=options, last=1).err
 
-    assert (status, lines[-1:]) == (0, expected[-1:]), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["restarted", "recovered"]
-    assert "no exact way back in memory: iterator (a tf.data iterator that the body advances, whose pipeline runs Python)" in err
+    assert "no exact way back in memory: iterator (a tf.data iterator that the body advances, whose pipeline runs Python)" in said
 
 
 HEADER = """
@@ -638,13 +594,8 @@ show(*model.variables, *optimizer.variables)
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", ["np.random.random(5)", "own.random(5)"])
 def test_what_a_loop_goes_over_may_draw_with_its_bodies(draw: str, server: Server, tmp_path: Path) -> None:
-    source = HEADER.format(draw=draw)
-    expected = _bare(server, tmp_path, source)
-
-    lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", "--every", "4b", FAULTS="13:gradient")
-
-    assert (status, lines[-1:]) == (0, expected[-1:]), err
-    assert [line["action"] for line in log if line["action"] != "detected"] == ["went back", "recovered"], err
+    options = (*RECOVER, "--every", "4b")
+    _put_right(server, tmp_path, HEADER.format(draw=draw), "13:gradient", by=IN_MEMORY, options=options, last=1)
 
 
 def test_files_that_undone_steps_have_written_whole_are_named(server: Server, tmp_path: Path) -> None:
@@ -652,7 +603,7 @@ def test_files_that_undone_steps_have_written_whole_are_named(server: Server, tm
         "        optimizer.apply", "        np.save('best.npy', gradients[2]) if turn == 7 else None\n        optimizer.apply"
     )
 
-    _lines, log, err, status = _run(server, tmp_path, source, "--guard", "recover", FAULTS="6:gradient")
+    run = _run(server, tmp_path, source, *RECOVER, FAULTS="6:gradient").ok()
 
-    assert (status, [line["action"] for line in log if line["action"] != "detected"]) == (0, ["went back", "recovered"]), err
-    assert "what these steps have written as a whole stays so until it is written again: best.npy" in err
+    assert actions(tmp_path / "ckpt") == IN_MEMORY, run.err
+    assert "what these steps have written as a whole stays so until it is written again: best.npy" in run.err

@@ -6,7 +6,6 @@ run without them, also where steps take the memory of what they are given.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from detrain.base.errors import FaultPersists, FrameworkUnsupported
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import STRIKE
+from tests.e2e.runs import actions
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -68,18 +68,13 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "program.py"
 
 
-def actions(folder: Path) -> list[str]:
-    lines = [line for path in sorted(folder.glob("ckpt/*.alarms.jsonl")) for line in path.read_text().splitlines()]
-    return [action for line in lines if (action := json.loads(line)["action"]) != "detected"]
-
-
 def test_faults_everywhere_are_undone_in_memory(jax_server: Server, program: Path) -> None:
     folder = program.parent
     bare = jax_server.bare(program, cwd=folder)
     done = jax_server.detrain("run", "--guard", "recover", program, cwd=folder, FAULTS=EVERYWHERE)
 
     assert (done.status, done.out) == (0, bare.out), done.err
-    assert actions(folder) == ["went back", "recovered"] * 5
+    assert actions(folder / "ckpt") == ["went back", "recovered"] * 5
 
 
 @pytest.mark.slow
@@ -87,7 +82,7 @@ def test_an_alarm_that_comes_again_ends_the_run(jax_server: Server, program: Pat
     done = jax_server.detrain("run", "--guard", "recover", program, cwd=program.parent, FAULTS="5:weight", again="1")
 
     assert done.status == FaultPersists.exit_code, done.err
-    assert actions(program.parent) == ["went back", "stopped"]
+    assert actions(program.parent / "ckpt") == ["went back", "stopped"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ bare run without them. A process is what goes back, so each test takes some.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from detrain.base.errors import FaultPersists
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary_torch import name_of, tables, text
 from tests.e2e.programs import STRIKE
+from tests.e2e.runs import actions, ran
 
 PROGRAM = STRIKE("""\
 import hashlib, random
@@ -88,37 +88,26 @@ register_optimizer_step_post_hook(strike)
 SAMPLE = 6
 
 
-def _actions(folder: Path) -> list[str]:
-    lines = [line for path in sorted(folder.glob("ckpt/*.alarms.jsonl")) for line in path.read_text().splitlines()]
-    return [action for line in lines if (action := json.loads(line)["action"]) != "detected"]
-
-
 def test_faults_everywhere_are_undone_in_memory(torch_server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    bare = torch_server.bare(program, cwd=tmp_path)
-    done = torch_server.detrain("run", "--guard", "recover", program, cwd=tmp_path, FAULTS=EVERYWHERE)
+    done = ran(torch_server, tmp_path, PROGRAM, "--guard", "recover", FAULTS=EVERYWHERE)
+    bare = torch_server.bare("program.py", cwd=tmp_path)
 
     assert (done.status, done.out) == (0, bare.out), done.err
-    assert _actions(tmp_path) == ["went back", "recovered"] * 10
+    assert actions(tmp_path / "ckpt") == ["went back", "recovered"] * 10
 
 
 def test_an_alarm_that_comes_again_ends_the_run(torch_server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
     # `turn` goes back with the rest, so that the fault is done again.
-    done = torch_server.detrain("run", "--guard", "recover", program, cwd=tmp_path, FAULTS="5:weight", again="1")
+    done = ran(torch_server, tmp_path, PROGRAM, "--guard", "recover", FAULTS="5:weight", again="1")
 
     assert done.status == FaultPersists.exit_code, done.err
-    assert _actions(tmp_path) == ["went back", "stopped"]
+    assert actions(tmp_path / "ckpt") == ["went back", "stopped"]
 
 
 @pytest.mark.slow
 def test_detect_changes_nothing(torch_server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    bare = torch_server.bare(program, cwd=tmp_path)
-    done = torch_server.detrain("run", "--guard", "detect", "--guard-gradients", program, cwd=tmp_path)
+    done = ran(torch_server, tmp_path, PROGRAM, "--guard", "detect", "--guard-gradients")
+    bare = torch_server.bare("program.py", cwd=tmp_path)
 
     assert (done.status, done.out) == (0, bare.out), done.err
     assert "alarm" not in done.err

@@ -6,7 +6,6 @@ A process is what is killed, and what JAX is set up for, so each case takes some
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.random_kills import assert_ends_as_if_never_killed
+from tests.e2e.random_kills import assert_ends_as_if_never_killed, run
 from tests.e2e.runs import EXAMPLES, detrain, ran
 from tests.programs_marks import JAX
 
@@ -39,10 +38,7 @@ def test_killed_at_random_cuts_it_ends_as_if_never_killed(program: Path, jax_ser
 @pytest.mark.slow
 def test_the_example_over_eight_devices_killed_and_run_again_ends_as_if_never_killed(jax_server: Server, tmp_path: Path) -> None:
     example = (EXAMPLES / "digits" / "jax_train.py", "--epochs", 2, "--devices", 8)
-    for kill in (58, 71, None):
-        trial = json.dumps({"states": f"{tmp_path}/states", "kill_at": kill})
-        done = jax_server.detrain("run", "--every", "10b", *example, cwd=tmp_path, DETRAIN_TRIAL=trial)
-        assert done.status == (0 if kill is None else -9), done.err
+    done = run(jax_server, example, tmp_path / "killed", "10b", [58, 71])
 
     assert "resuming jax_train at 1:" in done.err
     assert done.last_line() == jax_server.bare(*example, cwd=tmp_path).last_line()

@@ -40,18 +40,24 @@ ROWS = np.array([[(7 * step + 3 * column) % 5 - 1.5 for column in range(WIDTH)] 
 Floats = NDArray[np.float32]
 
 
-def losses(weight: Floats, fault: tuple[int, int, int] | None = None) -> list[float]:
-    """The loss of each step; `fault`: in which step which bit of which product is flipped."""
-    weight, found = weight.copy(), []
+def trained(weight: Floats, fault: tuple[int, int, int] | None = None) -> tuple[list[float], Floats]:
+    """The loss of each step, and the weights at the end; `fault`: in which step which bit of which product is
+    flipped.
+    """
+    losses = []
     with np.errstate(all="ignore"):
         for step in range(STEPS):
             products = weight * ROWS[step]
             if fault is not None and fault[0] == step:
                 products.view(np.uint32)[fault[1]] ^= np.uint32(1) << np.uint32(fault[2])
             error = products.sum(dtype=np.float32) - np.float32(step % 3)
-            found.append(float(error * error))
+            losses.append(float(error * error))
             weight = weight - np.float32(0.02) * (np.float32(2) * error * ROWS[step])
-    return found
+    return losses, weight
+
+
+def losses(weight: Floats, fault: tuple[int, int, int] | None = None) -> list[float]:
+    return trained(weight, fault)[0]
 
 
 def initial(seed: int) -> Floats:
@@ -152,15 +158,7 @@ def distance(variables):
 
 def distances(weight: Floats, fault: tuple[int, int, int] | None = None) -> float:
     """What the function above gives for the weights at the program's end."""
-    weight = weight.copy()
-    with np.errstate(all="ignore"):
-        for step in range(STEPS):
-            products = weight * ROWS[step]
-            if fault is not None and fault[0] == step:
-                products.view(np.uint32)[fault[1]] ^= np.uint32(1) << np.uint32(fault[2])
-            error = products.sum(dtype=np.float32) - np.float32(step % 3)
-            weight = weight - np.float32(0.02) * (np.float32(2) * error * ROWS[step])
-    return float(np.abs(weight.astype(np.float64)).sum())
+    return float(np.abs(trained(weight, fault)[1].astype(np.float64)).sum())
 
 
 @pytest.mark.slow

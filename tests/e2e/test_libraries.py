@@ -14,7 +14,7 @@ import pytest
 from detrain.base.errors import Diverged, NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import after_deaths, compared, detrain, plain
+from tests.e2e.runs import after_deaths, compared, detrain, library, plain
 
 TRAINER = DIE("""
 import hashlib
@@ -334,8 +334,7 @@ def test_what_only_a_librarys_object_leads_to_comes_back(
     collect: str, learn: str, loop: str, torch_server: Server, tmp_path: Path
 ) -> None:
     """It has a lock, so it is not captured as a whole: an optimizer that it made began anew in silence."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
+    library(tmp_path, {"algolib.py": ALGO})
     whole, _, last = compared(
         torch_server, tmp_path, TRAINS.format(collect=collect, learn=learn, loop=loop), every="2b", at=("3", "7"), whole="bare"
     )
@@ -348,8 +347,7 @@ def test_what_only_a_librarys_object_leads_to_comes_back(
 def test_loads_through_an_object_that_holds_what_is_trained_are_named_beforehand(
     loop: str, torch_server: Server, tmp_path: Path
 ) -> None:
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
+    library(tmp_path, {"algolib.py": ALGO})
 
     first, second = after_deaths(
         torch_server, tmp_path, TRAINS.format(collect="algo.collect_by_policy()", learn="learn", loop=loop), at="5", every="2b"
@@ -474,8 +472,7 @@ for epoch in range(3):
 
 def test_an_average_of_a_library_that_takes_its_state_back_itself_comes_back(torch_server: Server, tmp_path: Path) -> None:
     """diffusers' `EMAModel` is such a one: what it holds is what `load_state_dict` has put there."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "averages.py").write_text(AVERAGE)
+    library(tmp_path, {"averages.py": AVERAGE})
     whole, _, last = compared(torch_server, tmp_path, AVERAGED, every="2b", at=("0:3", "2:1"), whole="bare")
 
     assert last.out.splitlines() == whole.out.splitlines()[-1:]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
+from tests.e2e.runs import after_deaths, compared, library
 
 LIBRARY = """
 import random
@@ -94,10 +95,10 @@ EXACT += ("a counter in a class", "what is set up once")
 LATE = "that is made when it is first asked for"
 
 
-def written(name: str, folder: Path) -> None:
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "noises.py").write_text(LIBRARY)
-    (folder / "program.py").write_text(PROGRAM.replace("NAME", repr(name)))
+def program(name: str, folder: Path) -> str:
+    """Return a program that draws by the library, which is written into a folder."""
+    library(folder, {"noises.py": LIBRARY})
+    return PROGRAM.replace("NAME", repr(name))
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -107,10 +108,7 @@ def test_what_a_library_keeps_for_itself_is_state(name: str, every: str, death: 
 
     What a library has set up once, it sets up again: a number that tells of that stays as it is.
     """
-    written(name, tmp_path)
-    whole = torch_server.detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path).ok()
-    died = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT=death).died()
-    again = torch_server.detrain("run", "--every", every, "program.py", cwd=tmp_path).ok()
+    whole, died, again = compared(torch_server, tmp_path, program(name, tmp_path), every=every, at=death, whole="run")
 
     lines = again.out.splitlines()
     assert len(lines) == 4 - int(death[0])
@@ -119,9 +117,7 @@ def test_what_a_library_keeps_for_itself_is_state(name: str, every: str, death: 
 
 
 def test_a_generator_that_a_library_makes_in_the_loop_is_named(torch_server: Server, tmp_path: Path) -> None:
-    written(LATE, tmp_path)
-    died = torch_server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:2")
-    again = torch_server.detrain("run", "program.py", cwd=tmp_path)
+    died, again = after_deaths(torch_server, tmp_path, program(LATE, tmp_path), at="2:2")
 
     said = "noises._late (a generator that a library has made since)"
     assert f"not captured, a resumed run will be REFUSED from here on: {said}" in died.err

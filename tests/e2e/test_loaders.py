@@ -17,7 +17,7 @@ import pytest
 from detrain.base import errors
 from detrain.store import Catalogue, Snapshot, read
 from tests.e2e.programs import PRELUDE
-from tests.e2e.runs import Result, Run, bare, environment, ran
+from tests.e2e.runs import Result, Run, bare, environment, library, ran
 
 COUNTING = PRELUDE("""
 data = np.random.default_rng(1).normal(size=(24, 3))
@@ -374,11 +374,9 @@ class Mute:
 
 def with_library(loader: str, folder: Path) -> tuple[str, dict[str, str]]:
     """A program whose loop goes over a loader of an installed library."""
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "somelib.py").write_text(LIBRARY)
     text = program(f"for x in {loader}:", "i = int(x * 10)", before="loader = somelib.Stateful()")
     text = text.replace("import numpy", "import somelib\nimport numpy").replace("x.sum(axis=0)", "np.float64(x)")
-    return text, {"PYTHONPATH": os.pathsep.join([str(folder / "site-packages"), os.environ.get("PYTHONPATH", "")])}
+    return text, library(folder, {"somelib.py": LIBRARY})
 
 
 @pytest.mark.parametrize("loader", ["somelib.Seekable()", "loader"])

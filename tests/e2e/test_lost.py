@@ -14,7 +14,7 @@ import pytest
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE, PRELUDE
-from tests.e2e.runs import after_deaths, compared
+from tests.e2e.runs import after_deaths, compared, library
 
 LIBRARY = """\
 import threading
@@ -41,11 +41,9 @@ show(optimizer.weights)
 """)
 
 
-def with_library(folder: Path, program: str) -> dict[str, str]:
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "helper.py").write_text(LIBRARY)
+def with_library(folder: Path, program: str, **files: str) -> dict[str, str]:
     (folder / "program.py").write_text(program)
-    return {"PYTHONPATH": str(folder / "site-packages")}
+    return library(folder, files or {"helper.py": LIBRARY})
 
 
 def test_an_object_that_is_only_told_things_is_refused_and_that_is_said_in_time(server: Server, tmp_path: Path) -> None:
@@ -219,21 +217,15 @@ show(optimizer.weights)
 
 @pytest.mark.parametrize("made", [pytest.param("steps.turn(); steps.slow_down(0.9)", marks=pytest.mark.fast), "steps.turn()"])
 def test_a_function_that_a_library_makes_in_the_loop_is_made_again(made: str, server: Server, tmp_path: Path) -> None:
-    path = with_library(tmp_path, HOOKS[1].format(made=made))
-    (tmp_path / "site-packages" / "helper.py").write_text(HOOKS[0])
-    whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path)
-    for where in ("1:1", "3:2", ""):
-        last = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT=where, **path)
+    path = library(tmp_path, {"helper.py": HOOKS[0]})
+    whole, _, last = compared(server, tmp_path, HOOKS[1].format(made=made), every="2b", at=("1:1", "3:2"), whole="run", **path)
 
-    assert last.status == 0, last.err
     assert last.out == whole.out
 
 
 def test_a_function_of_a_library_that_shares_a_variable_with_a_call_that_goes_on_is_refused(server: Server, tmp_path: Path) -> None:
-    path = with_library(tmp_path, HOOKS[1].format(made="waiting.append(steps.while_it_lasts())"))
-    (tmp_path / "site-packages" / "helper.py").write_text(HOOKS[0])
-    died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1", **path)
-    refused = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
+    path, text = library(tmp_path, {"helper.py": HOOKS[0]}), HOOKS[1].format(made="waiting.append(steps.while_it_lasts())")
+    died, refused = after_deaths(server, tmp_path, text, every="2b", at="1:1", **path)
 
     assert "REFUSED from here on" in died.err
     assert refused.status == NotCapturable.exit_code
@@ -272,10 +264,8 @@ class Meter:
 @pytest.mark.parametrize(("made", "is_exact"), [("meter()", False), ("Meter()", True)])
 def test_a_class_whose_module_the_loop_alone_imports(made: str, is_exact: bool, server: Server, tmp_path: Path) -> None:
     """Where the program names the class, its module is imported again; else that was said by the refused resume."""
-    path = with_library(tmp_path, LATE.format(made=made))
-    (tmp_path / "site-packages" / "helper.py").write_text(MAKES)
-    (tmp_path / "site-packages" / "helper_meters.py").write_text(METERS)
-    (tmp_path / "program.py").write_text((tmp_path / "program.py").read_text().replace("import helper\n", NAMED[is_exact]))
+    program = LATE.format(made=made).replace("import helper\n", NAMED[is_exact])
+    path = with_library(tmp_path, program, **{"helper.py": MAKES, "helper_meters.py": METERS})
     (tmp_path / "whole").mkdir()
     whole = server.detrain("run", tmp_path / "program.py", cwd=tmp_path / "whole", **path).ok()
     died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="1:1", **path).died()
@@ -315,17 +305,14 @@ show(optimizer.weights)
 def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
     made: str, kept: str, is_refused: bool, server: Server, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "site-packages" / "helper"
-    folder.mkdir(parents=True)
-    (folder / "detrain.toml").write_text('[helper]\nlisted = {Keeper = ["given"]}\n')
-    (folder / "__init__.py").write_text(
-        "import threading\n"
+    helper = {
+        "helper/detrain.toml": '[helper]\nlisted = {Keeper = ["given"]}\n',
+        "helper/__init__.py": "import threading\n"
         "class Keeper:\n    def __init__(self):\n        self.given = []\n"
         "    def keep(self, rows):\n        self.given.append(rows)\n        return rows\n"
-        "class Rows:\n    def __init__(self):\n        self.lock = threading.Lock()\n"
-    )
-    (tmp_path / "program.py").write_text(LISTED.format(made=made, kept=kept))
-    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+        "class Rows:\n    def __init__(self):\n        self.lock = threading.Lock()\n",
+    }
+    path = with_library(tmp_path, LISTED.format(made=made, kept=kept), **helper)
     whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path).ok()
     died = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, DIE_AT="2:2", **path)
     last = server.detrain("run", "--every", "2b", "program.py", cwd=tmp_path, **path)
@@ -363,17 +350,14 @@ def test_what_an_output_was_given_is_refused_where_the_program_is_still_to_ask(
     before: str, behind: str, is_refused: bool, server: Server, tmp_path: Path
 ) -> None:
     """A manager of checkpoints said to a resumed program that it had none."""
-    folder = tmp_path / "site-packages" / "helper"
-    folder.mkdir(parents=True)
-    (folder / "detrain.toml").write_text('[helper]\noutput = true\nanswers = {Keeper = ["newest"]}\n')
-    (folder / "__init__.py").write_text(
-        "import threading\n"
+    helper = {
+        "helper/detrain.toml": '[helper]\noutput = true\nanswers = {Keeper = ["newest"]}\n',
+        "helper/__init__.py": "import threading\n"
         "class Keeper:\n    def __init__(self):\n        self.lock, self.steps = threading.Lock(), []\n"
         "    def put(self, step):\n        self.steps.append(step)\n"
-        "    def newest(self):\n        return self.steps[-1] if self.steps else None\n"
-    )
-    (tmp_path / "program.py").write_text(ASKED.format(before=before, behind=behind))
-    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+        "    def newest(self):\n        return self.steps[-1] if self.steps else None\n",
+    }
+    path = with_library(tmp_path, ASKED.format(before=before, behind=behind), **helper)
     died = server.detrain("run", "program.py", cwd=tmp_path, DIE_AT="2:1", **path)
     foreseen = server.detrain("info", "program.py", cwd=tmp_path, **path)
     last = server.detrain("run", "program.py", cwd=tmp_path, **path)

@@ -11,6 +11,7 @@ import pytest
 from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import TENSORFLOW
+from tests.e2e.runs import after_deaths, compared
 
 PRELUDE = TENSORFLOW("""\
 import copy
@@ -201,34 +202,19 @@ show(*model.variables, *best.variables)
 @pytest.mark.parametrize("name", EXACT)
 def test_what_the_loop_makes_is_made_again(name: str, every: str, place: str, server: Server, tmp_path: Path) -> None:
     """That a model is there again, with its optimizer and under its names, only a resumed run shows."""
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + EXACT[name])
-    whole, folder = _folder(tmp_path / "whole"), _folder(tmp_path / "killed")
-    expected = server.detrain("run", "--bare", program, cwd=whole).ok()
-
-    killed = server.detrain("run", "--every", every, program, cwd=folder, DIE_AT=place).died()
-    run = server.detrain("run", "--every", every, program, cwd=folder).ok()
+    text = PRELUDE + EXACT[name]
+    _, killed, run = compared(server, tmp_path, text, every=every, at=place, is_tail=True, is_apart=True)
 
     assert "captured" not in killed.err
-    assert run.out == expected.out[-len(run.out) :]
     assert "resuming" in run.err
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_made_again_is_said_to_be_refused(name: str, server: Server, tmp_path: Path) -> None:
     """What the run says is only right if a resumed run refuses: so it is killed, and run again."""
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + REFUSED[name])
-    killed = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3").died()
-
-    run = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
-    info = server.detrain("info", program, cwd=tmp_path)
+    killed, run = after_deaths(server, tmp_path, PRELUDE + REFUSED[name], at="2:3", every="2b")
+    info = server.detrain("info", "program.py", cwd=tmp_path)
 
     assert run.status == NotCapturable.exit_code, run.err
     assert "REFUSED from here on" in killed.err
     assert "REFUSED" in info.out
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir()
-    return path

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import compared
+from tests.e2e.runs import compared, library
 
 LIBRARY = """
 _UNSET = object()
@@ -73,8 +73,7 @@ def test_what_a_library_knows_by_its_identity_is_that(
     name: str, every: str, death: str, torch_server: Server, tmp_path: Path
 ) -> None:
     """In silence, an object that the loop had made took each of these for a value after a resume."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "schedules.py").write_text(LIBRARY)
+    library(tmp_path, {"schedules.py": LIBRARY})
     whole, died, again = compared(torch_server, tmp_path, PROGRAM.replace("MADE", MADE[name]), every=every, at=death, whole="run")
 
     assert "REFUSED" not in died.err + again.err

@@ -14,7 +14,7 @@ from detrain.base.errors import NotCapturable
 from tests.e2e.choices import ends_as_if_never_killed
 from tests.e2e.forkserver import Server
 from tests.e2e.ordinary_torch import CONFIGS, LIBRARY, draws_ahead, is_refused, name_of, needs, tables, text
-from tests.e2e.runs import Result
+from tests.e2e.runs import Result, library
 
 FAST = {0, 5}, {13}, {0}, ()
 """The rows of each table in the fast lane: the plainest, and one with workers, drawn rows, an average of the weights
@@ -37,13 +37,11 @@ def _cases() -> Iterator[Any]:
 def test_an_ordinary_program_killed_again_and_again_ends_as_one_that_never_was(
     row: dict[str, object], torch_server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    for library in needs(row):
-        pytest.importorskip(library)
+    for needed in needs(row):
+        pytest.importorskip(needed)
     program = tmp_path / "program.py"
     program.write_text(text(row))
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "ahead.py").write_text(LIBRARY)
-    (tmp_path / "site-packages" / "configs.py").write_text(CONFIGS)
+    library(tmp_path, {"ahead.py": LIBRARY, "configs.py": CONFIGS})
 
     def run_whole(folder: Path) -> Result:
         if draws_ahead(row):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,28 @@ def last_of(home: Path, rank: int) -> Path:
     return max(home.glob(f"*/rank-{rank}/*.h5"), key=lambda path: path.stat().st_mtime)
 
 
+def assert_ends_as_if_never_killed(
+    server: Server, folder: Path, world: int, draw: random.Random, distances: Sequence[str], *command: object
+) -> None:
+    """Kill one rank of a job at a random batch, all at a later one, and assert that each ends as the same of a job that
+    was never killed, and of one that knows nothing of detrain.
+    """
+    one, everyone = sorted(draw.sample(range(2, BATCHES), 2))
+    kills = [{draw.randrange(world): one}, dict.fromkeys(range(world), everyone)]
+    every = draw.choice(distances)
+
+    killed = run(server, folder / "killed", world, kills, "--every", every, *command)
+    whole = run(server, folder / "whole", world, [], "--every", every, *command)
+    (folder / "bare").mkdir()
+    bare = server.job(*command, cwd=folder / "bare", ranks=[{}] * world, is_bare=True)
+
+    assert [each.last_line() for each in killed] == [each.last_line() for each in bare], (every, kills)
+    assert [each.out for each in bare] == [each.out for each in whole]
+    assert_equal_states(folder / "whole.home", folder / "killed.home", world)
+    assert "resuming" in killed[0].err
+    assert "captured" not in "".join(each.err for each in (*whole, *killed))
+
+
 def assert_equal_states(one: Path, other: Path, world: int) -> None:
     for rank in range(world):
         files = [last_of(home, rank) for home in (one, other)]
@@ -62,21 +85,7 @@ def test_killed_at_random_batches_a_job_ends_as_if_never_killed(
     mode: str, world: int, seed: int, ranks_server: Server, tmp_path: Path
 ) -> None:
     draw = random.Random(f"{mode} {world} {seed}")
-    one, everyone = sorted(draw.sample(range(2, BATCHES), 2))
-    kills = [{draw.randrange(world): one}, dict.fromkeys(range(world), everyone)]
-    every = draw.choice(["1b", "2b", "1"]) if seed else "2b"
-
-    whole = run(ranks_server, tmp_path / "whole", world, [], "--every", every, PROGRAM, mode)
-    killed = run(ranks_server, tmp_path / "killed", world, kills, "--every", every, PROGRAM, mode)
-
-    lasts = [[result.out.splitlines()[-1] for result in results] for results in (whole, killed)]
-    assert lasts[0] == lasts[1], (every, kills)
-    assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
-    assert "resuming" in killed[0].err
-    assert "not captured" not in "".join(result.err for result in (*whole, *killed))
-    (tmp_path / "bare").mkdir()
-    bare = ranks_server.job(PROGRAM, mode, cwd=tmp_path / "bare", ranks=[{}] * world, is_bare=True)
-    assert [result.out for result in bare] == [result.out for result in whole]
+    assert_ends_as_if_never_killed(ranks_server, tmp_path, world, draw, ["1b", "2b", "1"] if seed else ["2b"], PROGRAM, mode)
 
 
 @pytest.mark.slow

@@ -17,22 +17,10 @@ from detrain.base import errors
 from detrain.cli import main
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE, FOR_LOOPS, PRELUDE
-from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Result, Run, after_deaths, compared, ran
+from tests.e2e.refused import assert_refused, starting_twice
+from tests.e2e.runs import Run, after_deaths, compared, ran
 from tests.e2e.runs import detrain as in_a_new_process
 from tests.store.forging import with_version
-
-
-def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) -> None:
-    """The run ended with the error's code, a message of at most two lines that says what it should, and where it is
-    explained.
-    """
-    *message, explained = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
-    assert run.status == error.exit_code, run.err
-    assert 1 <= len(message) <= 2
-    assert explained == f"  explained by `detrain explain {error.slug}`"
-    for word in said:
-        assert word in "\n".join(message)
 
 
 @pytest.fixture

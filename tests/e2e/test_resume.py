@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from textwrap import indent
@@ -11,7 +10,7 @@ import pytest
 
 from detrain.base import errors
 from tests.e2e.programs import ALL, DIE, PRELUDE
-from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared, ran
+from tests.e2e.runs import Result, Run, after_deaths, bare_python, compared, library, ran
 
 PLACES = {
     "for_loops": ["0:0", "1:0", "1:7", "3:7", "2:3"],
@@ -130,30 +129,19 @@ print(env.turn, env.history, hashlib.sha256(optimizer.weights.tobytes()).hexdige
 """)
 
 
-def with_library(folder: Path, program: str) -> dict[str, str]:
-    (folder / "site-packages").mkdir()
-    (folder / "site-packages" / "someenv.py").write_text(LIBRARY)
-    (folder / "program.py").write_text(program)
-    return {"PYTHONPATH": os.pathsep.join([str(folder / "site-packages"), os.environ.get("PYTHONPATH", "")])}
-
-
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_an_object_of_a_library_that_holds_only_data_comes_back(every: str, tmp_path: Path, detrain: Run) -> None:
-    path = with_library(tmp_path, WITH_LIBRARY)
-    whole = detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
-
-    first, resumed = after_deaths(detrain, tmp_path, None, at="2:1", every=every, **path)
+    path = library(tmp_path, {"someenv.py": LIBRARY})
+    whole, first, resumed = compared(detrain, tmp_path, WITH_LIBRARY, at="2:1", every=every, **path)
 
     assert "not captured" not in first.err + resumed.err
     assert "resuming" in resumed.err
-    assert resumed.status == 0, resumed.err
     assert resumed.out == whole.out
 
 
 def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_changes(tmp_path: Path, detrain: Run) -> None:
-    path = with_library(tmp_path, WITH_LIBRARY.replace("someenv.Env", "someenv.Half"))
-
-    run = detrain("run", "program.py", cwd=tmp_path, **path)
+    path = library(tmp_path, {"someenv.py": LIBRARY})
+    run = ran(detrain, tmp_path, WITH_LIBRARY.replace("someenv.Env", "someenv.Half"), **path)
     strict = detrain("run", "--fresh", "--strict", "program.py", cwd=tmp_path, **path)
 
     assert "REFUSED from here on: env (someenv.Half: it has moved on)" in run.err
@@ -161,13 +149,13 @@ def test_an_object_of_a_library_that_holds_more_than_data_is_named_when_it_chang
 
 
 INSTALLED = {
-    "meter.py": """
+    "trainer/meter.py": """
 class Meter:
     total = 0.0
     def update(self, x):
         self.total += x
 """,
-    "task.py": PRELUDE
+    "trainer/task.py": PRELUDE
     + """
 from trainer.meter import Meter
 import someenv
@@ -190,10 +178,7 @@ main()
 
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_a_program_that_is_installed_among_libraries_is_the_users(every: str, tmp_path: Path, detrain: Run) -> None:
-    path = with_library(tmp_path, "")
-    (tmp_path / "site-packages" / "trainer").mkdir()
-    for name, text in INSTALLED.items():
-        (tmp_path / "site-packages" / "trainer" / name).write_text(text)
+    path = library(tmp_path, {"someenv.py": LIBRARY, **INSTALLED})
     whole = detrain("run", "--ckpt", "whole", "-m", "trainer.task", cwd=tmp_path, **path)
     detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, DIE_AT="2:3", **path)
     last = detrain("run", "--every", every, "-m", "trainer.task", cwd=tmp_path, **path).ok()
@@ -694,10 +679,8 @@ print(Tracker().values, Single.turns, Rates.uses)
 
 @pytest.mark.parametrize("place", ["1:0", "3:2"])
 def test_a_class_of_classes_keeps_the_only_object_of_each(place: str, tmp_path: Path, detrain: Run) -> None:
-    library = with_library(tmp_path, ONE_OF_EACH)
-    whole = detrain("run", "--ckpt", "whole", "program.py", cwd=tmp_path, **library).ok()
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT=place, **library)
-    last = detrain("run", "program.py", cwd=tmp_path, **library).ok()
+    path = library(tmp_path, {"someenv.py": LIBRARY})
+    whole, _, last = compared(detrain, tmp_path, ONE_OF_EACH, at=place, whole="run", **path)
 
     assert last.out == whole.out
 
@@ -776,12 +759,8 @@ print(open("log.txt").read())
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_a_program_goes_into_its_folder_of_results_again(every: str, tmp_path: Path, detrain: Run) -> None:
     """And a decorated function of a library is looked into: what its default holds is state."""
-    (tmp_path / "whole").mkdir()  # both may start in the same second
-    for folder in (tmp_path, tmp_path / "whole"):
-        (folder / "program.py").write_text(ELSEWHERE)
-    whole = detrain("run", "program.py", cwd=tmp_path / "whole").ok()
-    detrain("run", "--every", every, "program.py", cwd=tmp_path, DIE_AT="2:1").died()
-    resumed = detrain("run", "--every", every, "program.py", cwd=tmp_path).ok()
+    # Apart, as both may start in the same second.
+    whole, _, resumed = compared(detrain, tmp_path, ELSEWHERE, every=every, at="2:1", whole="run", is_apart=True)
 
     assert resumed.out == whole.out
     assert "[0, 1, 2]" in whole.out
@@ -823,15 +802,7 @@ def test_a_batch_loop_without_an_epoch_loop_is_over_when_it_is_left(
     """Only the first search has an epoch loop with probes around it; those in another function are phases by
     themselves.
     """
-    (tmp_path / "train.py").write_text(LEFT)
-    options = ("run", "--every", every, "--ckpt", "ckpt", "train.py")
-
-    whole = detrain("run", "--ckpt", "whole", "train.py", cwd=tmp_path)
-    died = [detrain(*options, cwd=tmp_path, DIE_AT=place).status for place in places]
-    again = detrain(*options, cwd=tmp_path).ok()
-
-    assert (whole.status, died) == (0, [-9] * len(places)), whole.err
-    assert again.out.splitlines()[-1] == whole.out.splitlines()[-1]
+    compared(detrain, tmp_path, LEFT, every=every, at=places, whole="run")
 
 
 WHILE_LOOPS_ALONE = PRELUDE("""

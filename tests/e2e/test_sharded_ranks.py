@@ -15,10 +15,9 @@ import pytest
 
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, detrain
-from tests.e2e.test_ranks import assert_equal_states, last_of, run
+from tests.e2e.test_ranks import BATCHES, assert_ends_as_if_never_killed, last_of, run
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "sharded.py"
-BATCHES = 18
 CASES = (
     *(
         ("fsdp2", 2),
@@ -44,21 +43,8 @@ def test_killed_at_random_batches_a_job_ends_as_if_never_killed(
     words: str, world: int, ranks_server: Server, tmp_path: Path
 ) -> None:
     draw = random.Random(f"{words} {world}")
-    one, everyone = sorted(draw.sample(range(2, BATCHES), 2))
-    kills = [{draw.randrange(world): one}, dict.fromkeys(range(world), everyone)]
-    every = draw.choice(["1b", "2b"] if "accumulated" in words else ["1b", "2b", "1"])
-    command = ("--every", every, PROGRAM, *words.split())
-
-    killed = run(ranks_server, tmp_path / "killed", world, kills, *command)
-    assert "resuming" in killed[0].err
-    said = "".join(result.err for result in killed)
-    assert "captured" not in said, said
-    (tmp_path / "bare").mkdir()
-    bare = ranks_server.job(PROGRAM, *words.split(), cwd=tmp_path / "bare", ranks=[{}] * world, is_bare=True)
-    assert [result.out.splitlines()[-1] for result in killed] == [result.out.splitlines()[-1] for result in bare]
-    whole = run(ranks_server, tmp_path / "whole", world, [], *command)
-    assert [result.out for result in bare] == [result.out for result in whole]
-    assert_equal_states(tmp_path / "whole.home", tmp_path / "killed.home", world)
+    distances = ["1b", "2b"] if "accumulated" in words else ["1b", "2b", "1"]
+    assert_ends_as_if_never_killed(ranks_server, tmp_path, world, draw, distances, PROGRAM, *words.split())
 
 
 REFUSED = {

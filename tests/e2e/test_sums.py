@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import detrain, plain
+from tests.e2e.runs import detrain, plain, ran
 
 pytestmark = pytest.mark.slow
 """The fast lane has others of their kind."""
@@ -67,10 +67,7 @@ print(json.dumps({"67 MB each": values(step, x, 25)}))
 
 @pytest.mark.parametrize("source", [SHARED, LARGE], ids=["shared", "large"])
 def test_a_sum_has_one_value(source: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + source)
-
-    run = detrain("run", "--bare", program).ok()
+    run = ran(detrain, tmp_path, PRELUDE + source, "--bare").ok()
 
     found = json.loads(run.out)
     assert found
@@ -121,10 +118,7 @@ print(len(copies))
 
 
 def test_sums_keep_their_gradients(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + KINDS)
-
-    run = detrain("run", "--bare", program).ok()
+    run = ran(detrain, tmp_path, PRELUDE + KINDS, "--bare").ok()
 
     gradients, vectorized, copies = run.out.splitlines()
     assert int(copies) > 0
@@ -177,10 +171,8 @@ for make in (convolutions, attention):
 
 
 def test_networks_have_the_bits_of_plain_python(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + NETWORKS)
-
-    expected, run = plain(program), detrain("run", "--bare", program)
+    run = ran(detrain, tmp_path, PRELUDE + NETWORKS, "--bare")
+    expected = plain("program.py", cwd=tmp_path)
 
     assert expected.status == run.status == 0, run.err
     assert len(run.out.splitlines()) == 2

@@ -924,9 +924,7 @@ def _in_loop(made: str, changed: str) -> str:
     ],
 )
 def test_what_nobody_can_read_is_named_at_the_first_checkpoint(source: str, named: str, server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + source)
-    run = server.detrain("run", program, cwd=tmp_path).ok()
+    run = ran(server, tmp_path, PRELUDE + source).ok()
 
     assert re.search(f"not captured, .*: {re.escape(named)}", run.err)
     assert "REFUSED from here on" in run.err
@@ -953,10 +951,7 @@ print(losses)
 
 @pytest.mark.slow
 def test_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + READ_AND_WRITTEN)
-
-    assert detrain("run", "--bare", program).out == "{129.28125}\n"
+    assert ran(detrain, tmp_path, PRELUDE + READ_AND_WRITTEN, "--bare").out == "{129.28125}\n"
 
 
 NESTED = """
@@ -985,20 +980,16 @@ print(results)
 
 @pytest.mark.slow
 def test_a_step_in_a_step_reads_its_variables_before_it_writes_them(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + NESTED)
-
-    run = detrain("run", "--bare", program)
+    run = ran(detrain, tmp_path, PRELUDE + NESTED, "--bare")
 
     assert run.out == "{'compiled': {129.28125}, 'nested': {105.78125}, 'nested and compiled': {105.78125}}\n", run.err
 
 
 @pytest.mark.slow
 def test_bare_runs_of_a_linear_adversary_are_equal(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + PROGRAMS["a linear adversary and a moving average"])
+    text = PRELUDE + PROGRAMS["a linear adversary and a moving average"]
 
-    first, second = detrain("run", "--bare", program), detrain("run", "--bare", program)
+    first, second = (ran(detrain, tmp_path, text, "--bare") for _ in range(2))
 
     assert first.status == 0, first.err
     assert "weights" in first.out
@@ -1182,12 +1173,9 @@ print([weights.numpy().tobytes().hex() for weights in net.trainable_variables])
 
 def test_variables_whose_first_values_a_function_draws_are_built_ahead(server: Server, tmp_path: Path) -> None:
     """tensorflow/docs' mlp_core: it was exact, and warned."""
-    whole = ran(server, tmp_path, PRELUDE + LAZY, "--ckpt", "whole", "--every", "1b")
-    for death in ("0:2", "2:1", ""):
-        last = server.detrain("run", "--every", "1b", "program.py", cwd=tmp_path, DIE_AT=death)
-        assert last.status == (-9 if death else 0), last.err
-        assert "warning" not in last.err
+    whole, died, last = compared(server, tmp_path, PRELUDE + LAZY, every="1b", at=("0:2", "2:1"), whole="run")
 
+    assert "warning" not in died.err + last.err
     assert last.out == whole.out
 
 
@@ -1579,14 +1567,11 @@ def test_what_was_named_is_missing_in_the_function_that_trains_too(server: Serve
     """The first run has named it by the names of the function around: a resumed one said that the program had been
     changed.
     """
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + KEPT)
-    whole = server.detrain("run", "--every", "2b", "--ckpt", "whole", program, cwd=tmp_path)
+    whole = ran(server, tmp_path, PRELUDE + KEPT, "--every", "2b", "--ckpt", "whole")
 
-    died = server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="2:3")
-    refused = server.detrain("run", "--every", "2b", program, cwd=tmp_path)
+    died, refused = after_deaths(server, tmp_path, None, at="2:3", every="2b")
     words = shlex.split(re.findall(r"add `(.*)`", refused.err)[0])
-    last = server.detrain("run", *words, "--every", "2b", program, cwd=tmp_path).ok()
+    last = server.detrain("run", *words, "--every", "2b", "program.py", cwd=tmp_path).ok()
 
     assert "games in main()[0].packer (zlib.Compress)" in died.err
     assert "--allow-lost 'games in main()[0].packer'" in refused.err
@@ -1608,14 +1593,9 @@ show(*model.variables)
 
 
 def test_a_seed_of_chance_is_that_of_the_run(server: Server, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PRELUDE + BY_CHANCE)
-    whole = server.detrain("run", "--ckpt", "whole", program, cwd=tmp_path).ok()
-    other = server.detrain("run", "--ckpt", "other", "--seed", "1", program, cwd=tmp_path).ok()
-    server.detrain("run", "--every", "2b", program, cwd=tmp_path, DIE_AT="1:3")
-    last = server.detrain("run", "--every", "2b", program, cwd=tmp_path).ok()
+    whole, _, _ = compared(server, tmp_path, PRELUDE + BY_CHANCE, every="2b", at="1:3", whole="run", is_tail=True)
+    other = server.detrain("run", "--ckpt", "other", "--seed", "1", "program.py", cwd=tmp_path).ok()
 
-    assert last.out == whole.out[-len(last.out) :]
     first, second = whole.out.splitlines()[:2]
     assert first != second
     assert other.out != whole.out

@@ -12,7 +12,7 @@ from detrain.base import errors
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.refused import starting_twice
-from tests.e2e.runs import Run, after_deaths, bare_python, compared
+from tests.e2e.runs import Run, after_deaths, bare_python, compared, library, ran
 
 
 @pytest.fixture
@@ -109,14 +109,10 @@ def test_batches_that_a_pool_prepares_ahead_come_back(name: str, every: str, tmp
 
     What is killed is a process.
     """
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + AHEAD[name] + END)
-    for death in ("6", "13"):
-        died = detrain("run", "--every", every, program, cwd=tmp_path, DIE_AT=death)
-        assert died.status == -9, died.err
-    run = detrain("run", "--every", every, program, cwd=tmp_path).ok()
+    text = HEAD + START + AHEAD[name] + END
+    whole, died, run = compared(detrain, tmp_path, text, every=every, at=("6", "13"), whole="bare")
 
-    assert run.out == bare_python(program).out
+    assert run.out == whole.out
     assert "not captured" not in run.err + died.err
 
 
@@ -160,10 +156,8 @@ def test_what_is_left_earlier_than_in_the_first_run_is_an_error(name: str, tmp_p
     What is killed is a process.
     """
     body, death, said = LEFT[name]
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + body + END)
-    detrain("run", program, cwd=tmp_path, DIE_AT=death).died()
-    run = detrain("run", program, cwd=tmp_path, LEAVE="2")
+    ran(detrain, tmp_path, HEAD + START + body + END, DIE_AT=death).died()
+    run = detrain("run", "program.py", cwd=tmp_path, LEAVE="2")
 
     assert run.status == errors.Diverged.exit_code, run.err
     assert said in run.err
@@ -209,9 +203,7 @@ def test_the_books_of_a_library_are_refused_whether_the_program_reads_them_or_no
 
     What is killed is a process.
     """
-    folder = tmp_path / "site-packages" / "tuner"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(TUNER)
+    library(tmp_path, {"tuner/__init__.py": TUNER})
     died, run = after_deaths(detrain, tmp_path, PRELUDE + BOOKS.replace("ASK", asks), at="3:2")
 
     assert "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)" in died.err
@@ -242,9 +234,7 @@ def test_what_bodies_tell_a_library_that_the_program_reads_is_refused(
 
     What is killed is a process.
     """
-    folder = tmp_path / "site-packages" / "tuner"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(TUNER)
+    library(tmp_path, {"tuner/__init__.py": TUNER})
     died, run = after_deaths(detrain, tmp_path, PRELUDE + IN_BODIES.replace("LOADS", loads), at="7", every="2b")
 
     named = "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)"
@@ -289,14 +279,13 @@ def test_what_goes_on_beside_the_loop_and_is_read_is_refused(
     """What does it begins anew in a resumed run: what it gives is not what comes next. In the first epoch it is, so
     a run may go back to there. What is killed is a process.
     """
-    program = tmp_path / "program.py"
     died, run = after_deaths(detrain, tmp_path, HEAD + START + body + END, at=death, every=every)
 
     assert "a resumed run will be REFUSED from here on" in died.err
     if run.status == 0:
         assert "going back from 1:" in run.err
         assert " to 0:" in run.err
-        assert run.last_line() == bare_python(program).last_line()
+        assert run.last_line() == bare_python(tmp_path / "program.py").last_line()
     else:
         assert run.status == errors.NotCapturable.exit_code, run.err
 
@@ -381,11 +370,9 @@ def test_a_second_start_does_not_pass_what_the_first_refused(tmp_path: Path, det
 
     What is killed is a process.
     """
-    program = tmp_path / "program.py"
-    program.write_text(HEAD + START + REFUSED_AT_A_LATER_BATCH + END)
-    detrain("run", "--every", "3b", program, cwd=tmp_path, DIE_AT="3:0").died()
+    ran(detrain, tmp_path, HEAD + START + REFUSED_AT_A_LATER_BATCH + END, "--every", "3b", DIE_AT="3:0").died()
     (tmp_path / "other").touch()
-    runs = [detrain("run", "--from", "2:5", program, cwd=tmp_path) for _ in range(3)]
+    runs = [detrain("run", "--from", "2:5", "program.py", cwd=tmp_path) for _ in range(3)]
 
     for run in runs:
         assert run.status == errors.Diverged.exit_code, run.err

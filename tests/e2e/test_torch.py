@@ -18,7 +18,7 @@ from detrain.base.errors import NotCapturable
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
 from tests.e2e.random_kills import assert_ends_as_if_never_killed
-from tests.e2e.runs import after_deaths, compared, ran
+from tests.e2e.runs import after_deaths, compared, library, ran
 from tests.programs_marks import TORCH
 
 FAST = ("body_draws", "gan", "reused_name", "trainer_class")
@@ -85,13 +85,9 @@ for epoch in range(3):
 
 
 def test_a_partial_of_a_builtin_and_a_class_that_is_imported_lazily_come_back(torch_server: Server, tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "lazylib"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        "import importlib\ndef __getattr__(name):\n    return getattr(importlib.import_module('lazylib.modes'), name)\n"
-    )
-    (package / "modes.py").write_text("import enum\nclass Mode(enum.Enum):\n    FAST = 1\n")
-    path = {"PYTHONPATH": str(package.parent)}
+    lazy = "import importlib\ndef __getattr__(name):\n    return getattr(importlib.import_module('lazylib.modes'), name)\n"
+    modes = "import enum\nclass Mode(enum.Enum):\n    FAST = 1\n"
+    path = library(tmp_path, {"lazylib/__init__.py": lazy, "lazylib/modes.py": modes})
 
     _, _, resumed = compared(torch_server, tmp_path, MADE_IN_LOOP, "--ckpt", "home", every="2b", at="2:3", whole="run", **path)
 
@@ -176,8 +172,7 @@ def test_a_generator_of_a_library_is_where_what_it_draws_from_is(
 ) -> None:
     """Each checkpoint inside an epoch was REFUSED: the generator under the Trainer of transformers is one."""
     pytest.importorskip("tqdm")
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "ahead.py").write_text(ONE_AHEAD)
+    library(tmp_path, {"ahead.py": ONE_AHEAD})
     _, killed, resumed = compared(torch_server, tmp_path, DRAWS_AHEAD.replace("MADE", made), every="3b", at=death)
 
     assert "REFUSED" not in killed.err
@@ -612,11 +607,7 @@ print(sorted((name, held.item()) for name, held in inference.store.params.items(
 @pytest.mark.parametrize("every", ["1", "3b"])
 def test_what_a_library_trains_under_a_name_of_its_own_comes_back(every: str, torch_server: Server, tmp_path: Path) -> None:
     """As Pyro does: no name of the program leads to its store. A resumed run began with parameters of its own."""
-    package = tmp_path / "site-packages" / "storelib"
-    package.mkdir(parents=True)
-    (package / "store.py").write_text(STORE)
-    (package / "__init__.py").write_text("from storelib.store import Inference\n")
-    path = {"PYTHONPATH": str(package.parent)}
+    path = library(tmp_path, {"storelib/store.py": STORE, "storelib/__init__.py": "from storelib.store import Inference\n"})
     _, died, _ = compared(torch_server, tmp_path, INFERS, every=every, at="2:5", **path)
 
     assert "not captured" not in died.err
@@ -674,12 +665,8 @@ def test_a_trainer_that_draws_in_a_method_from_a_sampler_of_its_own(
         .replace("{workers}", str(workers))
         .replace("Endless(22, self.hardness)", f"Endless(22, {'None' if is_exact else 'self.hardness'})")
     )
-    (tmp_path / "program.py").write_text(text)
-    home = ("run", "--every", "7b", "program.py")
+    died, resumed = after_deaths(torch_server, tmp_path, text, at="33", every="7b")
     whole = torch_server.bare("program.py", cwd=tmp_path)
-
-    died = torch_server.detrain(*home, cwd=tmp_path, DIE_AT="33")
-    resumed = torch_server.detrain(*home, cwd=tmp_path)
 
     if is_exact:
         assert "REFUSED" not in died.err

@@ -15,7 +15,7 @@ from detrain.base import errors
 from detrain.instrument.find_loops import analyse
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE
-from tests.e2e.runs import Result, Run, compared, ran
+from tests.e2e.runs import Result, Run, compared, library, ran
 from tests.programs_marks import PROGRAMS, command, marks, phases, programs
 
 TRAINING = [path for path in programs() if marks(path)]
@@ -367,13 +367,10 @@ class Regressor:
 
 def test_a_loop_of_a_library_is_said_to_have_no_probes_while_it_trains(tmp_path: Path, detrain: Run) -> None:
     """It was said when the program had ended."""
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "trainer.py").write_text(TRAINER)
     (tmp_path / "program.py").write_text(
         "import numpy as np\nfrom trainer import Regressor\nRegressor().fit(np.ones(40, 'f4'), 4)\nraise SystemExit(3)\n"
     )
-    path = os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")])
-    run = detrain("run", "program.py", cwd=tmp_path, PYTHONPATH=path)
+    run = detrain("run", "program.py", cwd=tmp_path, **library(tmp_path, {"trainer.py": TRAINER}))
 
     assert run.status == 3
     assert "updated 20 times, in no loop of the program's own (trainer's, trainer.py:8 in Regressor.fit()," in run.err

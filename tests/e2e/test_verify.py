@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from detrain.verify.verified_run import Comparison, VerifiedRun
 from detrain.verify.work_folder import copy_folder, written
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import ALL, FOR_LOOPS, PRELUDE
-from tests.e2e.runs import Run, after_deaths, detrain
+from tests.e2e.runs import Run, after_deaths, detrain, library
 from tests.programs_marks import TORCH
 
 OUTSIDE = PRELUDE("""
@@ -120,9 +119,7 @@ class Env:
 def test_what_a_loop_and_a_library_draw_from_the_system_is_the_same_again(
     every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "someenv.py").write_text(ENV)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", library(tmp_path, {"someenv.py": ENV})["PYTHONPATH"])
     status, said = verified(tmp_path, UNSEEDED, "--every", every, "--kills", 3)
 
     assert (status, said["exact"]) == (0, True), said
@@ -131,9 +128,7 @@ def test_what_a_loop_and_a_library_draw_from_the_system_is_the_same_again(
 
 
 def test_runs_draw_other_numbers_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "someenv.py").write_text(ENV)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site-packages"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", library(tmp_path, {"someenv.py": ENV})["PYTHONPATH"])
     (tmp_path / "program.py").write_text(UNSEEDED)
     one, other = (detrain("run", "--fresh", "program.py", cwd=tmp_path) for _ in range(2))
 

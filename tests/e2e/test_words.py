@@ -13,7 +13,7 @@ from detrain.base.errors import last_printed
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE, PRELUDE
 from tests.e2e.refused import Twice, goes_back
-from tests.e2e.runs import after_deaths, compared, ran
+from tests.e2e.runs import after_deaths, compared, library, ran
 
 
 @pytest.fixture
@@ -190,10 +190,8 @@ show(optimizer.weights)
 
 
 def test_a_run_goes_back_by_itself_before_what_no_checkpoint_holds(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "site-packages").mkdir()
-    (tmp_path / "site-packages" / "guide.py").write_text(LIBRARY)
     (tmp_path / "program.py").write_text(LATE)
-    path = {"PYTHONPATH": str(tmp_path / "site-packages")}
+    path = library(tmp_path, {"guide.py": LIBRARY})
     whole = server.detrain("run", "--bare", "program.py", cwd=tmp_path, **path)
 
     died = server.detrain("run", "--keep", "1", "program.py", cwd=tmp_path, DIE_AT="5:1", **path)

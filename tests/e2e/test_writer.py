@@ -21,7 +21,7 @@ from detrain.store import read, read_meta
 from detrain.store.background_writer import Writer
 from detrain.store.catalogue import parse_name
 from tests.e2e.programs import FOR_LOOPS, PRELUDE
-from tests.e2e.runs import Run, environment
+from tests.e2e.runs import Run, compared, environment
 
 SLOW = FOR_LOOPS.replace('die(f"{epoch}:{step}")', "import time; time.sleep(0.05)")
 LARGE = PRELUDE("""
@@ -98,12 +98,9 @@ def test_a_large_state_is_that_of_its_cut_though_training_goes_on_while_it_is_wr
 
 
 def test_large_states_resume_to_the_bit(tmp_path: Path, detrain: Run) -> None:
-    whole = detrain("run", "--ckpt", "whole", _program(tmp_path, LARGE), cwd=tmp_path).ok()
-    detrain("run", "program.py", cwd=tmp_path, DIE_AT="3:1").died()
-    resumed = detrain("run", "program.py", cwd=tmp_path).ok()
+    _, _, resumed = compared(detrain, tmp_path, LARGE, at="3:1", whole="run", is_tail=True)
 
     assert "resuming" in resumed.err
-    assert resumed.out == whole.out[-len(resumed.out) :]
 
 
 def _program(folder: Path, text: str) -> Path:

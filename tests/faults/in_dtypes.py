@@ -12,28 +12,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.base.errors import FaultInvalid
 from detrain.faults.drawing import draw_injection
 from detrain.faults.experiment import BITS
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import select
-from detrain.python.process.random_streams import Streams
+from tests.faults.tensorflow_bench import Bench
 
-PLACED: dict[str, InjectionPoint] = {}
 SUMS = ("int8", "uint8")
 """Of these there are no products on a CPU."""
 MODELS = ("RD", "N16_RD_CORRECT", "STUCK1:5", "SET:3", "INPUT", "WT")
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The fault of the case, if it is for this site."""
-    return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
 
 
 def bits_of(tensor: Any) -> np.ndarray:
@@ -59,17 +48,14 @@ def step_of(dtype: str, how: str) -> Any:
 
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench()
     results: dict[str, Any] = {}
     rng = np.random.default_rng(0)
     for dtype in [each for each in BITS if each != "float32"]:  # which the other tests are about
         x, w = (tf.cast(tf.constant(rng.integers(-3, 4, shape), tf.int32), dtype) for shape in ((8, 16), (16, 8)))
         for how in ("graph", "xla", "eager"):
-            PLACED.clear()
-            sites.begin_step()
-            step_of(dtype, how)(x, w)
-            site = select(sites.sites(), {"bool": "*Logical*"}.get(dtype, "*AddV2*" if dtype in SUMS else "*MatMul*"))[0]
+            listed = bench.listed(step_of(dtype, how), x, w)
+            site = select(listed, {"bool": "*Logical*"}.get(dtype, "*AddV2*" if dtype in SUMS else "*MatMul*"))[0]
             for name in MODELS:
                 model = model_named(name)
                 if model.operand.value not in site.operands:
@@ -78,20 +64,12 @@ def main() -> None:
                     injection = draw_injection(site, model, 0, trial_rng(3, 0))
                 except FaultInvalid:  # a bool has one bit
                     continue
-                injector: InjectionPoint | EagerInjector
-                if how == "eager":
-                    injector = sites.eager.injector = EagerInjector([injection])
-                else:
-                    injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([injection])
-                injector.select(injection)
+                bench.clear()
+                injector = bench.place(site, injection, how=how)
                 step, case = step_of(dtype, how), f"{dtype} {how} {name}"
-                for label in ("unarmed", "faulty", "after"):
-                    if label == "faulty":
-                        injector.arm(0)
-                    sites.eager.begin()
-                    results[f"{case}/{label}"] = bits_of(step(x, w))
-                    sites.eager.end()
-                    injector.disarm()
+                results[f"{case}/unarmed"] = bits_of(bench.run(step, x, w))
+                results[f"{case}/faulty"] = bits_of(bench.hit(injector, step, x, w))
+                results[f"{case}/after"] = bits_of(bench.run(step, x, w))
                 firing = injector.firing()
                 assert firing is not None
                 assert firing.count == 1

@@ -14,25 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.groups import Group, groups_of, use_of
 from detrain.faults.sites import Site
-from detrain.python.process.random_streams import Streams
+from tests.faults.tensorflow_bench import Bench, Injector
 
 TRIED = 2
 """Sites of each group."""
-PLACED: dict[str, list[InjectionPoint]] = {}
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The fault for this site, whatever the number of its function."""
-    return [*PLACED.get(name.partition("/")[2], [])]
 
 
 def network(name: str) -> Any:
@@ -79,7 +69,7 @@ def control(_name: str) -> Any:
 def hits(function: Any) -> Any:
     """Return what says how often a fault is put into a step."""
 
-    def hit(injector: InjectionPoint) -> int:
+    def hit(injector: Injector) -> int:
         injector.arm(0)
         with contextlib.suppress(tf.errors.OpError):
             function()
@@ -93,26 +83,22 @@ def hits(function: Any) -> Any:
 def main() -> None:
     """Do all groups."""
     name = sys.argv[1]
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench()
     if name != "control":
-        sites.on_keras()
+        bench.sites.on_keras()
     made = (control if name == "control" else network)(name)
-    sites.begin_step()
-    made()()
     of_group: dict[Group, list[Site]] = {}
-    for site in sites.sites():
+    for site in bench.listed(made()):
         if site.is_alive and site.executions:
             for group in groups_of(site.op, site.operands["output"].dtype, use_of(site)):
                 of_group.setdefault(group, []).append(site)
-    chosen: dict[Group, list[InjectionPoint]] = {}
+    chosen: dict[Group, list[Injector]] = {}
     for group, found in of_group.items():
         # A fault in a shape or an index may end the step before it is noted: of floats first.
         found.sort(key=lambda site: "float" not in site.operands["output"].dtype)
         for site in found[:: max(len(found) // TRIED, 1)][:TRIED]:
             injection = draw_injection(site, model_named("FLIP:1"), 0, trial_rng(int(group), 0))
-            chosen.setdefault(group, []).append(InjectionPoint([injection]))
-            PLACED.setdefault(site.name.partition("/")[2], []).append(chosen[group][-1])
+            chosen.setdefault(group, []).append(bench.place(site, injection))
     function = made()
     function()
     said = {group.label: (len(of_group[group]), max(map(hits(function), each))) for group, each in chosen.items()}

@@ -15,31 +15,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
-from detrain.python.process.random_streams import Streams
+from tests.faults.tensorflow_bench import Bench, fired
 
 STEPS = 4
-PLACED: dict[str, list[InjectionPoint]] = {}
-"""Faults by their site, without the number of the function: they are put into another one than the one that was
-listed."""
 
 
 def plain(name: str) -> str:
-    """Return a site's name without the function's number."""
+    """Return a site's name without the function's number: faults are put into another one than the one listed."""
     function, _, rest = name.partition("/")
     owner, colon, part = function.partition(":")
     return f"{owner.partition('.')[0]}{colon}{part}/{rest}"
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The faults for this op."""
-    return [*PLACED.get(plain(name), [])]
 
 
 def cell(x: Any, h: Any, w: Any, u: Any) -> Any:
@@ -109,31 +97,23 @@ def trained(x: Any, w: Any) -> Any:
     return variable, total
 
 
-def in_data(sites: Sites, x: Any, w: Any, results: dict[str, Any]) -> list[dict[str, Any]]:
+def in_data(bench: Bench, x: Any, w: Any, results: dict[str, Any]) -> list[dict[str, Any]]:
     """Put a fault into each product of loops over data, in their second turn."""
-    PLACED.clear()
-    sites.begin_step()
-    trained(x, w)
     cases = []
-    for site in [found for found in sites.sites() if found.is_alive and found.is_contraction]:
+    for site in [found for found in bench.listed(trained, x, w) if found.is_alive and found.is_contraction]:
         injection = draw_injection(site, model_named("SET:2@output"), 0, trial_rng(0, 0))
-        injector = InjectionPoint([injection])
-        PLACED[plain(site.name)] = [injector]
-        injector.select(injection)
-        injector.arm(1)
-        variable, total = trained(x, w)
+        bench.clear()
+        injector = bench.place(site, injection)
+        variable, total = bench.hit(injector, trained, x, w, occurrence=1)
         results[f"data/{len(cases)}/w"], results[f"data/{len(cases)}/total"] = variable.numpy(), total.numpy()
-        firing = injector.firing()
         position = int(injection.array("positions")[0])
-        cases.append({"site": plain(site.name), "position": position, "fired": firing.count if firing is not None else 0})
-        PLACED.clear()
+        cases.append({"site": plain(site.name), "position": position, "fired": fired(injector)})
     return cases
 
 
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench(plain)
     rng = np.random.default_rng(0)
     shapes = {"x": (STEPS, 2, 3), "h": (2, 4), "w": (3, 4), "u": (4, 4), "c": (2, 4)}
     given = {name: tf.constant(rng.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
@@ -141,23 +121,17 @@ def main() -> None:
     cases: list[dict[str, Any]] = []
     for how in ("loop", "xla", "function", "branch"):
         step = step_of(how)
-        sites.begin_step()
-        bare = step(*given.values())
-        PLACED.clear()
+        listed, bare = bench.listed(step, *given.values()), step(*given.values())
         placed = []
-        for site in [found for found in sites.sites() if found.is_alive and (found.is_contraction or "Tanh" in found.op)]:
+        for site in [found for found in listed if found.is_alive and (found.is_contraction or "Tanh" in found.op)]:
             for operand in site.operands:
                 injection = draw_injection(site, model_named(f"SET:2@{operand}"), 0, trial_rng(len(placed), 0))
-                placed.append((site, injection, InjectionPoint([injection])))
-                PLACED.setdefault(plain(site.name), []).append(placed[-1][2])
-                placed[-1][2].select(injection)
+                placed.append((site, injection, bench.place(site, injection)))
         step = step_of(how)
         for site, injection, injector in placed:
             for occurrence in range(0, site.executions, 2):
                 unarmed = step(*given.values())
-                injector.arm(occurrence)
-                faulty = step(*given.values())
-                injector.disarm()
+                faulty = bench.hit(injector, step, *given.values(), occurrence=occurrence)
                 firing = injector.firing()
                 injector.select(injection)
                 for label, values in (("bare", bare), ("unarmed", unarmed), ("faulty", faulty)):
@@ -177,10 +151,8 @@ def main() -> None:
                     "golden": float(np.frombuffer(firing.golden, np.float32)[0]) if firing is not None else 0.0,
                 }
                 cases.append(case)
-    data = in_data(sites, given["x"], given["w"], results)
-    sites.begin_step()
-    tf.function(deep, autograph=False)(given["x"])
-    sites.sites()
+    data = in_data(bench, given["x"], given["w"], results)
+    bench.listed(tf.function(deep, autograph=False), given["x"])
     Path(sys.argv[1]).with_suffix(".json").write_text(json.dumps({"cases": cases, "data": data}))
     np.savez(sys.argv[1], **results)
 

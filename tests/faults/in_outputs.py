@@ -12,24 +12,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import op_and_output, select
-from detrain.python.process.random_streams import Streams
-
-PLACED: dict[str, InjectionPoint] = {}
-"""The fault of the case by its site, without the name of the function."""
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The fault of the case, if it is for this site."""
-    return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
+from tests.faults.tensorflow_bench import Bench, without_function
 
 
 def split(x: Any) -> tuple[Any, ...]:
@@ -85,8 +72,7 @@ CASES: dict[str, tuple[Callable[[Any], tuple[Any, ...]], str, str]] = {
 
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True, has_digests=True)
+    bench = Bench(has_digests=True)
     x = tf.constant(np.random.default_rng(0).permutation(24).astype(np.float32).reshape(4, 6))
     results: dict[str, Any] = {}
     how = sys.argv[2]
@@ -95,29 +81,16 @@ def main() -> None:
         def made(function: Any = function) -> Any:
             return function if how == "eager" else tf.function(function, jit_compile=how == "xla")
 
-        PLACED.clear()
-        sites.begin_step()
-        made()(x)
-        found = sites.sites()
+        found = bench.listed(made(), x)
         site = select(found, pattern)[0]
         injection = draw_injection(site, model_named(model), 0, trial_rng(7, 0))
-        injector: InjectionPoint | EagerInjector
-        if how == "eager":
-            injector = sites.eager.injector = EagerInjector([injection])
-        else:
-            injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([injection])
-        injector.select(injection)
+        injector = bench.place(site, injection, how=how)
         step = made()
         for label in ("unarmed", "faulty", "after"):
-            if label == "faulty":
-                injector.arm(0)
-            sites.eager.begin()
-            given = step(x)
-            sites.eager.end()
-            injector.disarm()
+            given = bench.hit(injector, step, x) if label == "faulty" else bench.run(step, x)
             # Of the function traced last.
-            digests = {name.partition("/")[2]: digest for name, _replica, digest in sites.digests()}
-            results[f"{case}/digest/{label}"] = digests.get(op_and_output(site.name)[0].partition("/")[2], 0)
+            digests = {without_function(name): digest for name, _replica, digest in bench.sites.digests()}
+            results[f"{case}/digest/{label}"] = digests.get(without_function(op_and_output(site.name)[0]), 0)
             for number, value in enumerate(given):
                 results[f"{case}/{label}/{number}"] = value.numpy()
         firing = injector.firing()
@@ -125,11 +98,10 @@ def main() -> None:
         results[f"{case}/count"] = firing.count
         results[f"{case}/position"] = injection.array("positions")[0]
         results[f"{case}/injected"] = np.frombuffer(firing.injected, np.dtype(injection.dtype))[0]
-        results[f"{case}/alive"] = [each.name.partition("/")[2] for each in found if each.is_alive]
-    sites.begin_step()
+        results[f"{case}/alive"] = [without_function(each.name) for each in found if each.is_alive]
     open_step = tf.function(split, input_signature=[tf.TensorSpec([None, 6])], jit_compile=how == "xla")
-    (split if how == "eager" else open_step)(x)
-    results["shape"] = select(sites.sites(), "*/Split:1")[0].operands["output"].shape
+    open_sites = bench.listed(split if how == "eager" else open_step, x)
+    results["shape"] = select(open_sites, "*/Split:1")[0].operands["output"].shape
     np.savez(sys.argv[1], **results)
 
 

@@ -13,17 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
-from detrain.python.process.random_streams import Streams
+from tests.faults.tensorflow_bench import Bench, fired
 
-PLACED: dict[str, list[InjectionPoint]] = {}
 X, W = (5, 3), (3, 40)
 PRODUCTS = {
     "plain": (X, W, tf.matmul),
@@ -38,15 +32,9 @@ PRODUCTS = {
 MODELS = ("SET:2@input", "SET:2@weight", "SET:2", "INPUT_16", "WT_16")
 
 
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The faults for this op."""
-    return [*PLACED.get(name.partition("/")[2], [])]
-
-
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench()
     rng = np.random.default_rng(0)
     cases: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
@@ -68,29 +56,18 @@ def main() -> None:
                 loss = tf.reduce_sum(y * c)
             return (y, *(0.0 if each is None else each for each in tape.gradient(loss, [x, w])))
 
-        PLACED.clear()
-        sites.eager.injector = None
-        sites.begin_step()
-        (step if how == "eager" else tf.function(step))(x, w, c)
+        listed = bench.listed(step if how == "eager" else tf.function(step), x, w, c)
         placed: list[tuple[Any, Any, str, Any]] = []
-        for site in [found for found in sites.sites() if found.is_contraction]:
+        for site in [found for found in listed if found.is_contraction]:
             for name in MODELS if site.op != "Einsum" else MODELS[:3]:
                 injection = draw_injection(site, model_named(name), 0, trial_rng(len(placed), 0))
-                placed.append((site, injection, name, (EagerInjector if how == "eager" else InjectionPoint)([injection])))
-                placed[-1][3].select(injection)
-                if how == "graph":
-                    PLACED.setdefault(site.name.partition("/")[2], []).append(placed[-1][3])
+                placed.append((site, injection, name, bench.place(site, injection, how=how)))
         again = step if how == "eager" else tf.function(step)
         for site, injection, model, injector in placed:
             if how == "eager":
-                sites.eager.injector = injector
-            sites.eager.begin()
-            unarmed = again(x, w, c)
-            sites.eager.begin()
-            injector.arm(0)
-            faulty = again(x, w, c)
-            injector.disarm()
-            sites.eager.end()
+                bench.sites.eager.injector = injector
+            unarmed = bench.run(again, x, w, c)
+            faulty = bench.hit(injector, again, x, w, c)
             for label, values in (("unarmed", unarmed), ("faulty", faulty)):
                 for name, value in zip(("y", "dx", "dw"), values, strict=True):
                     results[f"{len(cases)}/{label}/{name}"] = np.asarray(value)
@@ -105,7 +82,7 @@ def main() -> None:
                 "operand": injection.operand,
                 "position": int(injection.array("positions")[0]),
                 "limited": injection.array("limited").tolist(),
-                "fired": firing.count if firing is not None else 0,
+                "fired": fired(injector),
                 "injected": float(np.frombuffer(firing.injected, np.float32)[0]) if firing is not None else 0.0,
             }
             cases.append(case)

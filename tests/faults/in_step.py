@@ -14,24 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site, select
-from detrain.python.process.random_streams import Streams
-
-PLACED: dict[str, InjectionPoint] = {}
-"""The fault of the case by its site, without the name of the function: each case has a function of its own."""
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The fault of the case, if it is for this op."""
-    return [PLACED[key] for key in [name.partition("/")[2]] if key in PLACED]
+from tests.faults.tensorflow_bench import Bench
 
 
 def step_of(op: str, stride: int, how: str) -> Any:
@@ -47,25 +34,9 @@ def step_of(op: str, stride: int, how: str) -> Any:
     return step if how == "eager" else tf.function(step, jit_compile=how == "xla")
 
 
-def listed(sites: Sites, step: Any, tensors: list[Any]) -> list[Site]:
-    """Return the sites of a step."""
-    sites.begin_step()
-    step(*tensors)
-    return sites.sites()
-
-
-def stepped(sites: Sites, step: Any, tensors: list[Any]) -> Any:
-    """Run a step, and say so."""
-    sites.eager.begin()
-    results = step(*tensors)
-    sites.eager.end()
-    return results
-
-
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench()
     results: dict[str, np.ndarray] = {}
     known: dict[tuple[str, int, str], list[Site]] = {}
     for name, op, stride, pattern, stage, model, seed, how in json.loads(sys.argv[2]):
@@ -75,10 +46,10 @@ def main() -> None:
             "conv": ((2, 6, 6, 8), (3, 3, 8, 32), (2, -(-6 // stride), -(-6 // stride), 32)),
         }
         tensors = [tf.constant(rng.integers(-4, 5, shape).astype(np.float32)) for shape in shapes[op]]
-        PLACED.clear()
+        bench.clear()
         kind = model_named(model)
         if (op, stride, how) not in known:
-            known[op, stride, how] = listed(sites, step_of(op, stride, how), tensors)
+            known[op, stride, how] = bench.listed(step_of(op, stride, how), *tensors)
         found = known[op, stride, how]
         is_forward = stage == "forward"
         site = select(
@@ -91,18 +62,9 @@ def main() -> None:
         injection = draw_injection(site, kind, 0, trial_rng(int(seed), 0))
         drawn = [draw_injection(site, kind, 0, trial_rng(int(seed), number)) for number in range(1, 6)]
         others = [other for other in drawn if other.place == injection.place]  # of one point: the longest sets its size
-        injector: InjectionPoint | EagerInjector
-        if how == "eager":
-            injector = sites.eager.injector = EagerInjector([*others, injection])
-        else:
-            injector = PLACED[site.name.partition("/")[2]] = InjectionPoint([*others, injection])
-        injector.select(injection)
+        injector = bench.place(site, *others, injection, how=how)
         step = step_of(op, stride, how)
-        unarmed = stepped(sites, step, tensors)
-        injector.arm(0)
-        faulty = stepped(sites, step, tensors)
-        injector.disarm()
-        after = stepped(sites, step, tensors)
+        unarmed, faulty, after = bench.run(step, *tensors), bench.hit(injector, step, *tensors), bench.run(step, *tensors)
         firing = injector.firing()
         assert firing is not None
         for label, values in (("unarmed", unarmed), ("faulty", faulty), ("after", after), ("given", tensors)):

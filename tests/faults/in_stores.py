@@ -4,27 +4,23 @@ its own. Argument: the file (JSON) to write.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from detrain.adapters.api import Settings
-from detrain.adapters.tensorflow.adapter import TensorFlow
-from detrain.adapters.tensorflow.faults.eager_sites import EagerInjector
-from detrain.adapters.tensorflow.faults.graph_sites import Replacer, Sites
-from detrain.adapters.tensorflow.faults.injector import InjectionPoint
 from detrain.faults.drawing import draw_injection
 from detrain.faults.models import model_named
 from detrain.faults.plan import trial_rng
 from detrain.faults.population.groups import Group, own_group, use_of
-from detrain.python.process.random_streams import Streams
+from tests.faults.tensorflow_bench import Bench, fired, without_function
 
 GROUPS = (Group.CC, Group.STORE_OP, Group.LD_OP)
-PLACED: dict[str, list[InjectionPoint]] = {}
 X, ROWS = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32), np.array([1, 4, 1], np.int32)
 INITIAL = {
     "w": np.arange(1, 7, dtype=np.float32).reshape(2, 3) / 7,
@@ -32,11 +28,6 @@ INITIAL = {
     "n": np.array(5, np.int32),
     "table": np.arange(12, dtype=np.float32).reshape(6, 2) / 5,
 }
-
-
-def points(name: str, _replica: int) -> list[Replacer]:
-    """The fault for this site, whatever the number of its function."""
-    return [*PLACED.get(name.partition("/")[2], [])]
 
 
 class Program:
@@ -59,18 +50,17 @@ class Program:
         n.assign_add(1)
         return loss
 
-    def run(self, function: Any) -> dict[str, Any]:
-        """Return what a step gives and leaves, from the beginning."""
+    def run(self, function: Any, run: Callable[..., Any] = lambda step, *given: step(*given)) -> dict[str, Any]:
+        """Return what a step gives and leaves, from the beginning; `run` does the step."""
         for name, variable in self.variables.items():
             variable.assign(INITIAL[name])
-        loss = function(tf.constant(X), tf.constant(ROWS))
+        loss = run(function, tf.constant(X), tf.constant(ROWS))
         return {"loss": loss.numpy().tolist()} | {name: each.numpy().tolist() for name, each in self.variables.items()}
 
 
 def main() -> None:
     """Do all cases."""
-    TensorFlow(Settings(0, 1), Streams())
-    sites = Sites(points, counts=True)
+    bench = Bench()
     program = Program()
     cases = []
     for how in ("graph", "xla", "eager"):
@@ -78,11 +68,10 @@ def main() -> None:
         def made(how: str = how) -> Any:
             return program.step if how == "eager" else tf.function(program.step, jit_compile=how == "xla", autograph=False)
 
-        PLACED.clear()
+        bench.clear()
         bare = program.run(made())
-        sites.begin_step()
-        made()(tf.constant(X), tf.constant(ROWS))
-        listed = [site for site in sites.sites() if site.name.startswith("eager/") == (how == "eager")]
+        found = bench.listed(made(), tf.constant(X), tf.constant(ROWS))
+        listed = [site for site in found if site.name.startswith("eager/") == (how == "eager")]
         kept = [
             site
             for site in listed
@@ -91,39 +80,23 @@ def main() -> None:
         for site, operand in [(each, operand) for each in kept for operand in each.operands]:
             model = model_named("FLIP:1" if site.operands[operand].dtype == "bool" else f"SET:2@{operand}")
             injection = draw_injection(site, model, 0, trial_rng(len(cases), 0))
-            function, unarmed, injector = (
-                made(),
-                bare,
-                EagerInjector([injection]) if how == "eager" else InjectionPoint([injection]),
-            )
-            if isinstance(injector, InjectionPoint):
-                PLACED[site.name.partition("/")[2]] = [injector]
-                unarmed = program.run(function)
-            for name, variable in program.variables.items():
-                variable.assign(INITIAL[name])
-            injector.arm(0)
-            if isinstance(injector, EagerInjector):
-                sites.eager.injector = injector
-                sites.eager.begin()
-            loss = function(tf.constant(X), tf.constant(ROWS))
-            sites.eager.end()
-            faulty = {"loss": loss.numpy().tolist()} | {name: each.numpy().tolist() for name, each in program.variables.items()}
-            firing = injector.firing()
+            bench.clear()
+            injector, function = bench.place(site, injection, how=how), made()
+            unarmed = bare if how == "eager" else program.run(function)
+            faulty = program.run(function, functools.partial(bench.hit, injector))
             cases.append(
                 {
                     "how": how,
-                    "site": site.name.partition("/")[2],
+                    "site": without_function(site.name),
                     "operand": operand,
                     "executions": site.executions,
                     "position": int(injection.array("positions")[0]),
-                    "fired": firing.count if firing is not None else 0,
+                    "fired": fired(injector),
                     "bare": bare,
                     "unarmed": unarmed,
                     "faulty": faulty,
                 }
             )
-            sites.eager.injector = None
-            PLACED.clear()
     Path(sys.argv[1]).write_text(json.dumps(cases))
 
 

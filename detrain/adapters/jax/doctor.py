@@ -1,26 +1,19 @@
-"""Which computations JAX repeats bit for bit: `python -m detrain.adapters.jax.doctor DETERMINISTIC REPEATS`.
+"""Which computations JAX repeats bit for bit (see `detrain.adapters.repeated_cases`).
 
-Prints JSON: by device and case the digest of each repetition, or the name of the error that JAX refused with. Each is
-compiled, as in a step. Where there are several devices, some go over all of them. Inputs are drawn from fixed seeds by
-NumPy, so that other processes compute the same thing. `detrain doctor` compares.
+Each is compiled, as in a step. Where there are several devices, some go over all of them.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from detrain.base.byte_digests import digest_bytes
-from detrain.base.digest import digest_array
+from detrain.adapters import repeated_cases
+from detrain.adapters.repeated_cases import RNG, Case
 from detrain.base.framework_names import JAX
-
-Case = Callable[[], Any]
-_RNG: Final = np.random.default_rng(2026)
 
 
 def _settle() -> None:
@@ -38,7 +31,7 @@ def cases() -> dict[str, Case]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     def normal(*shape: int) -> Any:
-        return jnp.asarray(_RNG.normal(size=shape).astype(np.float32))
+        return jnp.asarray(repeated_cases.normal(*shape))
 
     def gradients(function: Callable[..., Any], *inputs: Any) -> Case:
         compiled = jax.jit(jax.grad(lambda *given: (function(*given) ** 2).sum(), tuple(range(len(inputs)))))
@@ -50,7 +43,7 @@ def cases() -> dict[str, Case]:
 
     left, right = normal(384, 512), normal(512, 256)
     images, filters = normal(8, 16, 32, 32), normal(32, 16, 3, 3)
-    rows, where = normal(20_000, 16), jnp.asarray(_RNG.integers(0, 50, 20_000))
+    rows, where = normal(20_000, 16), jnp.asarray(RNG.integers(0, 50, 20_000))
     heads, sequence, weights = normal(4, 64, 4, 32), normal(20, 16, 8), normal(8, 8) / 3
 
     def convolve(x: Any, w: Any) -> Any:
@@ -94,33 +87,17 @@ def cases() -> dict[str, Case]:
     return found
 
 
-def _digest(result: Any) -> str:
-    import jax
-
-    return digest_bytes("".join(digest_array(np.asarray(part)) for part in jax.tree.leaves(result)).encode())
-
-
-def measure(repeats: int) -> dict[str, dict[str, list[str]]]:
-    """Return the digests of all cases on the devices that JAX takes by itself."""
-    import jax
-
-    found: dict[str, list[str]] = {}
-    for case, compute in cases().items():
-        try:
-            found[case] = [_digest(compute()) for _ in range(repeats)]
-        except (RuntimeError, NotImplementedError) as error:
-            found[case] = [f"refused: {type(error).__name__}"]
-    return {jax.devices()[0].platform.upper(): found}
-
-
 def main() -> None:
-    """Measure, as the arguments say."""
-    is_deterministic, repeats = sys.argv[1] == "1", int(sys.argv[2])
+    """Measure, as the arguments say, on the devices that JAX takes by itself."""
+    is_deterministic, repeats = repeated_cases.asked()
     if is_deterministic:
         _settle()
     import jax
 
-    print(json.dumps({"version": jax.__version__, "cases": measure(repeats)}))
+    found = repeated_cases.repeated(
+        cases(), repeats, lambda result: map(np.asarray, jax.tree.leaves(result)), RuntimeError, NotImplementedError
+    )
+    repeated_cases.say(jax.__version__, {jax.devices()[0].platform.upper(): found})
 
 
 if __name__ == "__main__":

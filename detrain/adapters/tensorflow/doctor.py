@@ -1,29 +1,22 @@
-"""Which computations TensorFlow repeats bit for bit: `python -m detrain.adapters.tensorflow.doctor DETERMINISTIC
-REPEATS`.
-
-Prints JSON: by device and case the digest of each repetition, or the name of the error that TensorFlow refused with.
-Inputs are drawn from fixed seeds by NumPy, so that other processes compute the same thing. `detrain doctor` compares.
-"""
+"""Which computations TensorFlow repeats bit for bit (see `detrain.adapters.repeated_cases`)."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from detrain.base.byte_digests import digest_bytes
-from detrain.base.digest import digest_array
+from detrain.adapters import repeated_cases
+from detrain.adapters.repeated_cases import RNG, Case
 
-Case = Callable[[], Any]
-_RNG: Final = np.random.default_rng(2026)
+_ON_CPUS: Final = ("two replicas", "random numbers")
+"""How the names of those begin that are done on CPUs alone."""
 
 
 def _normal(*shape: int) -> Any:
-    return tf.constant(_RNG.normal(size=shape).astype(np.float32))
+    return tf.constant(repeated_cases.normal(*shape))
 
 
 def _gradients(function: Callable[..., Any], *inputs: Any) -> list[Any]:
@@ -37,7 +30,7 @@ def cases() -> dict[str, Case]:
     """Return the computations by name. Sizes are such that work is split among threads."""
     left, right = _normal(384, 512), _normal(512, 256)
     images, filters = _normal(8, 32, 32, 16), _normal(3, 3, 16, 32)
-    rows, where = _normal(20_000, 16), tf.constant(_RNG.integers(0, 50, 20_000))
+    rows, where = _normal(20_000, 16), tf.constant(RNG.integers(0, 50, 20_000))
     sequence, kernel, recurrent = _normal(16, 20, 8), _normal(8, 64), _normal(16, 64)
     scale, offset = _normal(16), _normal(16)
 
@@ -107,38 +100,25 @@ def _replicas(left: Any, right: Any) -> Case:
     return compiled
 
 
-def _digest(result: Any) -> str:
-    parts = [digest_array(np.asarray(part)) for part in tf.nest.flatten(result)]
-    return digest_bytes("".join(parts).encode())
-
-
-def measure(repeats: int) -> dict[str, dict[str, list[str]]]:
-    """Return the digests of all cases on all kinds of devices there are."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for kind in ("CPU", "GPU", "TPU"):
-        if not tf.config.list_physical_devices(kind):
-            continue
-        found[kind] = {}
-        with tf.device(f"/device:{kind}:0"):
-            for name, case in cases().items():
-                if kind != "CPU" and name.startswith(("two replicas", "random numbers")):
-                    continue
-                try:
-                    found[kind][name] = [_digest(case()) for _ in range(repeats)]
-                except (tf.errors.OpError, ValueError, RuntimeError) as error:
-                    found[kind][name] = [f"refused: {type(error).__name__}"]
-    return found
-
-
 def main() -> None:
-    """Measure, as the arguments say."""
-    is_deterministic, repeats = sys.argv[1] == "1", int(sys.argv[2])
+    """Measure, as the arguments say, on all kinds of devices there are."""
+    is_deterministic, repeats = repeated_cases.asked()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf.random.set_seed(0)
     if is_deterministic:
         tf.config.experimental.enable_op_determinism()
-    print(json.dumps({"version": tf.__version__, "cases": measure(repeats)}))
+    found = {}
+    for kind in ("CPU", "GPU", "TPU"):
+        if tf.config.list_physical_devices(kind):
+            with tf.device(f"/device:{kind}:0"):
+                there = {name: case for name, case in cases().items() if kind == "CPU" or not name.startswith(_ON_CPUS)}
+                found[kind] = repeated_cases.repeated(there, repeats, _arrays, tf.errors.OpError, ValueError, RuntimeError)
+    repeated_cases.say(tf.__version__, found)
+
+
+def _arrays(result: Any) -> list[Any]:
+    return [np.asarray(part) for part in tf.nest.flatten(result)]
 
 
 if __name__ == "__main__":

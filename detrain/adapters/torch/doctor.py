@@ -1,27 +1,18 @@
-"""Which computations PyTorch repeats bit for bit: `python -m detrain.adapters.torch.doctor DETERMINISTIC REPEATS`.
-
-Prints JSON: by device and case the digest of each repetition, or the name of the error that PyTorch refused with.
-Inputs are drawn from fixed seeds by NumPy, so that other processes compute the same thing. `detrain doctor` compares.
-"""
+"""Which computations PyTorch repeats bit for bit (see `detrain.adapters.repeated_cases`)."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
+from detrain.adapters import repeated_cases
+from detrain.adapters.repeated_cases import RNG, Case
 from detrain.adapters.torch import settings
-from detrain.base.byte_digests import digest_bytes
-from detrain.base.digest import digest_array
-
-Case = Callable[[], Any]
-_RNG: Final = np.random.default_rng(2026)
+from detrain.base.digest import Array
 
 
 def _gradients(function: Callable[..., Any], *inputs: Any) -> list[Any]:
@@ -34,11 +25,11 @@ def cases(device: str) -> dict[str, Case]:
     """Return the computations by name. Sizes are such that work is split among threads."""
 
     def normal(*shape: int) -> Any:
-        return torch.from_numpy(_RNG.normal(size=shape).astype(np.float32)).to(device)
+        return torch.from_numpy(repeated_cases.normal(*shape)).to(device)
 
     left, right = normal(384, 512), normal(512, 256)
     images, filters = normal(8, 16, 32, 32), normal(32, 16, 3, 3)
-    rows, where = normal(20_000, 16), torch.from_numpy(_RNG.integers(0, 50, 20_000)).to(device)
+    rows, where = normal(20_000, 16), torch.from_numpy(RNG.integers(0, 50, 20_000)).to(device)
     scale, offset, heads = normal(16), normal(16), normal(4, 4, 64, 32)
     recurrent = torch.nn.GRU(8, 16, batch_first=True).to(device)
     sequence = normal(16, 20, 8)
@@ -84,32 +75,19 @@ def cases(device: str) -> dict[str, Case]:
     }
 
 
-def _digest(result: Any) -> str:
+def _arrays(result: Any) -> list[Array]:
     parts = result if isinstance(result, list) else [result]
-    return digest_bytes("".join(digest_array(part.detach().cpu().contiguous().numpy()) for part in parts).encode())
-
-
-def measure(repeats: int) -> dict[str, dict[str, list[str]]]:
-    """Return the digests of all cases on all kinds of devices there are."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for name, device in (("CPU", "cpu"), ("GPU", "cuda")):
-        if device == "cuda" and not torch.cuda.is_available():
-            continue
-        found[name] = {}
-        for case, compute in cases(device).items():
-            try:
-                found[name][case] = [_digest(compute()) for _ in range(repeats)]
-            except RuntimeError as error:
-                found[name][case] = [f"refused: {type(error).__name__}"]
-    return found
+    return [part.detach().cpu().contiguous().numpy() for part in parts]
 
 
 def main() -> None:
-    """Measure, as the arguments say."""
-    is_deterministic, repeats = sys.argv[1] == "1", int(sys.argv[2])
+    """Measure, as the arguments say, on all kinds of devices there are."""
+    is_deterministic, repeats = repeated_cases.asked()
     if is_deterministic:
         settings.fix(0, os.cpu_count() or 1)
-    print(json.dumps({"version": torch.__version__, "cases": measure(repeats)}))
+    devices = {"CPU": "cpu"} | ({"GPU": "cuda"} if torch.cuda.is_available() else {})
+    found = {name: repeated_cases.repeated(cases(device), repeats, _arrays, RuntimeError) for name, device in devices.items()}
+    repeated_cases.say(torch.__version__, found)
 
 
 if __name__ == "__main__":
