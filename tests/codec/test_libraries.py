@@ -325,3 +325,23 @@ def test_the_programs_own_methods_are_not_asked() -> None:
             raise AssertionError("the program's code was run")
 
     assert not tells(Own)
+
+
+def test_what_is_known_to_keep_what_was_put_there_may_show_nothing() -> None:
+    """A tree for neighbours, which a data set looks up, had each resume refused."""
+    trees = pytest.importorskip("sklearn.neighbors")
+    world: World = {"tree": trees.BallTree([[0.0], [1.0]])}
+
+    assert encode(world, baseline_of(world)).not_captured == []
+
+
+def test_a_tokenizer_is_as_the_loop_has_set_it() -> None:
+    """It had each resume refused: it shows nothing, and says all when it is asked."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
+
+    after, back = there_and_back(lambda: tokenizers.Tokenizer(words), lambda value: value.enable_truncation(max_length=5))
+
+    assert back.truncation == after.truncation
+    assert back.truncation["max_length"] == 5
+    assert encode({"mark": (mark := tokenizers.AddedToken("x"))}, baseline_of({"mark": mark})).not_captured == []
