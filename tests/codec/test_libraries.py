@@ -86,11 +86,42 @@ def test_what_is_not_data_through_and_through_is_named_when_anything_in_it_chang
 
     for change in (change_set, change_items, lambda meter: setattr(meter.point, "x", 2)):
         meter = library.Meter()
-        meter.lock, meter.seen, meter.config, meter.point = threading.Lock(), {1, 2}, library.Config({"lr": 0.1}), library.Point(1)
+        meter.thread, meter.seen, meter.config, meter.point = (
+            threading.Thread(),
+            {1, 2},
+            library.Config({"lr": 0.1}),
+            library.Point(1),
+        )
         world: World = {"meter": meter}
         baseline = baseline_of(world)
         assert encode(world, baseline).not_captured == []
         change(meter)
+        assert places(encode(world, baseline).not_captured) == ["meter"]
+
+
+def test_locks_that_nobody_holds_and_attributes_of_a_thread_are_no_bar_to_data(library: Any) -> None:
+    """A study of optuna had each resume refused."""
+
+    def make() -> Any:
+        meter = library.Meter()
+        meter.locks, meter.here = (threading.Lock(), threading.RLock()), library.OfThread()
+        return meter
+
+    def change(meter: Any) -> None:
+        meter.total, meter.here.depth = 2.0, 3
+
+    after, back = there_and_back(make, change)
+
+    assert (back.total, back.here.depth) == (2.0, 3)
+    assert back.locks[0] is not after.locks[0]  # this process's own
+
+
+def test_a_lock_that_somebody_holds_is_one(library: Any) -> None:
+    world: World = {"meter": library.Meter()}
+    world["meter"].lock = threading.Lock()
+    baseline = baseline_of(world)
+    world["meter"].total = 2.0
+    with world["meter"].lock:
         assert places(encode(world, baseline).not_captured) == ["meter"]
 
 
