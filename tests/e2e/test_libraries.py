@@ -273,7 +273,7 @@ import threading
 import torch
 class Algo:
     def __init__(self, model, callback):
-        self.lock = threading.Lock()  # stands for what is no data: pipes to environments in other processes
+        self.thread = threading.Thread()  # stands for what is no data: pipes to environments in other processes
         self.model, self.callbacks, self.place, self.seen = model, {"each": [callback]}, 0, torch.zeros(4, 3)
         self.optimizer = torch.optim.Adam(model.parameters(), 0.01)
         self.update = closure(model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))

@@ -21,7 +21,7 @@ import threading
 
 class Schedule:
     def __init__(self, settings):
-        self.settings, self.turns, self.lock = settings, 0, threading.Lock()
+        self.settings, self.turns, self.thread = settings, 0, threading.Thread()
 
     def step(self):
         self.turns += 1
@@ -322,7 +322,7 @@ def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
         "import threading\n"
         "class Keeper:\n    def __init__(self):\n        self.given = []\n"
         "    def keep(self, rows):\n        self.given.append(rows)\n        return rows\n"
-        "class Rows:\n    def __init__(self):\n        self.lock = threading.Lock()\n"
+        "class Rows:\n    def __init__(self):\n        self.thread = threading.Thread()\n"
     )
     (tmp_path / "program.py").write_text(LISTED.format(made=made, kept=kept))
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
@@ -368,7 +368,7 @@ def test_what_an_output_was_given_is_refused_where_the_program_is_still_to_ask(
     (folder / "detrain.toml").write_text('[helper]\noutput = true\nanswers = {Keeper = ["newest"]}\n')
     (folder / "__init__.py").write_text(
         "import threading\n"
-        "class Keeper:\n    def __init__(self):\n        self.lock, self.steps = threading.Lock(), []\n"
+        "class Keeper:\n    def __init__(self):\n        self.thread, self.steps = threading.Thread(), []\n"
         "    def put(self, step):\n        self.steps.append(step)\n"
         "    def newest(self):\n        return self.steps[-1] if self.steps else None\n"
     )

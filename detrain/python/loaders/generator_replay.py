@@ -118,7 +118,7 @@ class LoopGenerators:
         elements: Elements,
     ) -> None:
         self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
-        self._elements, elements.pulled_again = elements, self.alive
+        self._elements = elements
         self._followed: dict[Address, int] = {}
         """How many have been met at each epoch: their names are the same in a run that has begun there."""
         self._by_frame: dict[int, _Pulled] = {}
