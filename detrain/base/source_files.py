@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -26,7 +27,7 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
     """Yield the parsed entry, and the modules it imports that lie beside it."""
     entry = entry.resolve()
     waiting, seen = [entry], set()
-    folders = _import_folders(entry)
+    folders, later = _import_folders(entry), _later_folders(entry)
     around = next((folder for folder in entry.parents if folder.name in LIBRARIES), None)
     own = entry.anchor if around is None else around / entry.relative_to(around).parts[0]
     while waiting:
@@ -51,6 +52,10 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
             else:
                 continue
             waiting += [file for place in places for name in names for file in _files(place, name)]
+            if places is folders:
+                waiting += [
+                    file for name in names if _is_found_later(folders, name) for place in later for file in _files(place, name)
+                ]
 
 
 def imported_modules(entry: Path) -> set[str]:
@@ -104,6 +109,29 @@ def _import_folders(entry: Path) -> list[Path]:
     while (folders[-1] / "__init__.py").is_file():
         folders.append(folders[-1].parent)
     return folders
+
+
+def _later_folders(entry: Path) -> list[Path]:
+    """Return where a name is looked for that is in none of these, nor installed.
+
+    `-m` and many a PYTHONPATH import from the current folder; programs put the one above the entry's on the path.
+    """
+    here = Path.cwd()
+    return list(dict.fromkeys([*([here] if here in entry.parents else []), entry.parent.parent]))
+
+
+def _is_found_later(folders: list[Path], name: str) -> bool:
+    top = name.partition(".")[0]
+    is_here = any((folder / top).exists() or (folder / f"{top}.py").exists() for folder in folders)
+    return bool(top) and not is_here and not _is_installed(top)
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(top: str) -> bool:
+    if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
+        return True
+    found = importlib.machinery.PathFinder.find_spec(top, [folder for folder in sys.path if holds_libraries(folder)])
+    return found is not None
 
 
 def _files(folder: Path, name: str) -> list[Path]:

@@ -87,9 +87,9 @@ Wrapper: Any = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})
 
 
 def of_a_library(**attributes: Any) -> Any:
-    """Return an object of a library that is not data through and through: it holds a lock."""
+    """Return an object of a library that is not data through and through: it holds a thread."""
     made = Wrapper()
-    vars(made).update(attributes, lock=threading.Lock())
+    vars(made).update(attributes, thread=threading.Thread(name="waits"))
     return made
 
 

@@ -86,11 +86,42 @@ def test_what_is_not_data_through_and_through_is_named_when_anything_in_it_chang
 
     for change in (change_set, change_items, lambda meter: setattr(meter.point, "x", 2)):
         meter = library.Meter()
-        meter.lock, meter.seen, meter.config, meter.point = threading.Lock(), {1, 2}, library.Config({"lr": 0.1}), library.Point(1)
+        meter.thread, meter.seen, meter.config, meter.point = (
+            threading.Thread(),
+            {1, 2},
+            library.Config({"lr": 0.1}),
+            library.Point(1),
+        )
         world: World = {"meter": meter}
         baseline = baseline_of(world)
         assert encode(world, baseline).not_captured == []
         change(meter)
+        assert places(encode(world, baseline).not_captured) == ["meter"]
+
+
+def test_locks_that_nobody_holds_and_attributes_of_a_thread_are_no_bar_to_data(library: Any) -> None:
+    """A study of optuna had each resume refused."""
+
+    def make() -> Any:
+        meter = library.Meter()
+        meter.locks, meter.here = (threading.Lock(), threading.RLock()), library.OfThread()
+        return meter
+
+    def change(meter: Any) -> None:
+        meter.total, meter.here.depth = 2.0, 3
+
+    after, back = there_and_back(make, change)
+
+    assert (back.total, back.here.depth) == (2.0, 3)
+    assert back.locks[0] is not after.locks[0]  # this process's own
+
+
+def test_a_lock_that_somebody_holds_is_one(library: Any) -> None:
+    world: World = {"meter": library.Meter()}
+    world["meter"].lock = threading.Lock()
+    baseline = baseline_of(world)
+    world["meter"].total = 2.0
+    with world["meter"].lock:
         assert places(encode(world, baseline).not_captured) == ["meter"]
 
 
@@ -325,3 +356,23 @@ def test_the_programs_own_methods_are_not_asked() -> None:
             raise AssertionError("the program's code was run")
 
     assert not tells(Own)
+
+
+def test_what_is_known_to_keep_what_was_put_there_may_show_nothing() -> None:
+    """A tree for neighbours, which a data set looks up, had each resume refused."""
+    trees = pytest.importorskip("sklearn.neighbors")
+    world: World = {"tree": trees.BallTree([[0.0], [1.0]])}
+
+    assert encode(world, baseline_of(world)).not_captured == []
+
+
+def test_a_tokenizer_is_as_the_loop_has_set_it() -> None:
+    """It had each resume refused: it shows nothing, and says all when it is asked."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
+
+    after, back = there_and_back(lambda: tokenizers.Tokenizer(words), lambda value: value.enable_truncation(max_length=5))
+
+    assert back.truncation == after.truncation
+    assert back.truncation["max_length"] == 5
+    assert encode({"mark": (mark := tokenizers.AddedToken("x"))}, baseline_of({"mark": mark})).not_captured == []

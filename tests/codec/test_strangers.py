@@ -96,7 +96,7 @@ class Loader(program.Wrapper):  # type: ignore[misc]
 
 def _loader() -> Any:
     made = Loader()
-    vars(made).update(rows=(n for n in [1, 2]), lock=threading.Lock())
+    vars(made).update(rows=(n for n in [1, 2]), thread=threading.Thread(name="waits"))
     return made
 
 
@@ -197,7 +197,7 @@ def test_what_a_librarys_object_has_come_to_hold_is_named() -> None:
 
 
 def test_what_a_library_keeps_in_an_object_of_the_programs_is_named_where_it_is_not_all_data() -> None:
-    world: World = {"env": program.Env(env=program.Env(), lock=threading.Lock())}
+    world: World = {"env": program.Env(env=program.Env(), thread=threading.Thread(name="waits"))}
     baseline = baseline_of(world)
     world["env"].steps += 1
     assert encode(world, baseline).not_captured == []

@@ -268,6 +268,69 @@ def test_only_generators_that_take_nothing_in_are_followed() -> None:
     assert edits_for_yields(b"def values():\n    yield 1\n    yield from [2]\n") == []
 
 
+AHEAD = {
+    "torch": """
+import random, torch
+from torch.utils.data import DataLoader, IterableDataset
+torch.manual_seed(0)
+class Rows(IterableDataset):
+    def __iter__(self):
+        rng = random.Random(42)
+        while True:
+            yield from (torch.tensor([row / 40.0, 1.0]) for row in rng.sample(range(40), 40))
+MAP_STYLE = [torch.tensor([row / 200.0, 1.0]) for row in range(200)]
+def batches():
+    for batch in DataLoader({rows}, batch_size=4, {more}):
+        yield batch
+weights = torch.ones(2, requires_grad=True)
+def step(rows):
+    loss = (rows @ weights).pow(2).mean()
+    loss.backward()
+    with torch.no_grad(): weights.sub_(weights.grad * 0.1)
+    weights.grad = None
+""",
+    "tensorflow": """
+import tensorflow as tf
+def batches():
+    for batch in tf.data.Dataset.range(200).shuffle(50, seed=3).batch(4):
+        yield batch
+weights = tf.Variable([1.0, 2.0])
+optimizer = tf.keras.optimizers.SGD(0.1)
+def step(rows):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.cast(rows, tf.float32) / 200 * weights[0] - weights[1]) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+""",
+}
+PULLED = DIE("""
+stream = batches()
+rows = next(stream)
+turn = 0
+while True:
+    for half in range(2):
+        step(rows)
+        rows = next(stream)
+    die(f"{turn}")
+    turn += 1
+    if turn > 15: break
+print(weights.tolist() if hasattr(weights, "tolist") else weights.numpy().tolist())
+""")
+LOADED = [("Rows()", ""), ("Rows()", "num_workers=2"), ("MAP_STYLE", "shuffle=True"), ("tf.data", "")]
+
+
+@pytest.mark.parametrize(("rows", "more"), LOADED)
+def test_a_generator_over_a_loader_whose_first_batch_is_drawn_before_the_loop(
+    rows: str, more: str, server: Server, torch_server: Server, tmp_path: Path
+) -> None:
+    """Its iterator was brought to its place, and then drawn from again: each resume was refused, unsaid beforehand."""
+    framework = "tensorflow" if rows == "tf.data" else "torch"
+    program = AHEAD[framework].replace("{rows}", rows).replace("{more}", more) + PULLED
+    chosen = server if framework == "tensorflow" else torch_server
+    _, died, _ = compared(chosen, tmp_path, program, every="4b", at="9", whole="bare")
+
+    assert "REFUSED" not in died.err
+
+
 ENDLESS = DIE("""
 import torch
 from torch.utils.data import DataLoader, TensorDataset

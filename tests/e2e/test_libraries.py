@@ -273,7 +273,7 @@ import threading
 import torch
 class Algo:
     def __init__(self, model, callback):
-        self.lock = threading.Lock()  # stands for what is no data: pipes to environments in other processes
+        self.thread = threading.Thread()  # stands for what is no data: pipes to environments in other processes
         self.model, self.callbacks, self.place, self.seen = model, {"each": [callback]}, 0, torch.zeros(4, 3)
         self.optimizer = torch.optim.Adam(model.parameters(), 0.01)
         self.update = closure(model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
@@ -476,3 +476,43 @@ def test_an_average_of_a_library_that_takes_its_state_back_itself_comes_back(tor
     whole, _, last = compared(torch_server, tmp_path, AVERAGED, every="2b", at=("0:3", "2:1"), whole="bare")
 
     assert last.out.splitlines() == whole.out.splitlines()[-1:]
+
+
+SWEEP = DIE("""
+import optuna, torch
+
+def objective(trial):
+    torch.manual_seed(trial.number)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=trial.suggest_float("lr", 1e-3, 1e-1, log=True))
+    for epoch in range(3):
+        for batch in range(4):
+            loss = (model(torch.randn(8, 3)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            die(f"{trial.number}:{epoch}:{batch}")
+        trial.report(loss.item(), epoch)
+        if trial.should_prune():
+            raise optuna.TrialPruned()
+    return loss.item()
+
+study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=2))
+study.optimize(objective, n_trials=7)
+print([(each.number, each.state.name, each.params, each.intermediate_values) for each in study.trials])
+""")
+
+
+@pytest.mark.slow
+def test_a_sweep_in_memory_that_is_killed_goes_on_with_its_trials(tmp_path: Path) -> None:
+    """The study held a lock and what is a thread's own, and each resume behind the first report was refused."""
+    if importlib.util.find_spec("optuna") is None:
+        pytest.skip("optuna is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(SWEEP)
+    whole = plain(program, cwd=tmp_path).ok()
+    for death in ("1:1:2", "3:2:1", ""):
+        last = detrain("run", "--every", "3b", program, cwd=tmp_path, DIE_AT=death)
+        assert last.status == (0 if not death else -9), last.err
+        assert "REFUSED" not in last.err
+    assert last.last_line() == whole.last_line()

@@ -341,7 +341,7 @@ LIBRARY = """
 import os
 class Iterator:
     def __init__(self):
-        self.at, self.lock = 0, __import__("threading").Lock()
+        self.at, self.thread = 0, __import__("threading").Thread()
     def __iter__(self):
         return self
     def __next__(self):
@@ -357,7 +357,7 @@ class Seekable(Iterator):
         self.at = state["at"] + int(os.environ.get("OFF", "0"))
 class Stateful:
     def __init__(self):
-        self.iterator, self.start, self.lock = None, 0, __import__("threading").Lock()
+        self.iterator, self.start, self.thread = None, 0, __import__("threading").Thread()
     def __iter__(self):
         self.iterator = Iterator()
         self.iterator.at, self.start = self.start, 0

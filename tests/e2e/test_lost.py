@@ -21,7 +21,7 @@ import threading
 
 class Schedule:
     def __init__(self, settings):
-        self.settings, self.turns, self.lock = settings, 0, threading.Lock()
+        self.settings, self.turns, self.thread = settings, 0, threading.Thread()
 
     def step(self):
         self.turns += 1
@@ -310,7 +310,7 @@ def test_what_a_library_only_lists_is_lost_only_if_something_else_leads_there(
         "helper/__init__.py": "import threading\n"
         "class Keeper:\n    def __init__(self):\n        self.given = []\n"
         "    def keep(self, rows):\n        self.given.append(rows)\n        return rows\n"
-        "class Rows:\n    def __init__(self):\n        self.lock = threading.Lock()\n",
+        "class Rows:\n    def __init__(self):\n        self.thread = threading.Thread()\n",
     }
     path = with_library(tmp_path, LISTED.format(made=made, kept=kept), **helper)
     whole = server.detrain("run", "--ckpt", "other", "program.py", cwd=tmp_path, **path).ok()
@@ -353,7 +353,7 @@ def test_what_an_output_was_given_is_refused_where_the_program_is_still_to_ask(
     helper = {
         "helper/detrain.toml": '[helper]\noutput = true\nanswers = {Keeper = ["newest"]}\n',
         "helper/__init__.py": "import threading\n"
-        "class Keeper:\n    def __init__(self):\n        self.lock, self.steps = threading.Lock(), []\n"
+        "class Keeper:\n    def __init__(self):\n        self.thread, self.steps = threading.Thread(), []\n"
         "    def put(self, step):\n        self.steps.append(step)\n"
         "    def newest(self):\n        return self.steps[-1] if self.steps else None\n",
     }

@@ -107,7 +107,7 @@ class Env:
 class Half(Env):
     def __init__(self, seed):
         super().__init__(seed)
-        self.lock = __import__("threading").Lock()
+        self.thread = __import__("threading").Thread()
 """
 
 WITH_LIBRARY = DIE("""

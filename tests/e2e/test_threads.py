@@ -170,6 +170,7 @@ class Study:
     """Stops trials that are worse than those before."""
     def __init__(self):
         self.lock, self.seen = threading.Lock(), [[]]
+        self.thread = threading.Thread()  # what is no data
     def report(self, value):
         with self.lock:
             self.seen[-1].append(value)
@@ -209,6 +210,19 @@ def test_the_books_of_a_library_are_refused_whether_the_program_reads_them_or_no
     assert "a resumed run will be REFUSED from here on: study (tuner.Study: it has moved on)" in died.err
     assert run.status == errors.NotCapturable.exit_code, run.err
     assert "--allow-lost study" in run.err
+
+
+def test_the_books_of_a_library_that_holds_a_lock_are_exact(tmp_path: Path, detrain: Run) -> None:
+    """Each resume was refused."""
+    folder = tmp_path / "site-packages" / "tuner"
+    folder.mkdir(parents=True)
+    lines = TUNER.splitlines(keepends=True)
+    (folder / "__init__.py").write_text("".join(line for line in lines if "Thread()" not in line))
+    body = PRELUDE + BOOKS.replace("ASK", "if study.is_worse(): break")
+    whole, died, _ = compared(detrain, tmp_path, body, at=["0:2", "3:2"], whole="bare")
+
+    assert "not captured" not in died.err
+    assert whole.out
 
 
 IN_BODIES = """

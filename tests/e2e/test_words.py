@@ -170,7 +170,7 @@ import threading
 
 class Guide:
     def __init__(self):
-        self.lock, self.asked = threading.Lock(), 0
+        self.thread, self.asked = threading.Thread(), 0
 
     def ask(self):
         self.asked += 1

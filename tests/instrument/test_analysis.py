@@ -687,6 +687,23 @@ def test_each_module_is_read_once_and_those_with_errors_are_left_out(tmp_path: P
     assert sorted(names) == ["a.py", "main.py"]
 
 
+@pytest.mark.parametrize("inside", ["", "scripts"], ids=["run with -m", "run in the folder of the entry"])
+def test_modules_are_found_from_where_a_package_without_init_is_run(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generator of theirs had no probes: what bodies had drawn from it was refused at each resume."""
+    for name in ("scripts", "lib", "numpy"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "scripts" / "main.py").write_text("import numpy\nfrom lib.data import loader\n")
+    (tmp_path / "lib" / "data.py").write_text("")
+    (tmp_path / "numpy" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path / inside)
+
+    names = [Path(file).name for file, _tree in sources(tmp_path / "scripts" / "main.py")]
+
+    assert sorted(names) == ["data.py", "main.py"]
+
+
 def test_of_a_program_that_is_installed_its_own_package_alone_is_read(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "package"
     package.mkdir(parents=True)

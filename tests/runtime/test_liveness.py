@@ -190,6 +190,9 @@ def test_a_fast_name_of_an_inlined_comprehension_is_not_the_global_of_its_name()
         ("list(map(vars, [args]))", True),
         ("def show(of): return vars(of)\nimport sys\nshow(sys.modules[__name__])", True),
         ("vars(args), dir(args)", False),
+        ("vars(args), list(net.modules())", False),
+        ("import sys\nvars(args), list(sys.modules)", True),
+        ("from sys import modules\nvars(args), list(modules)", True),
         ("def show(of): return vars(of)\nshow(args)", False),
         ("best", False),
     ],
@@ -198,7 +201,7 @@ def test_globals_that_the_source_does_not_name_are_live_where_it_looks_at_its_na
     """They were lost in a resumed run, in silence."""
     seen = {}
     module = {"at_cut": lambda: seen.update(live_locals(sys._getframe(1))), "best": 1, "best_0": 2, "fold": 0}
-    module |= {"args": types.SimpleNamespace(), "__name__": "sys"}
+    module |= {"args": types.SimpleNamespace(), "net": types.SimpleNamespace(modules=list), "__name__": "sys"}
     exec(compile(f"at_cut()\n{reads}\n", "module.py", "exec"), module)
 
     assert ("best_0" in seen) == is_live

@@ -27,7 +27,7 @@ class Source:
     \"\"\"Each iteration counts in a dictionary of its own; a position that is set is where the next one begins.\"\"\"
 
     def __init__(self, count):
-        self.lock, self.count, self.counts = threading.Lock(), count, {"row": 0}
+        self.thread, self.count, self.counts = threading.Thread(), count, {"row": 0}
 
     def state_dict(self):
         return dict(self.counts)

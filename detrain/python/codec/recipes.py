@@ -94,11 +94,12 @@ def reduced_parts(value: Any) -> Parts | None:
 
 
 def _made_as_said(live: Any, name: str, arguments: list[Any], state: Any) -> Any:
-    """Give the live object a state, if it is made with nothing else, or make a new one."""
+    """Give the live object a state, if it is made with the same arguments, or make a new one."""
     cls: Any = find_type(name)
     if cls is None or not is_reduced(cls):
         return None
-    made = live if type(live) is cls and not arguments else cls.__new__(cls, *arguments)
+    own = reduced_parts(live) if type(live) is cls else None
+    made = live if own is not None and has_parts(own[1], arguments) else cls.__new__(cls, *arguments)
     made.__setstate__(state)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import functools
+import threading
 import types
 from collections.abc import Mapping
 from typing import Any, Final
@@ -29,6 +30,7 @@ from detrain.python.process.reducers import reduction_of
 _VALUE_TYPES: Final = (*NUMBERS_AND_TEXTS, *VALUE_CLASSES)
 """Kinds whose hash is that of their value, in every process of the same hash seed."""
 _STATE_TYPES: Final = (*(*_VALUE_TYPES, bytearray, slice, np.ndarray, datetime.time, datetime.timedelta, *STREAMS),)
+_LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _LARGE: Final = 500
 """An object of data that leads to more than this stays as it is while it has not changed."""
 _DEEP_STATE: Final = 8
@@ -65,7 +67,8 @@ class DataRules:
         return id(value) in self._large
 
     def _is_leaf(self, value: object) -> bool:
-        return is_plain_state(value) or self._hooks.variable(value) is not None or self._is_tensor(value)
+        is_known = is_plain_state(value) or self._hooks.variable(value) is not None or self._is_tensor(value)
+        return is_known or (_is_free_lock(value) and (self._collects or self._baseline.has(value)))  # it stays
 
     def is_walkable(self, value: Any, depth: int = 0) -> bool:
         """Return whether an attribute can be described: data, and among it what stays as it is."""
@@ -174,6 +177,10 @@ def is_plain_state(value: object) -> bool:
         return cls is np.ndarray and dtype_name(value.dtype) is not None  # type: ignore[attr-defined]
     is_known = is_table(value) or describe(value) is not None or reduction_of(cls) is not None
     return is_known or is_enum(cls) or issubclass(cls, _STATE_TYPES) or is_user_class(cls) or value_base(cls) is not None
+
+
+def _is_free_lock(value: object) -> bool:
+    return isinstance(value, _LOCKS) and repr(value).startswith("<unlocked")
 
 
 def has_contents(cell: types.CellType) -> bool:

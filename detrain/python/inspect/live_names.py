@@ -97,13 +97,26 @@ def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
     if not looks or any(instructions[index].argval not in _OF_AN_ARGUMENT for index in looks):
         return bool(looks)
     family = [each for root in (code, module) if root is not None for each in codes_in(root)]
-    if any(_LEADS_TO_MODULES & set(each.co_names) for each in family):
+    if any(map(_leads_to_modules, family)):
         return True
     imported = set().union(*map(_imported, family))
     for index in looks:
         given, call = [*instructions[index + 1 : index + 3], None, None][:2]
         is_of_argument = given is not None and given.opname in _PLAIN_LOADS and given.argval not in imported
         if not is_of_argument or call is None or call.opname != "CALL" or call.arg != 1:
+            return True
+    return False
+
+
+def _leads_to_modules(code: CodeType) -> bool:
+    """Return whether code may get at modules. `net.modules()` does not: `sys.modules` is not called."""
+    if not _LEADS_TO_MODULES & set(code.co_names):
+        return False
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    for each, following in itertools.pairwise([*instructions, None]):
+        assert each is not None
+        is_called = each.opname in _ATTRIBUTES and following is not None and following.opname == "CALL" and not following.arg
+        if each.opname != "LOAD_CONST" and each.argval in _LEADS_TO_MODULES and not is_called:
             return True
     return False
 

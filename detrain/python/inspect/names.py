@@ -20,6 +20,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import threading
 import time
 import types
 import typing
@@ -60,7 +61,7 @@ METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapper
 """Kinds of methods that are bound to an object, or a built-in function to its module."""
 
 _PLAIN: Final = (
-    *(*argparse.Namespace.__mro__[:-1], types.SimpleNamespace, subprocess.CompletedProcess),
+    *(*argparse.Namespace.__mro__[:-1], types.SimpleNamespace, subprocess.CompletedProcess, threading.local),
     *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
 """Classes of the standard library whose instances are their attributes."""
@@ -482,6 +483,8 @@ def own_attributes(value: object) -> dict[str, object] | None:
     """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
     if not _shows_dictionary(type(value)):
         return None
+    if isinstance(value, threading.local):
+        return vars(value)  # those of this thread
     try:
         own: dict[str, object] = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):  # a class may be made with another one's descriptors (TensorFlow's ShouldUseWrapper)

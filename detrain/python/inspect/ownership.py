@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -55,7 +56,7 @@ def is_data_class(cls: type) -> bool:
 def makes_plainly(cls: Any) -> bool:
     """Return whether a new object of a class of data is one without its own code: nothing keeps account of its objects,
     hands out one that there is, or does something as one goes."""
-    if hasattr(cls, "__del__") or type(cls).__call__ is not type.__call__:
+    if hasattr(cls, "__del__") or type(cls).__call__ is not type.__call__ or issubclass(cls, threading.local):
         return False
     if container_base(cls) is not None or cls.__new__ is object.__new__ or issubclass(cls, tuple):
         return True

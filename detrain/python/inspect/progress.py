@@ -281,7 +281,8 @@ def stands_still(value: object) -> bool:
     if module.partition(".")[0] in MODULES:
         return not class_name(base).startswith(_HIDDEN)
     is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
-    return is_kind and not isinstance(value, collections.abc.Iterator)
+    is_said = said(module, "still") and not hasattr(base, "tell")  # a file is somewhere
+    return (is_kind or is_said) and not isinstance(value, collections.abc.Iterator)
 
 
 def is_iterator_of_library(value: object) -> bool:

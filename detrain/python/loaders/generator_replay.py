@@ -8,6 +8,7 @@ those that it found. The values it then yields must have the digests of the firs
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, GeneratorType
@@ -18,6 +19,7 @@ import xxhash
 from detrain.base.cursor import Address
 from detrain.instrument.value_probes import YIELD
 from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.progress import iterators_in
 from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
 
@@ -37,6 +39,8 @@ class Elements:
         """Whether they are made again."""
         self.is_python = False
         """Whether pipelines of the program call Python at all."""
+        self.pulled_again: Callable[[], list[Any]] = list
+        """Returns the generators that a resumed run pulls as often again."""
 
     def begin(self, name: str, number: int) -> None:
         """An iterator's next element is about to be made."""
@@ -51,6 +55,18 @@ class Elements:
     def end(self, name: str) -> None:
         """It has been made."""
         self._left[name] = self._streams.read()
+
+    def drawn_by_pulls(self) -> set[int]:
+        """Return the identities of the iterators that generators go over which are pulled again.
+
+        Pulling brings these to their places, be they begun before the loop or in it.
+        """
+        left, found = self.pulled_again(), set[int]()
+        while left:
+            inner = [each for each in iterators_in(gc.get_referents(left.pop())) if id(each) not in found]
+            found.update(map(id, inner))
+            left += inner
+        return found
 
     def note(self, element: object) -> None:
         """An iterator that lives on has given an element."""

@@ -58,6 +58,7 @@ class BatchRecorder:
         self.pulls = LoopGenerators(
             position.address, lambda value: digest_value(value, adapters.to_array), self._repeat_streams, self.elements
         )
+        self.elements.pulled_again = self.pulls.alive
         self._at_batch: dict[str, bytes] | None = None
         """The streams at the head of the running body; None where nothing is recorded of them."""
         self.notes_all = False

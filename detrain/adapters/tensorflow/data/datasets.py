@@ -212,8 +212,11 @@ class Datasets:
             )
         behind: dict[int, list[tuple[Any, int]]] = {}
         drawn_again = []
+        by_pulls = self._elements.drawn_by_pulls() if self._elements is not None else set()
         for key, pulled in state["iterators"].items():
             iterator = alive.get(key)
+            if id(iterator) in by_pulls:
+                continue
             if iterator is not None and key in positions and (mode != "forward" or key in state["uncounted"]):
                 setting = functools.partial(set_position, iterator, positions[key])
                 shuffle_seeds.set_with(iterator._dataset, state["seeds"], setting)

@@ -214,6 +214,10 @@ class Iterations:
         found = [(each, vars(each)[_ITERATION]) for each in list(self._alive) if _ITERATION in vars(each)]
         return sorted(found, key=lambda pair: pair[1].number)
 
+    def drawn_by_pulls(self) -> set[int]:
+        """Return the identities of iterators that pulling generators again brings to their places."""
+        return set() if self._elements is None else self._elements.drawn_by_pulls()
+
     def workers(self) -> set[int]:
         """Return the numbers of the workers' processes."""
         return {worker.pid for each in list(self._alive) for worker in getattr(each, "_workers", ())}

@@ -119,12 +119,13 @@ class TorchLoaders(LoaderPositions):
         """
         packed = [array for key, array in positions.items() if key.startswith(_KEY)]
         places = {place.number: place for place in (msgspec.msgpack.decode(each.tobytes(), type=IteratorPlace) for each in packed)}
+        pulled = self._iterations.drawn_by_pulls()
         for iterator, known in self._iterations.alive():
             place, birth = places.get(known.number), known.indices.birth
             same = [] if place is not None and place.birth == birth else [each for each in places.values() if each.birth == birth]
             if same and birth:
                 known.number = same[0].number
-            elif place is not None and (place.birth == birth or not known.is_pulled):
+            elif place is not None and id(iterator) not in pulled and (place.birth == birth or not known.is_pulled):
                 self._iterations.set_place(iterator, place)
         self._iterations.made = counts["begun"]
 
