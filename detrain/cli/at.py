@@ -16,7 +16,7 @@ from detrain.base.errors import UsageError
 from detrain.base.options import Home, Option
 from detrain.cli.shared.options import PROGRAM_SETTINGS, AsJson, FileThenProgram, Given, takes_options
 from detrain.cli.shared.printing import console, print_json, table
-from detrain.runtime.observers.prompts import Prompt
+from detrain.runtime.observers.moment_asked import Prompt
 
 if TYPE_CHECKING:
     from detrain.moments.standing import Stand

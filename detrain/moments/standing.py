@@ -24,8 +24,7 @@ from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.launcher import own_ranks
 from detrain.moments.past_run import PastRun, address_of
 from detrain.python.process.environment import for_runs_of_ours
-from detrain.runtime.observers.moment import Found, Moment
-from detrain.runtime.observers.prompts import Prompt
+from detrain.runtime.observers.moment_asked import Found, Moment, Prompt
 from detrain.verify.work_folder import copy_folder, place_like
 
 _PAUSE_S: Final = 0.05

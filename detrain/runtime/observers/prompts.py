@@ -16,13 +16,13 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from detrain.base import messages
 from detrain.base.errors import UsageError
 from detrain.python.inspect.frames import outwards
+from detrain.runtime.observers.moment_asked import Prompt
 
-Prompt = Literal["pdb", "shell", "debugpy"]
 _HERE: Final = "127.0.0.1"
 """Who has the port can run anything as the user: no other machine is listened to."""
 

@@ -145,7 +145,8 @@ class Parts:
         return kind(plans, self.adapters.tensors_now, self.saves.drain)
 
     def _moment_asked_for(self, now: Callable[[], int]) -> MomentReached | None:
-        from detrain.runtime.observers.moment import Moment, MomentReached
+        from detrain.runtime.observers.moment import MomentReached
+        from detrain.runtime.observers.moment_asked import Moment
 
         asked_for = Moment.of_environment()
         return MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
