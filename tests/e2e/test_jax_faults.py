@@ -132,7 +132,15 @@ def test_a_site_that_parts_a_fusion_is_compared_with_a_run_that_has_it(folder: P
     assert detrain("replay", "record.json", "program.py", cwd=folder).out.startswith("IDENTICAL")
 
 
-@pytest.mark.parametrize("what", [(), ("--stage", "memory", "--models", "FLIP:1")], ids=["ops", "memory"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        (),
+        ("--stage", "memory", "--models", "FLIP:1"),
+        ("--stage", "optimizer", "--site", "train/optimizer/mul*", "--models", "ZERO"),
+    ],
+    ids=["ops", "memory", "beside twins"],
+)
 def test_trials_in_one_process_are_those_of_a_process_each(folder: Path, what: tuple[str, ...]) -> None:
     for engine in ("auto", "process"):
         drawn = ("random", "-n", 6, "--seed", 2, "--after", 2, *what, "--engine", engine, "--out", engine)
