@@ -55,9 +55,9 @@ def by_optimizer(weights: Any, rows: Any) -> Any:
     return optax.apply_updates(weights, updates)
 
 
-def repeated(step: Callable[..., Any], times: int = 4) -> None:
+def repeated(step: Callable[..., Any]) -> None:
     weights = jnp.ones(4)
-    for _ in range(times):
+    for _ in range(4):
         weights = step(weights, ROWS)
 
 

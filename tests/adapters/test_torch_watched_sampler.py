@@ -125,11 +125,11 @@ def read(generators: list[torch.Generator]) -> list[bytes]:
     return [PythonStream().pack(), NumpyStream().pack(), *streams]
 
 
-def watch_of(sampler: Any, between: Callable[[Any], object], count: int = 12) -> SamplerWatch:
+def watch_of(sampler: Any, between: Callable[[Any], object]) -> SamplerWatch:
     """Draw from a sampler, with a loop's bodies between."""
     watch, source = SamplerWatch(sampler), iter(sampler)
     generators = [sampler.generator] if hasattr(sampler, "generator") else []
-    for number in range(min(count, 5 if type(sampler) is OnceByTorch else count)):
+    for number in range(5 if type(sampler) is OnceByTorch else 12):
         watch.draw(source, lambda: read(generators), is_first=number == 0)
         between(sampler)
     return watch

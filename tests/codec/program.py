@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from tests.runtime import state_values as kinds
-from tests.runtime.state_values import World
+from tests.runtime.state_values import World, refuse
 
 sys.path.append(str(Path(__file__).parent / "site-packages"))
 LIBRARY: Any = importlib.import_module("library_of_data")
@@ -39,10 +39,6 @@ def used(value: Any, *uses: Callable[[Any], object], **attributes: object) -> An
     for name, item in attributes.items():
         setattr(value, name, item)
     return value
-
-
-def refuse(*_arguments: object, **_keywords: object) -> typing.NoReturn:
-    raise AssertionError("the codec ran code of the program")
 
 
 # Objects.

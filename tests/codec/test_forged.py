@@ -27,9 +27,9 @@ from tests.codec import program
 from tests.runtime.state_values import Flags, Recipe, World, baseline_of, encode, recipes, restore
 
 
-def tampered(*nodes: list[object], root: object = None) -> Encoded:
+def tampered(*nodes: list[object]) -> Encoded:
     """Return a graph of these nodes, whose first one the name `value` holds."""
-    graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": list(nodes), "roots": {"value": root or [0]}})
+    graph = msgspec.msgpack.encode({"format": FORMAT, "nodes": list(nodes), "roots": {"value": [0]}})
     return msgspec.structs.replace(encode({}), graph=graph)
 
 

@@ -16,7 +16,7 @@ import random
 import struct
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from hypothesis import strategies as st
@@ -148,41 +148,26 @@ class Loose(Parent):
     """Has slots, and a dictionary besides."""
 
 
+def refuse(*_arguments: object, **_keywords: object) -> NoReturn:
+    raise AssertionError("the codec ran code of the program")
+
+
 class Table(dict[Any, Any]):
     """Overrides what a codec must read past."""
 
-    def __setitem__(self, key: object, value: object) -> None:
-        raise AssertionError("the codec ran code of the program")
-
-    def items(self) -> Any:
-        raise AssertionError("the codec ran code of the program")
+    __setitem__ = items = refuse
 
 
 class Row(list[Any]):
-    def append(self, item: object) -> None:
-        raise AssertionError("the codec ran code of the program")
-
-    def __iter__(self) -> Any:
-        raise AssertionError("the codec ran code of the program")
+    append = __iter__ = refuse
 
 
 class Bag(set[Any]):
-    def add(self, item: object) -> None:
-        raise AssertionError("the codec ran code of the program")
-
-    def clear(self) -> None:
-        raise AssertionError("the codec ran code of the program")
-
-    def __iter__(self) -> Any:
-        raise AssertionError("the codec ran code of the program")
-
-    def __len__(self) -> int:
-        raise AssertionError("the codec ran code of the program")
+    add = clear = __iter__ = __len__ = refuse
 
 
 class Replay(collections.deque[Any]):
-    def append(self, item: object) -> None:
-        raise AssertionError("the codec ran code of the program")
+    append = refuse
 
 
 class Tally(collections.Counter[Any]):

@@ -113,15 +113,15 @@ def taken_over(array: Array, dtype: Any) -> Any:
     return tf.constant(array, dtype) if tensor is None else tensor
 
 
-def hidden_variable(value: Any, dtype: Any, shape: Any = None) -> Any:
+def hidden_variable(value: Any, dtype: Any) -> Any:
     """Return a new variable of detrain's own, unseen by the program, its checkpoints and its gradients.
 
-    `shape` may leave dimensions open. May be called while a function is traced.
+    May be called while a function is traced.
     """
     # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
     # refuses.
     with tf.init_scope():
-        return ResourceVariable(value, dtype=dtype, trainable=False, name=HIDDEN, shape=shape)
+        return ResourceVariable(value, dtype=dtype, trainable=False, name=HIDDEN)
 
 
 def linked(original: Any, replacement: Any) -> Any:
