@@ -333,7 +333,7 @@ done = 0
 def test_what_only_a_librarys_object_leads_to_comes_back(
     collect: str, learn: str, loop: str, torch_server: Server, tmp_path: Path
 ) -> None:
-    """It has a lock, so it is not captured as a whole: an optimizer that it made began anew in silence."""
+    """It has a thread, so it is not captured as a whole: an optimizer that it made began anew in silence."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "algolib.py").write_text(ALGO)
     whole, _, last = compared(
