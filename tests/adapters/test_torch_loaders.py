@@ -34,7 +34,7 @@ from detrain.python.process.sigterm import Termination
 
 MOMENT = [0]
 NOTED: list[Any] = []
-LOADERS = TorchLoaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append, is_again=False))  # type: ignore[arg-type]
+LOADERS = TorchLoaders(lambda: MOMENT[0], SimpleNamespace(note=NOTED.append, is_again=False, drawn_by_pulls=set))  # type: ignore[arg-type]
 """It watches the loaders of the whole process, from here on."""
 
 

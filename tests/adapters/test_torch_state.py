@@ -110,7 +110,7 @@ def test_a_tensor_of_a_librarys_class_that_the_loop_has_made_comes_back(world: W
 def test_a_tensor_that_loads_put_into_a_librarys_object_must_be_there_again(world: World, is_brought: bool) -> None:
     def held() -> dict[str, Any]:
         found = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})()
-        vars(found).update(lock=threading.Lock(), last=torch.zeros(3))
+        vars(found).update(thread=threading.Thread(), last=torch.zeros(3))
         return {"value": found}
 
     names, resumed = held(), held()

@@ -16,7 +16,8 @@ from detrain.base import errors
 from tests.e2e.choices import Row, ends_as_if_never_killed, name_of
 from tests.e2e.forkserver import Server
 from tests.e2e.keras_fits import FIT, LOOPS, PRELUDE, lives_on, on, rows, text
-from tests.e2e.runs import ran
+from tests.e2e.programs import DIE
+from tests.e2e.runs import compared, detrain, ran
 
 FITS = [(backend, row) for backend in ("torch", "jax") for row in rows(backend)]
 FIRST = FITS[0]
@@ -89,6 +90,53 @@ def test_on_jax_a_callback_before_the_load_is_refused_where_the_order_matters(
     assert done.status == (errors.FrameworkUnsupported.exit_code if said else 0), done.err
     assert said in done.err
     assert ("trained" in done.out) == (not said)
+
+
+TF_DATA = """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.set_random_seed(1)
+rows = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(1e-2)
+optimizer.build(model.trainable_variables)
+data = tf.data.Dataset.from_tensor_slices(rows).shuffle(64, seed=1).batch(8)
+
+def loss_of(weights, others, batch):
+    given, others = model.stateless_call(weights, others, batch)
+    return ((given[:, 0] - batch.sum(1)) ** 2).mean(), others
+
+@jax.jit
+def step(state, batch):
+    weights, others, slots = state
+    (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, others, batch)
+    weights, slots = optimizer.stateless_apply(slots, gradients, weights)
+    return loss, (weights, others, slots)
+
+groups = model.trainable_variables, model.non_trainable_variables, optimizer.variables
+state = [[variable.value for variable in group] for group in groups]
+for epoch in range(3):
+    for number, batch in enumerate(data):
+        loss, state = step(state, batch.numpy())
+        die(f"{epoch}:{number}")
+    print(epoch, float(loss), flush=True)
+print([np.asarray(each).tobytes().hex()[:64] for each in state[0]])
+"""
+
+
+def test_keras_on_jax_takes_its_batches_from_tensorflow(tmp_path: Path) -> None:
+    """TensorFlow's import behind Keras's ended the program, `--bare`, too: its adapter took Keras for its own.
+
+    Which framework is imported first is what is tried, so a process is started.
+    """
+    _, died, _ = compared(detrain, tmp_path, DIE(TF_DATA), every="3b", at="1:5", whole="bare")
+
+    assert "not captured" not in died.err
 
 
 def test_another_backend_is_refused_as_keras_is_imported(torch_server: Server, tmp_path: Path) -> None:

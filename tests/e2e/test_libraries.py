@@ -333,7 +333,7 @@ done = 0
 def test_what_only_a_librarys_object_leads_to_comes_back(
     collect: str, learn: str, loop: str, torch_server: Server, tmp_path: Path
 ) -> None:
-    """It has a lock, so it is not captured as a whole: an optimizer that it made began anew in silence."""
+    """It has a thread, so it is not captured as a whole: an optimizer that it made began anew in silence."""
     library(tmp_path, {"algolib.py": ALGO})
     whole, _, last = compared(
         torch_server, tmp_path, TRAINS.format(collect=collect, learn=learn, loop=loop), every="2b", at=("3", "7"), whole="bare"

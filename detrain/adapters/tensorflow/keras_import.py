@@ -27,6 +27,7 @@ from detrain.adapters.tensorflow.tracebacks import hide_in
 from detrain.adapters.tensorflow.tracing.builder import Builder
 from detrain.adapters.tensorflow.updates import TensorFlowUpdates
 from detrain.adapters.tensorflow.variables import TensorFlowVariables
+from detrain.base import keras_backend
 from detrain.base.in_place import in_place_of
 
 
@@ -108,7 +109,7 @@ class Keras:
         """Name Keras's objects from the moment Keras is there."""
         if module == "tf_keras":
             self._on_keras_2()
-        elif module == "keras":
+        elif module == "keras" and keras_backend.in_process() == "tensorflow":  # else tf.data alone may be TensorFlow's here
             self._on_keras()
 
     def _on_keras(self) -> None:
