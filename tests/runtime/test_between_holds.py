@@ -40,7 +40,7 @@ def test_who_has_given_up_is_not_asked() -> None:
     assert marked == []
 
 
-def turn_of(held: object, loop: object) -> tuple[int, Any]:
+def turn_of(held: object, loop: object, quiet_until: int = 100) -> tuple[int, Any]:
     """Have a session turn at batch 5 of a loop at which nothing but that is to be done; return its answer, and it."""
     position = SimpleNamespace(batch=5, batches_done=25, is_loading=False)
     parts = SimpleNamespace(
@@ -50,7 +50,12 @@ def turn_of(held: object, loop: object) -> tuple[int, Any]:
         world=SimpleNamespace(contents=SimpleNamespace(written_last="a file that the body has written")),
     )
     session: Any = SimpleNamespace(
-        _quiet=loop, parts=parts, position=position, _termination=parts.termination, _writer=parts.saves.writer
+        _quiet=loop,
+        _quiet_until=quiet_until,
+        parts=parts,
+        position=position,
+        _termination=parts.termination,
+        _writer=parts.saves.writer,
     )
     return Session.turn(session, cast(RunningLoop, SimpleNamespace(iteration_id=loop))), session
 
@@ -65,6 +70,12 @@ def test_a_turn_at_which_the_state_is_due_goes_the_long_way() -> None:
     number, session = turn_of(just_in_time(0, 26)[0], loop)
     assert (number, session.position.batch, session.parts.world.contents.written_last) == (5, 6, "")
     assert turn_of(None, loop)[0] == 5, "a job without"
+
+
+def test_a_turn_of_whose_body_somebody_hears_goes_the_long_way() -> None:
+    loop = object()
+
+    assert [turn_of(None, loop, until)[0] for until in (4, 5, 6)] == [-1, -1, 5]
 
 
 @pytest.mark.parametrize(
