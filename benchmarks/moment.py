@@ -3,7 +3,7 @@
     python benchmarks/moment.py [--epochs 8] [--batch-size 32] [--times 80] [--jobs 2] [--repeats 3]
 
 Trains examples/digits/torch_train.py once, with the data so many `--times` an epoch, and once `--after-batches`. Then,
-the fastest of some repeats:
+the fastest of some repeats, or, of the first, the median of pairs in turn:
 
 - `detrain at` in the middle of the last epoch but one, against a run that goes on from the same checkpoint with
   `detrain run` and is ended there: what cannot be saved is the start, the reading and the steps between;
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -83,12 +84,16 @@ def main() -> None:
             command = [*detrain, "run", *options, "--keep", "1000", PROGRAM, *arguments]
             subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
         at = (given.epochs - 2, IMAGES * given.times // given.batch_size // 2)
-        stood = seconds(work, [*detrain, "at", "--print", "loss", f"{at[0]}:{at[1]}", PROGRAM, *arguments], given.repeats)
         # The same way by a run of its own: it needs a run with the line that ends it.
         (ended / PROGRAM).write_text(text.replace(PLACE, PLACE + END.format(at=at)))
         subprocess.run([*detrain, "run", PROGRAM, *arguments], cwd=ended, env=environment(), check=False, stdout=subprocess.DEVNULL)
         shutil.copytree(ended / "ckpt", ended / "kept")
-        run_there = seconds(ended, [*detrain, "run", PROGRAM, *arguments], given.repeats, before=[(ended / "kept", ended / "ckpt")])
+        stand = [*detrain, "at", "--print", "loss", f"{at[0]}:{at[1]}", PROGRAM, *arguments]
+        kept = [(ended / "kept", ended / "ckpt")]
+        pairs = [
+            (seconds(work, stand, 1), seconds(ended, [*detrain, "run", PROGRAM, *arguments], 1, before=kept))
+            for _repeat in range(given.repeats)
+        ]
         (work / PROGRAM).write_text(text.replace(PLACE, PLACE + PRINT))
         looked = seconds(work, [*detrain, "hindsight", "--jobs", str(given.jobs), PROGRAM, *arguments], given.repeats)
         one = seconds(work, [*detrain, "hindsight", "--epochs", f"{at[0]}:{at[0] + 1}", PROGRAM, *arguments], given.repeats)
@@ -98,7 +103,9 @@ def main() -> None:
         (after / PROGRAM).write_text(text.replace(BEHIND, BEHIND + PRINT_BEHIND))
         outside = seconds(after, [*detrain, "hindsight", "--no-bodies", PROGRAM, *arguments], given.repeats)
     print("| looking back | s | otherwise | s | |\n|---|---|---|---|---|")
-    print(f"| `at` {at[0]}:{at[1]} | {stood:.2f} | a resumed run up to there | {run_there:.2f} | {stood / run_there:.2f} of it |")
+    stood, run_there = (statistics.median(each) for each in zip(*pairs, strict=True))
+    ratio = statistics.median(one / other for one, other in pairs)
+    print(f"| `at` {at[0]}:{at[1]} | {stood:.2f} | a resumed run up to there | {run_there:.2f} | {ratio:.2f} of it |")
     again = f"training again with the print, {given.epochs} epochs"
     print(f"| `hindsight`, {given.jobs} jobs | {looked:.2f} | {again} | {trained:.2f} | {trained / looked:.2f} times as fast |")
     print(f"| two that train at a time | {both:.2f} | one | {trained:.2f} | {2 * trained / both:.2f} times as fast together |")
