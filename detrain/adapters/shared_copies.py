@@ -3,26 +3,28 @@ one copy of the function serves the trials of many sites.
 
 Which these are depends on the function and on the site alone, and not on what else a process tries. So a fault that is
 done again by itself is done in the same copy as among thousands. Unarmed, a copy is to give the bits that the program's
-own function gives, for the inputs of the step that is hit. Where it does not, a smaller one is taken, in the end with
-the site alone.
+own function gives, for the inputs of the step that is hit. Where it does not, one with the
+site alone is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
+
+_SIZE: Final = 8
+"""How many places a copy has. With 32 of them, half and more of the copies that were tried had other bits unarmed."""
 
 Place = TypeVar("Place", bound=Hashable)
 
 
-def copies(together: Sequence[Place], wanted: Sequence[Place], sizes: Sequence[int]) -> Iterator[tuple[Place, ...]]:
-    """Yield the places that are in a copy with the wanted ones, from most to these alone.
+def copies(together: Sequence[Place], wanted: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
+    """Yield the places that are in a copy with the wanted ones, and then these alone.
 
-    `together`: all those of the function that can share a copy, in its order; wanted others are by themselves. `sizes`:
-    how many places a copy has, and the smaller one that is taken where that changes bits.
+    `together`: all those of the function that can share a copy, in its order; wanted others are by themselves.
     """
     number = {place: at for at, place in enumerate(together)}
-    for size in sizes if all(place in number for place in wanted) else ():
-        blocks = sorted({number[place] // size for place in wanted})
-        yield tuple(place for block in blocks for place in together[block * size :][:size])
+    if all(place in number for place in wanted):
+        blocks = sorted({number[place] // _SIZE for place in wanted})
+        yield tuple(place for block in blocks for place in together[block * _SIZE :][:_SIZE])
     yield tuple(wanted)

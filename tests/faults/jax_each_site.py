@@ -152,7 +152,7 @@ def main(most: str) -> None:
     instruments = begin([Experiment(log="", injection=injection) for _site, _model, injection in chosen])
 
     functions.spots_together = all_spots
-    functions.copies = lambda together, wanted, _sizes: [(*together, *(each for each in wanted if each not in together))]
+    functions.copies = lambda together, wanted: [(*together, *(each for each in wanted if each not in together))]
 
     from tests.faults import jax_programs
 

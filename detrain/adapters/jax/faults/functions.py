@@ -40,8 +40,6 @@ _NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
 Heard = Callable[["Function", Sequence[Any], list[Any]], None]
 """Told of each call of one of the program's functions: it, its inputs, its outputs, which may be exchanged."""
 
-_SIZES: Final = (32, 8)
-"""Compiling takes about as long for 32 sites as for one."""
 _TURN: Final = np.uint32(31)
 _WEIGHT: Final = np.uint32(2654435761)
 
@@ -212,7 +210,7 @@ class Functions:
             self.is_unarmed_equal = False  # nobody can tell
         elif self.is_unarmed_equal:
             plain = jit_p.bind(*_copies(args, params), jaxpr=function.plain, **params)
-            for spots in copies(function.together[point.width], (spot,), _SIZES):
+            for spots in copies(function.together[point.width], (spot,)):
                 closed = self._copy(function, point, spots)
                 _cells, unarmed = _bind(closed, _copies(args, params), point.cells(spots), params)
                 self.is_unarmed_equal = all(map(_is_same, unarmed, plain))

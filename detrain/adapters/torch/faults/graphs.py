@@ -25,8 +25,6 @@ from detrain.adapters.torch.faults.op_operands import COPY, name_of
 
 OWN: Final = "detrain"
 """The namespace of our ops."""
-_SIZES: Final = (8,)
-"""Each site is a kernel more to be compiled, and with more of them hardly a copy gives the program's own bits."""
 _FAULTY: Final = "faulty(Tensor value, int run) -> Tensor"
 _MIXED: Final = "mixed(Tensor golden, Tensor faulty, int run) -> Tensor"
 
@@ -91,7 +89,7 @@ class Graph(msgspec.Struct, eq=False):
         if self._together is None:
             self._together = _together(self.module)
         is_equal = False
-        for what in copies(self._together, points, _SIZES):
+        for what in copies(self._together, points):
             try:
                 run = self._with_points(what)
             except Exception:  # of any backend
