@@ -48,3 +48,8 @@ def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_t
 @pytest.mark.slow
 def test_values_of_all_dtypes_can_be_hit() -> None:
     assert said("jax_dtypes", JAX_ENABLE_X64="1") == []
+
+
+def test_two_outputs_of_one_equation_share_a_copy() -> None:
+    """The second one ended a campaign: its cells were taken before they were there."""
+    assert said("jax_two_outputs") == {"wrong": [], "sites": 2, "copies": [4, 4]}

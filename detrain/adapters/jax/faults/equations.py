@@ -32,8 +32,9 @@ MOVES: Final = frozenset(
 )
 """Equations that hand their input on, in another order or form."""
 _PRODUCTS: Final = frozenset({"mul", "integer_pow", "square"})
-_SUMS: Final = frozenset({"add", "add_any", "sub", "reduce_sum", "cumsum", "reduce_window_sum"})
 _HANDED_ON: Final = MOVES | {"neg"}
+_SUMS: Final = frozenset({"add", "add_any", "sub", "reduce_sum", "cumsum", "reduce_window_sum"})
+"""Of products that are added up: what gives them, what may stand between, what adds."""
 _STEPS_BACK: Final = 4
 _MOST_REACHED: Final = 16
 _BACKWARD: Final = "transpose("

@@ -136,10 +136,10 @@ class Spots(Changes):
     """Spots that are put into a function, with the cells of an injection point."""
 
     def __init__(self, spots: Sequence[Spot], cells: Sequence[Any]) -> None:
-        edits: dict[Path, Edit] = {}
+        here: dict[Path, list[tuple[int, Spot]]] = {}
         for number, spot in enumerate(spots):
-            put, known = functools.partial(self._put, number, spot), edits.get(spot.path)
-            edits[spot.path] = put if known is None else _both(known, put)
+            here.setdefault(spot.path, []).append((number, spot))
+        edits: dict[Path, Edit] = {path: functools.partial(self._put, each) for path, each in here.items()}
         super().__init__([jax.core.ShapedArray(each.shape, each.dtype) for each in cells], edits)
 
     def spread(self, cells: list[Any], devices: int) -> list[Any]:
@@ -152,56 +152,54 @@ class Spots(Changes):
         """Return what the device of the fault has of each."""
         return [each[cells[0][0, _WORKER]] for each in cells]
 
-    def _put(self, number: int, spot: Spot, equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-        hit, made = functools.partial(_hit, number), [Var(each) for each in self.cells]
-        if spot.operand is None:
-            value, golden, equation = _apart(equation, spot.output)
-            return [equation, call_of(hit, [golden, *cells], [value, *made], like=equation)], made
-        if spot.is_limited:
-            return self._limited(hit, spot, equation, cells, made), made
-        given = equation.invars[spot.operand]
-        faulty = Var(given.aval)
-        invars = [*equation.invars[: spot.operand], faulty, *equation.invars[spot.operand + 1 :]]
-        return [call_of(hit, [given, *cells], [faulty, *made], like=equation), equation.replace(invars=invars)], made
+    def _put(self, here: Sequence[tuple[int, Spot]], equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+        """Return an equation with its spots: those of inputs ahead of it, then it, then those of outputs; the cells go
+        through them in that order.
+        """
+        ahead, behind = [], []
+        for number, spot in here:
+            if spot.operand is not None and not spot.is_limited:
+                given, made = equation.invars[spot.operand], self._variables()
+                faulty = Var(given.aval)
+                ahead.append(call_of(functools.partial(_hit, number), [given, *cells], [faulty, *made], like=equation))
+                invars = [*equation.invars[: spot.operand], faulty, *equation.invars[spot.operand + 1 :]]
+                equation, cells = equation.replace(invars=invars), made
+        left = [(number, spot) for number, spot in here if spot.operand is None or spot.is_limited]
+        values = list(equation.outvars)
+        now = [Var(each.aval) if place in {spot.output for _, spot in left} else each for place, each in enumerate(values)]
+        equation = equation.replace(outvars=list(now))
+        for place, (number, spot) in enumerate(left):
+            is_last = all(other.output != spot.output for _, other in left[place + 1 :])
+            target, made = values[spot.output] if is_last else Var(values[spot.output].aval), self._variables()
+            hit = functools.partial(_hit, number)
+            if spot.is_limited:
+                mixed, inputs = _limited(hit, spot, equation), [list(equation.invars)]
+            else:
+                mixed, inputs = hit, []
+            behind.append(call_of(mixed, [now[spot.output], *inputs, *cells], [target, *made], like=equation))
+            now[spot.output], cells = target, made
+        return [*ahead, equation, *behind], cells
 
-    @staticmethod
-    def _limited(hit: Callable[..., Any], spot: Spot, equation: JaxprEqn, cells: list[Any], made: list[Any]) -> list[JaxprEqn]:
-        """Return the equation with a fault that some of its outputs alone see: when it hits, it is run once more."""
-        run, index = _as_function(equation, spot.output), spot.operand or 0
-        value, golden, equation = _apart(equation, spot.output)
-
-        def mixed(golden: Any, inputs: list[Any], cells: list[Any]) -> tuple[Any, list[Any]]:
-            def again(operand: Any, limited: Any) -> Any:
-                faulty = run(*inputs[:index], operand, *inputs[index + 1 :])
-                seen = faulty.reshape(-1)[limited]
-                return golden.reshape(-1).at[limited].set(seen).reshape(golden.shape)
-
-            faulty, *behind = hit(inputs[index], *cells)
-            is_now = behind[0][_FIRED] != cells[0][_FIRED]
-            result = lax.cond(is_now, again, lambda _operand, _limited: golden, faulty, cells[CELLS.index("limited")])
-            return result, behind
-
-        inputs = list(equation.invars)
-        return [equation, call_of(mixed, [golden, inputs, list(cells)], [value, *made], like=equation)]
-
-
-def _apart(equation: JaxprEqn, output: int) -> tuple[Any, Any, JaxprEqn]:
-    """Return the variable that holds an output of an equation, a new one, and the equation that gives that instead."""
-    value = equation.outvars[output]
-    golden = Var(value.aval)
-    return value, golden, equation.replace(outvars=[*equation.outvars[:output], golden, *equation.outvars[output + 1 :]])
+    def _variables(self) -> list[Any]:
+        return [Var(each) for each in self.cells]
 
 
-def _both(first: Edit, other: Edit) -> Edit:
-    """Return what puts two spots into one equation: the other one at the equation that the first has left."""
+def _limited(hit: Callable[..., Any], spot: Spot, equation: JaxprEqn) -> Callable[..., Any]:
+    """Return what puts in a fault of an input that some of the outputs alone see: it runs the equation once more."""
+    run, index = _as_function(equation, spot.output), spot.operand or 0
 
-    def put(equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-        found, cells = first(equation, cells)
-        place = next(number for number, each in enumerate(found) if each.primitive is equation.primitive)
-        put, cells = other(found[place], cells)
-        return [*found[:place], *put, *found[place + 1 :]], cells
+    def mixed(golden: Any, inputs: list[Any], *cells: Any) -> tuple[Any, ...]:
+        def again(operand: Any, limited: Any) -> Any:
+            faulty = run(*inputs[:index], operand, *inputs[index + 1 :])
+            seen = faulty.reshape(-1)[limited]
+            return golden.reshape(-1).at[limited].set(seen).reshape(golden.shape)
 
-    return put
+        faulty, *behind = hit(inputs[index], *cells)
+        is_now = behind[0][_FIRED] != cells[0][_FIRED]
+        result = lax.cond(is_now, again, lambda _operand, _limited: golden, faulty, cells[CELLS.index("limited")])
+        return result, *behind
+
+    return mixed
 
 
 def _hit(
