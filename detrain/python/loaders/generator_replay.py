@@ -19,6 +19,7 @@ import xxhash
 from detrain.base.cursor import Address
 from detrain.instrument.value_probes import YIELD
 from detrain.python.inspect.frames import names_of
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.progress import iterators_in
 from detrain.python.process.random_streams import Streams
 from detrain.store.journal import Journal
@@ -61,12 +62,9 @@ class Elements:
 
         Pulling brings these to their places, be they begun before the loop or in it.
         """
-        left, found = self.pulled_again(), set[int]()
-        while left:
-            inner = [each for each in iterators_in(gc.get_referents(left.pop())) if id(each) not in found]
-            found.update(map(id, inner))
-            left += inner
-        return found
+        pulled = self.pulled_again()
+        found = walk(pulled, lambda each: iterators_in(gc.get_referents(each)))
+        return {id(each) for each in found} - set(map(id, pulled))
 
     def note(self, element: object) -> None:
         """An iterator that lives on has given an element."""
