@@ -29,6 +29,7 @@ from detrain.campaign.full_disk import require_room
 from detrain.campaign.subject import Subject, errors_of
 from detrain.campaign.time_limit import LeftTrials, Watch, limit_of, usual_s
 from detrain.campaign.trial_log import HANG, TrialResult, is_as, read_log
+from detrain.campaign.twins import Pairs, number_of_trial
 from detrain.faults.experiment import Experiment
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.trials_in_process import ALONE, EQUAL
@@ -86,11 +87,11 @@ def run_together(
     where that step makes what stays, and all of a program that cannot be set back exactly.
     """
     known = known or Together()
-    waiting, pairs = dict(plans), _Pairs(golden)
+    waiting, pairs = dict(plans), Pairs(golden)
     while waiting := {number: plan for number, plan in waiting.items() if known.takes(plan)}:
         if len(plans) == 1:
             return
-        chunk = pairs.with_twins(_chunk(waiting, are_watched=subject.is_watched), known)
+        chunk = pairs.with_twins(_chunk(waiting, are_watched=subject.is_watched), known.changing)
         with subject.scratch() as home:
             was_alone = known.is_first_alone
             process = _TrialProcess(subject, chunk, golden, home, running, known, ends_early=ends_early and not subject.has_guard)
@@ -99,7 +100,7 @@ def run_together(
         if not (process.sound or process.alone or process.changing or known.is_first_alone > was_alone):
             process.alone.add(next(iter(chunk)))  # or the same would come to nothing again
         known.changing |= {each.place for number in process.changing if (each := chunk[number].injection) is not None}
-        for number in (*process.sound, *(_armed(number) for number in process.alone)):
+        for number in (*process.sound, *(number_of_trial(number) for number in process.alone)):
             waiting.pop(number, None)
         if known.obstacle:
             messages.say(f"each further trial runs in a process of its own: {known.obstacle}")
@@ -147,47 +148,6 @@ def _chunk(waiting: Mapping[int, Experiment], *, are_watched: bool) -> dict[int,
             break
         chunk[number] = waiting[number]
     return dict(sorted(chunk.items(), key=lambda pair: (pair[1].at, pair[0])))
-
-
-def _armed(number: int) -> int:
-    """Return the number of a trial, given it or its twin's."""
-    return max(number, ~number)
-
-
-class _Pairs(msgspec.Struct):
-    """Trials whose site alone changes bits, each with a twin that has the site in place and no fault: as the golden run
-    of such a trial has. The twin of trial 3 has the number ~3.
-    """
-
-    golden: TrialResult
-    _halves: dict[int, TrialResult] = {}
-
-    @staticmethod
-    def with_twins(chunk: Mapping[int, Experiment], known: Together) -> dict[int, Experiment]:
-        """Return trials with the twins that they need, as far as that is known."""
-        found = dict[int, Experiment]()
-        for number, plan in chunk.items():
-            has_twin = plan.injection is not None and plan.injection.place in known.changing
-            if has_twin:
-                found[~number] = msgspec.structs.replace(plan, is_armed=False)
-            found[number] = msgspec.structs.replace(plan, has_twin=has_twin)
-        return found
-
-    def take(self, number: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
-        """Take what came of a trial or a twin; yields the trial as soon as there is all of it."""
-        if plan.is_armed and (not plan.has_twin or done.is_unfired or done.is_unarmed_equal):
-            yield number, done
-            return
-        self._halves[number] = done
-        trial, twin = (self._halves.get(each) for each in (_armed(number), ~_armed(number)))
-        if trial is not None and twin is not None:
-            yield _armed(number), msgspec.structs.replace(trial, twin=self._whole(twin, plan.at))
-
-    def _whole(self, twin: TrialResult, at: Address) -> TrialResult:
-        """Return a twin with the golden run's steps before it."""
-        known = self.golden.by_cursor()
-        before = {cursor: step for cursor, step in known.items() if cursor < at and (cursor[2] >= 0 or cursor[:2] < at[:2])}
-        return msgspec.structs.replace(twin, steps=tuple({**before, **twin.by_cursor()}.values()))
 
 
 @dataclass
