@@ -265,7 +265,7 @@ def test_a_trial_whose_site_alone_changes_bits_is_done_again_beside_a_twin(tmp_p
     ends = [*golden(5), Log(end="until")]
     first = [[*golden(0, 1), *faulty(2)], alone, ends]
     twin = [
-        *golden(0, 1, 2, 3, 4),
+        *golden(3, 4),
         Log(start="state 4"),
         step,
         Log(step=StepLine(0, 0, 6, {"loss": 6.5}, "behind")),
