@@ -1,7 +1,7 @@
 """The adapter for TensorFlow 2.21, with Keras 3 and Keras 2.
 
-Private parts of TensorFlow are used: the version range is pinned, and checked here. The work is done by its parts, one
-for each Protocol of `detrain.adapters.api`.
+It uses private parts of TensorFlow; so the range of versions is pinned, and `detrain.adapters.registry` checks it. Its
+own parts do the work, one for each Protocol of `detrain.adapters.api`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from detrain.python.inspect.hooks import LoaderPositions
 from detrain.python.process.random_streams import Streams
 
 _FLOAT: Final = "float"
-"""Stands, in a state, before the text of a number that is not finite."""
+"""The key that stands, in a state, before the text of a number that is not finite."""
 _SEED: Final = "global seed"
 _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     "jit": (tf.config.optimizer.get_jit, lambda value: tf.config.optimizer.set_jit(value or False)),
@@ -68,7 +68,7 @@ _FLAGS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     ),
     _SEED: (lambda: context.context()._seed, lambda seed: setattr(context.context(), "_seed", seed)),
 }
-"""What a program may set for all of TensorFlow, and its loop may change."""
+"""Settings of all of TensorFlow that a program may change in its loop: how each is read, and how it is set."""
 
 
 class TensorFlow(Adapter):
@@ -138,16 +138,16 @@ class TensorFlow(Adapter):
 
     @property
     def weights(self) -> KerasWeights | None:
-        """Keras's own files of weights."""
+        """The weights files in Keras's own format; None until Keras is imported."""
         return self._keras.weights
 
     def on_import(self, module: str) -> None:
-        """Name Keras's objects from the moment Keras is there."""
+        """Begin to name Keras's objects when Keras has been imported."""
         self._keras.on_import(module)
 
     def state(self) -> bytes:
-        """Return the counts of births at the top, what shuffled sets have given as seeds, and how far iterators alive
-        have come.
+        """Return, as JSON, the counts that name new objects, how many seeds shuffled sets have given, how far iterators
+        are, Keras's state and the global settings.
         """
         state = {
             "births": self._births.top_counts(),
@@ -165,14 +165,14 @@ class TensorFlow(Adapter):
         return json.dumps(_finite(state), sort_keys=True).encode()
 
     def _traced_by(self) -> list[str]:
-        """Return what decides, besides the program, what is in a trace; nothing if sites of faults are put into it."""
+        """Return the versions and settings that shape a trace; nothing if sites of faults are put into traces."""
         if self._instruments is not None:
             return []
         gradients = "with norms of gradients" if self.norms.has_gradients else "plain"
         return [VERSION, tf.__version__, _version_of_keras(), gradients, "wired"]
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set the counts, and the seeds that shuffled sets give next; bring the iterators that live on to their
+        """Restore the state that `state` returned: build ahead, set counts and seeds, and set living iterators to their
         positions.
         """
         was = json.loads(state, object_hook=_as_it_was)
@@ -198,35 +198,35 @@ class TensorFlow(Adapter):
         self._summaries.restore(was)
 
     def build_made(self) -> None:
-        """Build what the first run had built by functions that the loop had made, once these are there again."""
+        """Build the first run's units whose functions the loop had made, once these functions exist again."""
         self._builder.build_made()
         self._keras.finish_made()
 
     def begin_phase(self) -> None:
-        """Note what models consist of, and forget what was left before: each process comes by there."""
+        """Note the parts of models; drop doubts about iterators of earlier code, which each process runs itself."""
         self._builder.is_in_loop = True
         self._births.begin_loop(next(iter(user_frames(sys._getframe())), None))
         self._datasets.begin_phase()
         self._keras.begin_phase()
 
     def end_phase(self) -> None:
-        """The training loop has been left."""
+        """Note that the program has left the training loop."""
         self._births.end_loop()
 
     def uncaptured(self) -> list[str]:
-        """Return variables that hold no numbers, orders of sets that are lost, and models that have come to hold other
-        things.
+        """Return, in words, the state that no checkpoint holds: variables without numbers, filled queues, lost orders
+        of shuffled sets, and models whose parts have changed.
         """
         queues = [f"{queue.name} (a tf.queue with elements)" for queue in self._queues if queue.size() > 0]
         found = [*self.variables.uncaptured(), *queues, *self._keras.uncaptured(), *self._fit.not_captured()]
         return [*found, *self._datasets.not_captured(), *self._draws.not_captured()]
 
     def flush(self) -> None:
-        """Flush every summary writer; a resumed run does not write again what lies before its cut."""
+        """Flush every summary writer: a resumed run does not write the summaries before its cut again."""
         self._summaries.flush()
 
     def environment(self) -> dict[str, str]:
-        """Return versions, devices and the settings that change bits."""
+        """Return the devices and the numbers of threads, which change bits."""
         devices = (f"{each.device_type}:{each.name.rsplit(':', 1)[1]}" for each in tf.config.list_logical_devices())
         return {
             "devices": ", ".join(devices),
@@ -235,7 +235,7 @@ class TensorFlow(Adapter):
         }
 
     def _watch_queues(self) -> None:
-        """See each queue, whose elements lie in TensorFlow."""
+        """Note each eager queue as it is made: TensorFlow holds its elements, out of Python's sight."""
         original = data_flow_ops.QueueBase.__init__
 
         @in_place_of(data_flow_ops.QueueBase, "__init__")
@@ -246,7 +246,7 @@ class TensorFlow(Adapter):
 
 
 def _fix_settings(settings: Settings) -> None:
-    """Fix what decides about bits: seed, deterministic ops, order of ops, number of threads."""
+    """Fix the settings that decide about bits: seed, deterministic ops, order of ops, number of threads."""
     tf.random.set_seed(settings.seed)
     tf.config.experimental.enable_op_determinism()
     _fix_clock()
@@ -262,9 +262,9 @@ def _fix_settings(settings: Settings) -> None:
 
 
 def _fix_clock() -> None:
-    """Have the moment of `tf.timestamp` come from Python: at once, and inside a traced function each time that it runs.
+    """Have `tf.timestamp` take its time from Python: at once, or in a traced function each time that it runs.
 
-    TensorFlow refuses it beside deterministic ops, though programs ask it for no more than a line of a log.
+    TensorFlow refuses `tf.timestamp` beside deterministic ops, though most programs only print it in a log.
     """
 
     @in_place_of(gen_logging_ops, "timestamp", tf, tf.compat.v1, tf.compat.v2)
@@ -277,9 +277,7 @@ def _fix_clock() -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Return a state as JSON can have it: infinities and what is not a number are no JSON (RFC 8259), which readers
-    refuse.
-    """
+    """Return a state that JSON can hold: infinities and NaN are no JSON (RFC 8259), and readers refuse them."""
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: repr(value)}
     if isinstance(value, dict):
@@ -297,15 +295,15 @@ def _version_of_keras() -> str:
 
 
 class TensorFlowLoaders(LoaderPositions):
-    """How far the program's loaders are: iterators over tf.data sets, and what a running `fit` trains on. What has no
-    position is drawn from as often again.
+    """The positions of the program's loaders: iterators over tf.data sets, and the data of a running `fit`. A loader
+    without a position is drawn from as often again.
     """
 
     def __init__(self, datasets: Datasets, fit: FitInstrument) -> None:
         self._datasets, self._fit = datasets, fit
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of loaders alive as data, and why others have none."""
+        """Return the positions of living loaders as data, and the reasons why others have none."""
         found, reasons = self._datasets.positions(mode)
         try:
             fit = None if mode == "forward" else self._fit.position(self._datasets.read_with, is_forced=mode == "seek")
@@ -314,13 +312,13 @@ class TensorFlowLoaders(LoaderPositions):
         return found if fit is None else found | {FIT: fit}, reasons
 
     def is_loader(self, value: object) -> bool:
-        """Return whether an object is a tf.data iterator that is counted, or a generator that `fit` trains on."""
+        """Return whether an object is a counted tf.data iterator, or a generator that `fit` trains on."""
         return self._datasets.is_counted(value) or self._fit.is_loader(value)
 
     def loader_key(self, loader: object) -> str:
-        """Return the name of an iterator over a tf.data set."""
+        """Return the name of an iterator over a tf.data set; empty for any other object."""
         return self._datasets.loader_key(loader)
 
     def called(self) -> Mapping[str, object]:
-        """Return the Python objects that pipelines alive call."""
+        """Return the Python objects that living pipelines call, by their keys."""
         return self._datasets.called()

@@ -1,4 +1,4 @@
-"""Which computations TensorFlow repeats bit for bit (see `detrain.adapters.repeated_cases`)."""
+"""A check of which computations TensorFlow repeats bit for bit (see `detrain.adapters.repeated_cases`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detrain.adapters import repeated_cases
 from detrain.adapters.repeated_cases import RNG, Case
 
 _ON_CPUS: Final = ("two replicas", "random numbers")
-"""How the names of those begin that are done on CPUs alone."""
+"""The beginnings of the names of cases that run on CPUs only."""
 
 
 def _normal(*shape: int) -> Any:
@@ -27,7 +27,7 @@ def _gradients(function: Callable[..., Any], *inputs: Any) -> list[Any]:
 
 
 def cases() -> dict[str, Case]:
-    """Return the computations by name. Sizes are such that work is split among threads."""
+    """Return the computations by name. Their sizes are so large that TensorFlow splits the work among threads."""
     left, right = _normal(384, 512), _normal(512, 256)
     images, filters = _normal(8, 32, 32, 16), _normal(3, 3, 16, 32)
     rows, where = _normal(20_000, 16), tf.constant(RNG.integers(0, 50, 20_000))
@@ -101,7 +101,7 @@ def _replicas(left: Any, right: Any) -> Case:
 
 
 def main() -> None:
-    """Measure, as the arguments say, on all kinds of devices there are."""
+    """Repeat the cases on every kind of device, as the command line's arguments say, and print the results."""
     is_deterministic, repeats = repeated_cases.asked()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -1,4 +1,4 @@
-"""What changes when the program imports Keras 3 or Keras 2: from then on their objects are named, and their state is
+"""The hooks set when the program imports Keras 3 or Keras 2: from then on Keras's objects are named, and their state is
 kept.
 """
 
@@ -32,7 +32,7 @@ from detrain.base.in_place import in_place_of
 
 
 class Watchers(msgspec.Struct, frozen=True):
-    """What hears of Keras."""
+    """The parts of the adapter that are told when Keras is imported."""
 
     births: Births
     building: Building
@@ -49,7 +49,7 @@ class Watchers(msgspec.Struct, frozen=True):
 
 
 class Keras:
-    """Keras 3 and Keras 2 in this process, as far as the program has imported them."""
+    """Keras 3 and Keras 2 in this process, if the program has imported them."""
 
     def __init__(self, watchers: Watchers) -> None:
         self._to = watchers
@@ -63,11 +63,11 @@ class Keras:
         return [each for each in (self._state, self._state_2) if each is not None]
 
     def part_of_made(self, value: object) -> str | None:
-        """Return the key of what is in a model that the loop has made."""
+        """Return the key of a part of a model that the loop has made; None for any other object."""
         return None if self._made is None else self._made.part(value)
 
     def state(self) -> dict[str, Any]:
-        """Return what else of Keras is state."""
+        """Return Keras's own state, and the descriptions of the models that the loop has made."""
         return {
             "keras": None if self._state is None else self._state.state(),
             "keras 2": None if self._state_2 is None else self._state_2.state(),
@@ -75,41 +75,41 @@ class Keras:
         }
 
     def remake(self, made: list[Any]) -> None:
-        """Make the models again that the loop had made."""
+        """Make the models again that the first run's loop had made."""
         if self._made is not None:
             self._made.remake(made)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set what `state` returned, but for models that the loop has made."""
+        """Restore the state that `state` returned, except models that the loop has made."""
         if self._state is not None and state.get("keras") is not None:
             self._state.restore(state["keras"], self._made.again if self._made is not None else frozenset())
         if self._state_2 is not None and state.get("keras 2") is not None:
             self._state_2.restore(state["keras 2"])
 
     def finish_made(self) -> None:
-        """Compare the models that were made again, once all that they hold is there."""
+        """Complete and compare the models that were made again, once all their parts are there."""
         if self._made is not None:
             self._made.finish()
             self._made.check(self._to.variables.has_value)
 
     def begin_phase(self) -> None:
-        """Note what models consist of."""
+        """Note the parts of models."""
         for state in self._states:
             state.begin_phase()
 
     def uncaptured(self) -> list[str]:
-        """Return models that have come to hold other things."""
+        """Return, in words, the models whose parts have changed."""
         return [loss for state in self._states for loss in state.not_captured()]
 
     def kept_masks(self) -> list[str]:
-        """Return the masks of dropout that recurrent layers keep from call to call."""
+        """Return the dropout masks that recurrent layers keep from call to call."""
         return [mask for state in self._states for mask in state.kept_masks()]
 
     def on_import(self, module: str) -> None:
-        """Name Keras's objects from the moment Keras is there."""
+        """Set the hooks for a version of Keras that has just been imported."""
         if module == "tf_keras":
             self._on_keras_2()
-        elif module == "keras" and keras_backend.in_process() == "tensorflow":  # else tf.data alone may be TensorFlow's here
+        elif module == "keras" and keras_backend.in_process() == "tensorflow":  # else TensorFlow may be here for tf.data alone
             self._on_keras()
 
     def _on_keras(self) -> None:
@@ -149,7 +149,7 @@ class Keras:
             return made
 
         Operation.__new__ = staticmethod(layer_made)
-        # To save, or load, makes an object of each class in the model, and asks for the names of its attributes.
+        # Keras makes an object of each class in the model as it saves or loads, only to list the attributes.
         saving_lib.get_attr_skipset = births.aside()(saving_lib.get_attr_skipset)
         to.builder.watch_keras()
         to.updates.on_keras()
@@ -182,7 +182,7 @@ class Keras:
 
 
 def watch_class(births: Births, cls: Any) -> None:
-    """Name the objects of a class as they are made."""
+    """Name each object of a class as it is made."""
     original: Callable[..., None] = cls.__init__
 
     @in_place_of(cls, "__init__")
@@ -192,10 +192,11 @@ def watch_class(births: Births, cls: Any) -> None:
 
 
 def _make_monitors_repeatable() -> None:
-    """Have callbacks that monitor a value look for their comparison anew in a resumed process, which finds `min_delta`
-    as it was.
+    """Have callbacks that monitor a value choose their comparison anew in a resumed process, which restores
+    `min_delta`.
 
-    Where less is better they turn its sign around when they look; it is positive before.
+    If less is better, a callback makes the positive `min_delta` negative as it chooses; a restored one is negative
+    already.
     """
     from keras.src.callbacks.monitor_callback import MonitorCallback
 

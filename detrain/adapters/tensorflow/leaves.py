@@ -1,9 +1,8 @@
-"""Tensors of TensorFlow as leaves of Python objects: constants, tensors of several parts, and what else is made of
-parts.
+"""TensorFlow's tensors as leaves of Python objects: constants, tensors of several parts, and other objects with parts.
 
-Sparse and ragged tensors and indexed slices cannot be changed: one that is still of its parts stays the object that it
-is. A `TensorArray` of eager mode holds a Python list that its methods change; what they return is a wrapper around the
-same array. A `ref()` stands for a variable or tensor as a key.
+Sparse tensors, ragged tensors and indexed slices cannot be changed: one whose parts are still the same stays the same
+object. A `TensorArray` of eager mode holds a Python list that its methods change; they return a wrapper around the same
+array. A `ref()` stands for a variable or tensor as a key.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class TensorFlowLeaves(TensorLeaves):
         self._births, self._builder, self._datasets, self._keras = births, builder, datasets, keras
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an eager tensor, a variable, or the parts of a sparse, ragged or distributed one; else
-        None.
+        """Return the values of an eager tensor, a variable, or all parts of a sparse, ragged or distributed tensor;
+        else None.
 
-        It may share memory.
+        The array may share memory with the tensor.
         """
         if type(value) is EagerTensor:
             return self.constant(value)
@@ -63,18 +62,19 @@ class TensorFlowLeaves(TensorLeaves):
         if not isinstance(value, EagerTensor) or (dtype := value.dtype) is _RESOURCE or dtype is _VARIANT:
             return None
         try:
-            return np.asarray(value._numpy(), object if dtype is _STRING else None)  # NumPy's texts lose trailing zeros
-        except tf.errors.UnimplementedError:  # a tensor that is sharded over devices: it has no value in one place
+            return np.asarray(value._numpy(), object if dtype is _STRING else None)  # NumPy's own strings lose trailing zero bytes
+        except tf.errors.UnimplementedError:  # a tensor sharded over devices has no value in one place
             return None
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
-        """Return an eager tensor."""
+        """Return an eager tensor with an array's values; None if a form is given, which another adapter made."""
         return tf.constant(array, tf.string if array.dtype == object else None) if form is None else None
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what a sparse or ragged tensor, indexed slices, a `TensorArray` are made of; None for most else.
+        """Return the kind and parts of a sparse or ragged tensor, indexed slices or a `TensorArray`; None for most
+        others.
 
-        Compiled methods and metrics are described, too, if the loop has made them.
+        Compiled methods and metrics that the loop has made are described, too.
         """
         made_of = self._builder.function_parts(value)
         if made_of is not None:
@@ -83,14 +83,14 @@ class TensorFlowLeaves(TensorLeaves):
         return composite_parts(value) if made_of is None else (METRIC, made_of)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what an iterator over a tf.data set is made of; of what is in a model that the
-        loop has made, its key.
+        """Return the kind and parts of a tf.data iterator, or the key of an object inside a model that the loop has
+        made.
         """
         key = self._keras.part_of_made(value)
         return self._datasets.parts(value) if key is None else (MADE, [key])
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return what `parts` or `parts_of_new` described."""
+        """Return the object that `parts` or `parts_of_new` described."""
         if kind in ITERATORS:
             return self._datasets.remake(kind, *parts)
         if kind == FUNCTION:
@@ -104,7 +104,7 @@ class TensorFlowLeaves(TensorLeaves):
 
 
 def composite_parts(value: Any) -> tuple[str, list[object]] | None:
-    """Return the kind of a tensor of several parts and these, or None for anything else."""
+    """Return the kind and the parts of a tensor of several parts; None for anything else."""
     cls = type(value)
     if cls is tf.SparseTensor:
         return "tensorflow.SparseTensor", [value.indices, value.values, value.dense_shape]
@@ -126,7 +126,7 @@ def composite_parts(value: Any) -> tuple[str, list[object]] | None:
 
 
 def remade_composite(kind: str, found: list[Any], current: Any) -> Any:
-    """Return the tensor of a kind with these parts, `current` if it is that or can become it; None for other kinds."""
+    """Return the tensor of a kind with these parts: `current` if it is or can become that; None for other kinds."""
     now = composite_parts(current)
     is_alike = now is not None and now[0] == kind
     if kind == "tensorflow.TensorArray":
@@ -153,7 +153,7 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _fill(array: Any, name: str, *content: Any) -> Any:
-    """Have a `TensorArray`, a new one for None, hold what `composite_parts` said of another."""
+    """Fill a `TensorArray` (a new one if None) with the content of another, as `composite_parts` returned it."""
     dynamic, clears, infers, shape, tensors, read = content
     if array is None:
         array = tf.TensorArray(name, size=0)

@@ -1,18 +1,19 @@
-"""What TensorFlow leaves to timing in traced functions, deterministic ops or not, gets one order here.
+"""Fixes one order for ops in traced functions that TensorFlow leaves to timing, with deterministic ops or without.
 
 - **Sums in Grappler.** Its memory optimizer replaces an `AddN` of three tensors and more by `AssignAdd`s to a temporary
-  variable, which run as their inputs come, where it estimates that a function needs more than 0.8 of a device's memory:
-  of 256 MB on a CPU (`grappler/optimizers/memory_optimizer.cc`, `SchedulingPass`). That part of it is turned off, its
-  swapping left on.
-- **Sums in the kernel.** `AddN` writes into the first input whose buffer nobody else holds at that moment, and begins
-  with it (`kernels/aggregate_ops.cc`). `_Sums` settles which one that is. Trees of `AddV2`, which Grappler makes `AddN`
-  of, are treated alike.
+  variable, which run as their inputs come, if it estimates that a function needs more than 0.8 of a device's memory:
+  of 256 MB on a CPU (`grappler/optimizers/memory_optimizer.cc`, `SchedulingPass`). This part of it is turned off; its
+  swapping is left on.
+- **Sums in the kernel.** `AddN` begins with the first input whose buffer nobody else holds at that moment, and writes
+  into this buffer (`kernels/aggregate_ops.cc`). `_Sums` settles which input that is. It treats trees of `AddV2` in the
+  same way, since Grappler turns them into `AddN`.
 - **Reads before writes.** Grappler's dependency optimizer drops the control edge from a read of a variable to a later
-  write if another path joins them, though that path leads through an `IdentityN` (Keras's optimizers put one around all
-  gradients) from one tensor to another, and is gone when the `IdentityN` is taken apart a moment later
-  (`grappler/optimizers/dependency_optimizer.cc`). `_Accesses` has such an edge lead through an op that Grappler keeps.
+  write if another path joins the two. It does so even if that path leads through an `IdentityN` (Keras's optimizers put
+  one around all gradients) from one tensor to another, and is gone when Grappler takes the `IdentityN` apart a moment
+  later (`grappler/optimizers/dependency_optimizer.cc`). `_Accesses` has such an edge lead through an op that Grappler
+  keeps.
 
-None of it changes a result that had one value before.
+None of this changes a result that had only one possible value before.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tensorflow.python.ops.parallel_for import pfor
 from detrain.base.in_place import in_place_of
 
 _SUMS: Final = frozenset({"Add", "AddN", "AddV2"})
-_PRODUCTS: Final = {"Mul": (0, 1), "RealDiv": (1,)}  # and the inputs that Grappler takes out of sums as common factors
+_PRODUCTS: Final = {"Mul": (0, 1), "RealDiv": (1,)}  # with the inputs that Grappler factors out of sums
 _HANDED_ON: Final = frozenset({
     *("Bitcast", "BroadcastTo", "Cast", "CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "PreventGradient", "Reshape"),
     *("Squeeze", "StopGradient", "Tile", "Transpose"),
 })  # fmt: skip
-# Over nothing, or over axes of length 1, they hand on.
+# Over no axes, or over axes of length 1, they hand their input's buffer on.
 _REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
-_WITH_CONSTANT: Final = frozenset({"Mul", "RealDiv", "Sub"})  # Grappler leaves these away where the constant is 1 or 0
+_WITH_CONSTANT: Final = frozenset({"Mul", "RealDiv", "Sub"})  # Grappler drops these if the constant is 1 or 0
 _HELD: Final = frozenset({"Const", "Placeholder", "ReadVariableOp"})
-# Their output may lie in another one's buffer, or be an output of its function as well: gradients taken outside of it
-# need it.
+# The output of such an op may lie in another tensor's buffer, or may also be an output of its function, because
+# gradients taken outside of the function need it.
 _MAYBE_HELD: Final = frozenset({
     *("Case", "Cholesky", "ConcatV2", "Cumprod", "Elu", "Exp", "Expm1", "FusedBatchNormV3", "IdentityN", "If", "Inv"),
     *("IteratorGetNext", "LogSoftmax", "MatrixInverse", "MatrixSolve", "Max", "MaxPool", "Min", "OptionalGetValue", "Pack", "Pad"),
@@ -57,7 +58,7 @@ _CALLS: Final = frozenset({
 
 
 def fix_order() -> None:
-    """Have the functions that are traced from now on come to one result each."""
+    """Have each function that is traced from now on come to a single result."""
     config = context.Context.config.fget
     traced = func_graph.func_graph_from_py_func
 
@@ -78,25 +79,25 @@ def fix_order() -> None:
 
 
 class _Buffer(Enum):
-    """Who else holds the buffer of what a sum adds up, when the sum runs."""
+    """The other users of a summand's buffer at the moment when the sum runs."""
 
-    FREE = 0  # nobody: all that reads it comes before
-    MAYBE = 1  # nobody, if no function around this graph does
-    RACY = 2  # what reads it may have run by then
-    HELD = 3  # what reads it comes after, or holds it all the time
+    FREE = 0  # none: all other readers run before
+    MAYBE = 1  # none, unless a function around this graph holds it
+    RACY = 2  # a reader may or may not have run by then
+    HELD = 3  # a reader runs after the sum, or the buffer is held all the time
 
 
 _Leaf = tuple[Any, int]
-"""An op, and the index of its input: what a sum, or a tree of sums, adds up."""
+"""A summand of a sum, or of a tree of sums: the op that adds it, and the index of the op's input."""
 
 
 class _Sums:
     """The sums of three tensors and more in a graph.
 
-    Grappler sorts what they add up by name. They are added in that order, but from the first one on whose buffer is
-    free; so the order is given where that is known, or is one of the first two in any case. Else a `Snapshot` (a copy,
-    unless the buffer is free by then) makes it so: of the first tensor that nobody else reads, or of the first of all,
-    as mostly happens without.
+    Grappler sorts the summands by name. The kernel adds them in that order, but begins at the first whose buffer is
+    free. So the order is fixed if that one is known, or is one of the first two in any case. Otherwise a `Snapshot` (a
+    copy, unless the buffer is free by then) fixes it: of the first tensor that nobody else reads, or of the very first
+    one, where the kernel mostly begins anyway.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -120,14 +121,14 @@ class _Sums:
             reached.add(op)
         for (root, leaves), found in zip(sums, readers, strict=True):
             if any(_input(leaf).name not in found for leaf in leaves):
-                continue  # its products are those of a sum that has been settled
+                continue  # a sum that has been settled had the same products
             before = reached.union(_input(leaf).op.name for leaf in leaves)
             buffers = {name: self._buffer(root, before, each, reached) for name, each in found.items()}
             leaves.sort(key=lambda leaf: _sorting_name(_input(leaf)))
             self._settle(leaves, [_of_maker(buffers[_input(leaf).name], _input(leaf).op) for leaf in leaves])
 
     def _is_part(self, tensor: Any) -> bool:
-        """Return whether a tensor is added to others, and read by nothing else: Grappler may make one sum of both."""
+        """Return whether a tensor's only reader adds it to others: Grappler may then make one sum of both ops."""
         consumers = tensor.consumers()
         if len(consumers) != 1 or tensor.name in self._outputs or consumers[0].type not in _SUMS:
             return False
@@ -144,9 +145,8 @@ class _Sums:
                     yield op, index
 
     def _readers(self, leaves: list[_Leaf]) -> dict[str, list[Any] | None]:
-        """Return what else reads the buffers of what a sum adds up, by the tensors' names;
-
-        None: it is held all the time.
+        """Return the other ops that read the summands' buffers, by the tensors' names; None: the buffer is held all the
+        time.
         """
         own = {op.name for op, _ in leaves}
         tensors = {_input(leaf).name: _input(leaf) for leaf in leaves}
@@ -174,7 +174,7 @@ class _Sums:
     def _buffer(self, root: Any, before: int, readers: list[Any] | None, reached: _PathsFromOps) -> _Buffer:
         if readers is None or any(reached.leads(root.name, op.name) for op in readers):
             return _Buffer.HELD
-        # What is inside of a call may run on behind what the call returns.
+        # Ops inside of a called function may still run after the call has returned.
         comes_before = all(reached.is_among(op.name, before) and not _is_call(op) for op in readers)
         return _Buffer.FREE if comes_before else _Buffer.RACY
 
@@ -191,13 +191,13 @@ class _Sums:
             op._update_input(index, copy)
 
     def _snapshot(self, leaf: _Leaf, place: _Leaf) -> Any:
-        """Return a copy of one tensor of a sum whose name sorts where that of another one does."""
+        """Return a copy of one summand, under a name that sorts where another summand's name does."""
         tensor = _input(leaf)
         name = f"{_input(place).op.name}.{leaf[0].name.replace('/', '.')}"
         attrs = {
             "T": attr_value_pb2.AttrValue(type=tensor.dtype.as_datatype_enum),
             "_gradient_op_type": attr_value_pb2.AttrValue(s=b"Identity"),
-            "_detrain_copy": attr_value_pb2.AttrValue(s=name.encode()),  # two copies of one tensor are not made one
+            "_detrain_copy": attr_value_pb2.AttrValue(s=name.encode()),  # keeps two copies of one tensor from being merged
         }
         return _made(self._graph, "Snapshot", [tensor], tensor.op.device, name, attrs).outputs[0]
 
@@ -241,8 +241,8 @@ class _Accesses:
 
 
 class _PathsFromOps:
-    """From which of some ops paths lead to each tensor: also from any input of a mixing op to any of its outputs, or
-    not.
+    """The ops, out of a given set, from which paths lead to each tensor. `is_mixed`: a path also leads from any input
+    of a mixing op to any of its outputs.
     """
 
     def __init__(self, names: Iterable[str], *, is_mixed: bool = False) -> None:
@@ -251,7 +251,7 @@ class _PathsFromOps:
         self._of: dict[str, int] = {}
 
     def add(self, op: Any) -> None:
-        """Note an op; those that it takes its inputs from come before."""
+        """Note an op; the ops that make its inputs must have been noted before."""
         own = self._bits.get(op.name, 0) | self.union(before.name for before in op.control_inputs)
         self._of[op.name] = own | self.union(tensor.name for tensor in op.inputs)
         for place, tensor in enumerate(op.outputs):
@@ -265,16 +265,16 @@ class _PathsFromOps:
         return start != end and bool(self._of.get(end, 0) & self._bits[start])
 
     def is_among(self, name: str, union: int) -> bool:
-        """Return whether an op is in a union."""
+        """Return whether an op is in a union that `union` returned."""
         return bool(union & self._bits[name])
 
     def leads_otherwise(self, start: Any, end: Any) -> bool:
-        """Return whether a path leads from an op to another one beside the control edge between them."""
+        """Return whether a path other than the control edge between two ops leads from the first to the second."""
         names = [*(tensor.name for tensor in end.inputs), *(op.name for op in end.control_inputs if op.name != start.name)]
         return bool(self.union(names) & self._bits[start.name])
 
     def union(self, names: Iterable[str]) -> int:
-        """Return from where paths lead to any of some ops and tensors; an op counts for itself."""
+        """Return, as bits, the ops from which paths lead to any of these ops and tensors; an op leads to itself."""
         found = 0
         for name in names:
             found |= self._of.get(name, 0)
@@ -286,7 +286,7 @@ def _is_call(op: Any) -> bool:
 
 
 def _is_mixing(op: Any) -> bool:
-    """Return whether not every output of an op need depend on every input, though it looks so in the graph."""
+    """Return whether some output of an op may not depend on some input, though the graph looks as if it did."""
     return _is_call(op) or (op.type == "IdentityN" and len(op.inputs) > 1)
 
 
@@ -307,14 +307,14 @@ def _input(leaf: _Leaf) -> Any:
 
 
 def _of_maker(buffer: _Buffer, maker: Any) -> _Buffer:
-    """Return what is known of a buffer, given the op that made the tensor in it."""
+    """Return the state of a buffer: FREE becomes MAYBE if the op that made its tensor may share it."""
     while (source := _same_buffer(maker)) is not None:
         maker = source.op
     return _Buffer.MAYBE if buffer is _Buffer.FREE and maker.type in _MAYBE_HELD else buffer
 
 
 def _same_buffer(op: Any) -> Any | None:
-    """Return the input whose buffer an op's output may lie in, if that is known to be one."""
+    """Return the input whose buffer an op's output may reuse; None if none is known to be reused."""
     if op.type in _WITH_CONSTANT and any(tensor.op.type == "Const" for tensor in op.inputs):
         return op.inputs[1] if op.inputs[0].op.type == "Const" else op.inputs[0]
     if op.type in _REDUCTIONS and not _reduces(op):
@@ -343,7 +343,7 @@ def _sorting_name(tensor: Any) -> str:
 
 
 def _without_factors(leaves: list[_Leaf]) -> list[list[_Leaf]]:
-    """Return the sums that are left when a factor, or divisor, that products have in common is taken out of a sum."""
+    """Return the sums that are left when a common factor or divisor of products is taken out of a sum."""
     others: dict[tuple[str, str], list[_Leaf]] = defaultdict(list)
     for op, index in leaves:
         product = op.inputs[index].op

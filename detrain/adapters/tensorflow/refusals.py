@@ -1,8 +1,7 @@
-"""Ways to train whose state, loops or order are out of sight: they are refused as they begin.
+"""Refusals of ways to train that detrain cannot see into (their state, loops or order): it refuses them as they begin.
 
 They are the graph mode of TensorFlow 1, `fit` of Keras 2, and strategies over several processes, each of which would
-come back to a cut of its own. Loops of a program's own over layers and optimizers of Keras 2 (`tf_keras`) are like any
-others.
+come back to its own cut. The program's own loops over layers and optimizers of Keras 2 (`tf_keras`) are supported.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _WORKERS = ("chief", "worker")
 
 
 def refuse_unseen(probes: Any) -> None:
-    """Refuse `disable_eager_execution`, sessions on graphs with weights (these live in the session), and several
-    processes.
+    """Refuse `disable_eager_execution`, sessions on graphs with weights (the session holds these), and training in
+    several processes.
     """
     _refuse(
         probes,
@@ -57,7 +56,7 @@ def refuse_unseen(probes: Any) -> None:
 
 
 def refuse_fit(probes: Any) -> None:
-    """Refuse the `fit` of Keras 2, which has just been imported."""
+    """Refuse `fit` of Keras 2, which has just been imported."""
     import tf_keras
 
     _refuse(
@@ -70,7 +69,7 @@ def refuse_fit(probes: Any) -> None:
 
 
 def _refuse(probes: Any, owner: Any, name: str, why: Any, todo: str) -> None:
-    """Have calls of a function end the run where `why`, given their arguments, returns a reason."""
+    """Have a call of a function end the run if `why`, given the call's arguments, returns a reason."""
     original = getattr(owner, name)
 
     @in_place_of(owner, name)

@@ -33,8 +33,8 @@ class TensorFlowRollback:
     """See `detrain.adapters.api.Rollback`."""
 
     is_compared = False
-    """Whether the steps behind a way back are compared with those of a run that never went back: what has been traced
-    or built since may stay then."""
+    """True if the steps after a return to a moment are compared with those of a run that never went back: functions
+    traced or layers built since the moment may then stay."""
 
     def __init__(
         self,
@@ -49,22 +49,22 @@ class TensorFlowRollback:
         self._births, self._building, self._alive, self._draws = births, building, alive, draws
         self._datasets, self._fit, self._norms = datasets, fit, norms
         self.kept_masks: Callable[[], list[str]] = list
-        """Returns the masks of dropout that recurrent layers keep."""
+        """Returns the dropout masks that recurrent layers keep."""
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.pulls = IteratorPulls()
         self._are_pure: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._generation = 0
-        """Goes up with each variable that is made or gone."""
+        """A number that goes up with each variable that is made or dropped."""
         self._reader: tuple[int, Reader, frozenset[str]] | None = None
         self._set_by_loaders: set[str] = set()
-        """Attributes that loads have set, which are not done again."""
+        """Attributes that loads have set: loads are not repeated after a return, and so would not set them again."""
 
     def on_change(self, _reference: object = None) -> None:
-        """A variable has been made, or is gone."""
+        """Note that a variable has been made or dropped."""
         self._generation += 1
 
     def note_set(self, owner: Any, name: str, before: object) -> None:
-        """An attribute of one of Keras's objects has been set."""
+        """Note that an attribute of one of Keras's objects has been set, and its value before."""
         latest = self.pulls.latest
         if latest is not None:
             latest.sets.append((weakref.ref(owner), name, before))
@@ -72,7 +72,7 @@ class TensorFlowRollback:
                 self._set_by_loaders.add(f"{name} of {type(owner).__name__}, which the loader sets")
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold the variables by reference, or copies of them in the host's memory."""
+        """Hold the variables by reference, or as copies in the host's memory; return the function to put them back."""
         self.pulls.is_loading = False  # a load that was begun may have raised
         if self._reader is None or self._reader[0] != self._generation or self._reader[2]:
             alive = {key: variable for key, variable in self._alive().items() if variable.dtype not in NO_NUMBERS}
@@ -81,7 +81,7 @@ class TensorFlowRollback:
         generation, reader, uninitialized = self._reader
         values = reader()
         if on_host:
-            values = {key: value.numpy() for key, value in values.items()}  # a copy, unlike what asarray returns
+            values = {key: value.numpy() for key, value in values.items()}  # a copy, unlike the result of asarray
         held = TensorFlowHeldState(
             generation,
             len(self._building.units()),
@@ -97,7 +97,7 @@ class TensorFlowRollback:
         return partial(self._put_back, held)
 
     def _put_back(self, held: TensorFlowHeldState) -> None:
-        """Put variables, names and iterators back. What has been made since cannot be unmade."""
+        """Put variables, names and iterators back. Raise CannotGoBackError if newer objects prevent that."""
         reasons = []
         if held.generation != self._generation:
             reasons.append("variables have been made or dropped since")
@@ -125,7 +125,7 @@ class TensorFlowRollback:
             elif owner is not None:
                 vars(owner)[name] = before
         held.sets = []
-        if not is_built:  # what was born while a function was traced stays, and is not born again
+        if not is_built:  # objects made while a function was traced stay, and are not made again
             self._births.set_top_counts(held.births)
         made.update({key: held.made.get(key, 0) for key in new})
         self._draws.go_back(held.draws)
@@ -133,14 +133,14 @@ class TensorFlowRollback:
         self.pulls.take_back(held)
 
     def irreversible(self) -> list[str]:
-        """Return, in words, what steps move on that no held state can put back."""
+        """Return, in words, the state that steps change and no held state can put back."""
         return [*self._datasets.irreversible(), *self.kept_masks(), *self._set_by_loaders]
 
     def begin_load(self) -> Callable[[], Again]:
-        """Keep nothing while a batch loop loads."""
+        """Note that a batch loop begins to load: elements are not kept here until it is over."""
         self.pulls.is_loading = True
         held = self.pulls.latest
-        # Reading takes a third of a ms.
+        # Reading these counts takes a third of a millisecond.
         given = held.given if held is not None and held.made_by_load is None else self._datasets.given()
         births, made, generation = self._births.top_counts(), dict(self._datasets.made()), self._generation
 
@@ -162,8 +162,8 @@ class TensorFlowRollback:
         item: object,
         fetched: Sequence[list[Array]],
     ) -> object | None:
-        """Count what a load made, of each label, and the seeds that shuffled sets gave, without the load; return a step
-        of `fit` that fetches these batches.
+        """Count the objects that a load made and the seeds that shuffled sets gave, without a second load. Return a
+        step of `fit` that fetches the given batches; None if there are none.
         """
         if has_changed_variables:
             raise CannotGoBackError("the loader makes or drops variables")
@@ -179,15 +179,15 @@ class TensorFlowRollback:
             with self._building.not_noted():
                 return self._fit.refetch(item, fetched)
         finally:
-            # What is made for it must not shift the names of what the program makes.
+            # Objects made for the step must not shift the names of the program's objects.
             self._births.set_top_counts(counts)
 
     def way_of(self, loader: object) -> Literal["handed out", ""]:
-        """Iterators of tf.data cannot be set back; where a load runs no Python, its batches can be kept."""
+        """Return "handed out" if a loader runs no Python: its iterator cannot be set back, but batches can be kept."""
         return "handed out" if self._fit.is_pure(loader) or self._is_pure(loader) else ""
 
     def _is_pure(self, loader: object) -> bool:
-        """Return whether an iterator is of tf.data, and no stage of it runs Python."""
+        """Return whether an object is a tf.data iterator, and no stage of its pipeline runs Python."""
         if not isinstance(loader, iterator_ops.OwnedIterator):
             return False
         if loader not in self._are_pure:

@@ -1,4 +1,4 @@
-"""What TensorFlow's and Keras's own classes mean for the state of a program's objects."""
+"""Rules that say which objects of TensorFlow's and Keras's own classes are state of the program."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from detrain.adapters.stable_names import Births
 
 
 class TensorFlowRules:
-    """See `detrain.python.inspect.hooks.ObjectRules`. Keras adds its types when it is imported."""
+    """See `detrain.python.inspect.hooks.ObjectRules`. `keras_import` adds Keras's types when Keras is imported."""
 
     on_functions = frozenset({"ag_dnc_wrapper__"})
-    """`tf.numpy_function` and its like keep what they have made of a function there."""
+    """The attribute of a program's function where `tf.numpy_function` and its like keep their wrapper of it."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
@@ -25,8 +25,8 @@ class TensorFlowRules:
         )
 
     def is_holder(self, value: object) -> bool:
-        """Return whether an object only holds data: a callback (any loop may call it), a bar, files listed, words
-        counted.
+        """Return whether an object only holds data: a callback (any loop may call it), a progress bar, lists of files,
+        counts of words.
         """
         return isinstance(value, self.holders)
 
@@ -35,15 +35,15 @@ class TensorFlowRules:
         return isinstance(value, self.models)
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is what a model or module makes of a list, dict, set or tuple that is assigned to
-        it.
+        """Return whether an object is the wrapper that a model or module puts around a list, dict, set or tuple
+        assigned to it.
         """
         return type(value) in self.containers
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object, and that not as it built something."""
+        """Return whether the loop has made an object, except while building something lazily."""
         return self._births.is_of_loop(value)
 
     def is_spent(self, value: object) -> bool:
-        """Return whether an object is a tape that has given its gradients."""
+        """Return whether an object is a gradient tape that has given its gradients and can give no more."""
         return isinstance(value, tf.GradientTape) and value._tape is None and not value._recording

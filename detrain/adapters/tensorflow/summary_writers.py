@@ -1,10 +1,10 @@
-"""What TensorFlow keeps for all summaries: the writer, the step, and whether they are recorded
+"""The settings that TensorFlow keeps for all summaries: the writer, the step, and whether summaries are recorded
 (`tf.summary.record_if`).
 
-A function that writes summaries reads these as it is traced, and what it finds is in the trace; Keras's TensorBoard
-sets them at each batch. A resumed run traces such a function ahead, so they are put in place for it. A condition may be
-a function, of anybody: it is not called once more, what it returns while the first run traces is noted. Writers are
-named by the folders they write to.
+A function that writes summaries reads these settings as it is traced, and the values go into the trace; Keras's
+TensorBoard sets them at each batch. A resumed run traces such a function ahead, so they are put in place for it. The
+recording condition may be any function, and must not be called once more; so its results in the first run's trace are
+noted. Writers are named by the folders they write to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SETTINGS: Final = ("step", _CONDITION)
 
 
 class Summaries:
-    """Reads this state as a trace begins, and puts it in place for the same trace in a resumed process."""
+    """Reads these settings as a trace begins, and puts them in place for the same trace in a resumed process."""
 
     def __init__(self, births: Births) -> None:
         self._descriptions = ValueDescriptions(births)
@@ -43,20 +43,20 @@ class Summaries:
         event_files.follow(lambda: [folder for folder in list(self._folders.values()) if folder is not None])
 
     def flush(self) -> None:
-        """Flush every writer."""
+        """Flush every open writer."""
         for writer in list(self._folders):
             if not writer._closed:
                 writer.flush()
 
     def state(self) -> dict[str, Any]:
-        """Return what the loop goes on with: the step, if it is a number, and what Keras's
-        condition has closed over.
+        """Return the state that the loop goes on with: the step, if it is a number, and the variables that Keras's
+        recording condition has closed over.
         """
         step = {"step": _STATE.step} if isinstance(_STATE.step, int) else {}
         return step | ({"condition": closed} if (closed := self._closed_over()) else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set it."""
+        """Restore the state that `state` returned."""
         if state.get("step") is not None:
             summary_ops_v2.set_step(state["step"])
         was = state.get("condition", {})
@@ -65,9 +65,9 @@ class Summaries:
                 _cells(_STATE.is_recording)[name].cell_contents = self._descriptions.recall(was[name])
 
     def _closed_over(self) -> dict[str, Any]:
-        """Return the data that a condition of Keras's has closed over:
+        """Return the data that Keras's recording condition has closed over.
 
-        TensorBoard's, which was made at the last batch.
+        TensorBoard made that condition at the last batch.
         """
         found = {}
         for name, cell in _cells(_STATE.is_recording).items():
@@ -76,7 +76,7 @@ class Summaries:
         return found
 
     def read(self) -> dict[str, Any]:
-        """Return the state, as JSON can have it. What cannot be described is left out."""
+        """Return the settings in a form that JSON can hold. Values that cannot be described are left out."""
         writer = _STATE.writer
         folder = None if writer is None else self._folders.get(writer)
         found: dict[str, Any] = {_WRITER: folder} if writer is None or folder is not None else {}
@@ -91,7 +91,7 @@ class Summaries:
 
     @contextlib.contextmanager
     def noting(self, found: dict[str, Any]) -> Iterator[None]:
-        """Note, in what `read` has returned, whether a writer is in the trace, and what the condition returns (None: a
+        """Note, in the result of `read`, whether the trace uses a writer, and the condition's results (None for a
         tensor).
         """
         condition, returned = _STATE.is_recording, found.get(_RETURNED, [])
@@ -107,15 +107,15 @@ class Summaries:
         self._noted = {}
 
     def note_captured(self, handles: set[int]) -> None:
-        """A trace has taken hold of resources with these identities."""
+        """Note whether a trace has captured a writer; the argument has the identities of the captured handles."""
         if any(id(writer._resource) in handles for writer in list(self._folders)):
             self._noted[_IS_WRITTEN] = True
 
     @contextlib.contextmanager
     def as_read(self, found: dict[str, Any], *, is_ahead: bool) -> Iterator[None]:
-        """Put this state in place.
+        """Put settings that `read` returned in place.
 
-        Raises NotThereError if that is ahead of the cut, and the trace's writer is still to be made.
+        Raises NotThereError if the function is built ahead, and the writer in its trace does not exist yet.
         """
         before = {name: getattr(_STATE, name) for name in (_WRITER, *_SETTINGS)}
         now = {}
@@ -124,7 +124,7 @@ class Summaries:
             if now[_WRITER] is None and found[_WRITER] is not None:
                 if is_ahead and found.get(_IS_WRITTEN):
                     raise NotThereError
-                is_any = not found.get(_IS_WRITTEN)  # it was only asked whether there is one
+                is_any = not found.get(_IS_WRITTEN)  # the trace only asked whether a writer exists
                 now[_WRITER] = _STATE.writer or (summary_ops_v2.create_noop_writer() if is_any else None)
         for name in _SETTINGS:
             if name in found:
@@ -140,12 +140,12 @@ class Summaries:
                 setattr(_STATE, name, before[name])
 
     def _writer(self, folder: str | None) -> Any:
-        """Return the open writer that writes to a folder, or None; also where there are several."""
+        """Return the open writer that writes to a folder; None if there is none, or if there are several."""
         found = [writer for writer, to in self._folders.items() if to == folder and not writer._closed]
         return found[0] if folder is not None and len(found) == 1 else None
 
     def _watch_writers(self) -> None:
-        """See each writer as it is made."""
+        """Note each writer and its folder as it is made."""
         original = summary_ops_v2._ResourceSummaryWriter.__init__
 
         @in_place_of(summary_ops_v2._ResourceSummaryWriter, "__init__")
@@ -156,13 +156,13 @@ class Summaries:
 
 
 def _cells(condition: Any) -> dict[str, CellType]:
-    """Return the cells of a condition that is a function of Keras's."""
+    """Return the closure's cells, by name, of a condition that is a function of Keras's; none for others."""
     is_kerass = isinstance(condition, FunctionType) and condition.__module__.partition(".")[0] in ("keras", "tf_keras")
     return dict(zip(condition.__code__.co_freevars, condition.__closure__ or (), strict=True)) if is_kerass else {}
 
 
 class _Returns:
-    """A condition that returns what it returned in the first run, and where that was a tensor, what it does now."""
+    """A condition that returns its results of the first run, and calls the present one where that was a tensor."""
 
     def __init__(self, returned: list[bool | None], now: Any) -> None:
         self._returned, self._now = iter(returned), now

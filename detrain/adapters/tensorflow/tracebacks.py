@@ -1,7 +1,6 @@
-"""Keeps the frames of detrain out of the errors of TensorFlow and Keras: they say where operations were made, and by
-whose calls.
+"""Hides detrain's frames in the errors of TensorFlow and Keras, which say where and by whose calls ops were made.
 
-Both leave out their own frames, and TensorFlow those of files that it is told: detrain's are added to these.
+Both libraries leave out their own frames, and TensorFlow those of files in a list; detrain's files are added to that.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ _FILES: Final = frozenset(map(str, PACKAGE.rglob("*.py")))
 
 
 class _OwnFrames(tf_stack.SentinelFilter):  # type: ignore[misc]
-    """What TensorFlow starts from in each thread: it hides nothing but detrain's files."""
+    """The filter that TensorFlow starts with in each thread: it hides detrain's files and nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
         self.update()
 
     def get_filtered_filenames(self) -> frozenset[str]:
-        """Return the files whose frames are hidden."""
+        """Return the paths of the files to hide."""
         return _FILES
 
 
 def hide_own_frames() -> None:
     """Hide detrain's frames from TensorFlow."""
     tf_stack.SentinelFilter = _OwnFrames
-    tf_stack._source_filter_stacks.clear()  # of the threads in which something was made as TensorFlow was imported
+    tf_stack._source_filter_stacks.clear()  # for threads that made ops during TensorFlow's import
     hide_in(traceback_utils)
 
 
 def hide_in(module: Any) -> None:
-    """Hide detrain's frames from what cuts tracebacks for a library."""
+    """Hide detrain's frames in the tracebacks that a library's module filters."""
     module._EXCLUDED_PATHS = (*module._EXCLUDED_PATHS, str(PACKAGE) + os.sep)

@@ -1,8 +1,7 @@
-"""Sees where weights are updated, whatever the program calls it: an optimizer is applied, or variables are set by their
-gradients.
+"""Sees where weights are updated, under any name: an optimizer is applied, or variables are set by their gradients.
 
-In eager code that is a call of Python. A compiled function is Python only while it is traced: the graph that an update
-was traced into is remembered (with those around it), and every later run of it from eager code is an update.
+In eager code an update is a call of Python. A compiled function is Python only while it is traced: the graph that an
+update was traced into is marked (with the graphs around it), and every later run of it from eager code is an update.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 _RULES = "resource(_sparse)?_apply_(?!.*fallback).*"
 """Ops that are whole update rules: optimizers of Keras 2 (`legacy`) and of other libraries call them."""
 _FEW: Final = 8
-"""Gradients by plain tensors alone, of a program that has updated nothing: by then its weights are such tensors. A few
-are taken to look at something (a saliency map, a check of gradients) before any training."""
+"""The number of gradients by plain tensors after which a program without updates counts as training such tensors. A few
+may be taken only to look at something (a saliency map, a check of gradients) before any training."""
 
 
 class TensorFlowUpdates:
-    """Calls `on_update(what)` at each update made from eager code. `what` tells one updater (optimizer, function) from
-    another.
+    """Calls `on_update(number)` at each update made from eager code. The number tells one updater (optimizer, function)
+    from another.
 
-    `on_assign(what)` is called where a trainable variable is set for no reason that is known: by a program that trains
+    `on_assign(number)` is called where a trainable variable is set for no known reason: by a program that trains
     without gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of
     compiled functions.
 
@@ -48,16 +47,16 @@ class TensorFlowUpdates:
         on_write: Callable[[object], None],
         variables: Callable[[], Iterable[Any]],
     ) -> None:
-        """`variables` returns those that are alive."""
+        """Watch updates from now on. `variables` returns the living variables."""
         self._on_update = on_update
         self._on_write = on_write
         self._on_assign = on_assign
         self._variables = variables
         self._depth = 0
         self._by_gradient: set[int] = set()
-        """Handles of the variables by which a gradient was taken, until they are set or an optimizer takes it."""
+        """Handles of the variables by which a gradient was taken, until they are set or an optimizer is applied."""
         self._has_variables = False
-        """Whether there are weights that are variables: a trainable one, one that was updated, or has a gradient."""
+        """True if some weights are variables: one that is trainable, was updated, or has a gradient."""
         self._by_tensors = 0
         self._watch(graph_optimizer.Optimizer, "apply_gradients")
         self._watch_functions()
@@ -65,7 +64,7 @@ class TensorFlowUpdates:
         self._watch_rules()
 
     def on_keras(self) -> None:
-        """Keras is there now."""
+        """Watch Keras's optimizers too: Keras has been imported."""
         import keras
 
         self._watch(keras.optimizers.Optimizer, "apply")
@@ -81,10 +80,10 @@ class TensorFlowUpdates:
             graph = getattr(graph, "outer_graph", None)
 
     def _note_gradients(self, handles: set[int], *, adds: bool = False) -> None:
-        """Gradients by these variables are taken: in eager code, or each time that the graph runs which is being
-        traced.
+        """Note that gradients by these variables are taken: now in eager code, or at each run of the graph that is
+        being traced.
 
-        `adds`: those that were taken before wait, too.
+        `adds`: variables of earlier gradients keep waiting for their update, too.
         """
         self._by_gradient = handles | (self._by_gradient if adds else set())
         graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
@@ -93,7 +92,7 @@ class TensorFlowUpdates:
             graph = getattr(graph, "outer_graph", None)
 
     def _note_gradients_by_tensors(self, what: object) -> None:
-        """Gradients are taken by no variable: in eager code, or each time that the graph runs which is being traced."""
+        """Note gradients by no variable: taken now in eager code, or at each run of the graph that is being traced."""
         if self._has_variables:
             return
         graph: Any = ops.get_default_graph() if not context.executing_eagerly() else None
@@ -138,7 +137,7 @@ class TensorFlowUpdates:
                 self._note(graph)
             elif getattr(graph, "detrain_assigns", False):
                 self._note_assignment(graph)
-            elif getattr(graph, "detrain_gradients", None):  # it returns them, and who has called it sets the variables
+            elif getattr(graph, "detrain_gradients", None):  # its caller sets the variables with the returned gradients
                 self._note_gradients(graph.detrain_gradients, adds=True)  # several may be called before any is applied
             elif hasattr(graph, "detrain_by_tensors"):
                 self._note_gradients_by_tensors(graph)
@@ -191,10 +190,10 @@ class TensorFlowUpdates:
 
 
 def _is_initializing() -> bool:
-    """Return whether TensorFlow sets variables that a function made, in a graph of its own."""
+    """Return whether TensorFlow is now setting the initial values of a function's variables, in a graph of its own."""
     return not context.executing_eagerly() and getattr(ops.get_default_graph(), "name", "") == "initialize_variables"
 
 
 def _handle(source: Any) -> Any:
-    """Return the handle of a variable of TensorFlow or Keras."""
+    """Return the handle of a variable of TensorFlow or Keras; None for any other object."""
     return getattr(source if isinstance(source, tf.Variable) else getattr(source, "_value", None), "handle", None)

@@ -1,7 +1,8 @@
-"""Every variable of TensorFlow: seen when it is made, named by `Births`, read without a copy, and set again.
+"""The registry of TensorFlow's variables: each is noted when made, named by `Births`, read without a copy, and set
+again.
 
-Weak references lead to them. A value whose variable does not exist yet (a slot that an optimizer makes lazily) waits
-for it.
+It holds variables weakly. A value whose variable does not exist yet (a slot that an optimizer makes lazily) waits for
+the variable.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from detrain.base.in_place import in_place_of
 class TensorFlowVariables:
     """See `detrain.adapters.api.VariableRegistry`.
 
-    `on_change` are called when a variable is made or gone, `on_made` when one is made; `on_waiting` with the
-    keys of values whose variable is not there yet.
+    The functions in `on_change` are called when a variable is made or dropped, those in `on_made` when one is made, and
+    those in `on_waiting` with the keys of values whose variable does not exist yet.
     """
 
     def __init__(self, births: Births, building: Building, builder: Callable[[], Builder]) -> None:
@@ -45,7 +46,7 @@ class TensorFlowVariables:
         self.on_waiting: list[Callable[[list[str]], None]] = []
 
     def alive(self) -> dict[str, Any]:
-        """Return the variables alive, by key."""
+        """Return the living variables, by key."""
         found = {}
         for key, reference in list(self._known.items()):
             variable = reference()
@@ -56,9 +57,8 @@ class TensorFlowVariables:
         return found
 
     def tensors(self) -> dict[str, Array]:
-        """Return variable values (axes as in TensorFlow), those still waiting for their variable included."""
-        # The variable that takes over the memory of a value that waits may come while what is returned here is being
-        # written.
+        """Return the variables' values (axes as in TensorFlow), including those that still wait for their variable."""
+        # Copied: a variable may be made, and take over a waiting value's memory, while this result is being written.
         values = {key: np.array(array) for key, array in self._pending.items()}
         values.update(read_each(self.alive()))
         values.update(self._tables.arrays())
@@ -81,30 +81,30 @@ class TensorFlowVariables:
             else:
                 self._pending[key] = array
         for key, checkpoint in self._births.living(tf.train.Checkpoint):
-            if f"{key}/save_counter" in self._pending:  # it makes that as it is first saved, or asked for it
+            if f"{key}/save_counter" in self._pending:  # made when the checkpoint is first saved, or asked for it
                 _ = checkpoint.save_counter  # type: ignore[attr-defined]
         for call in self.on_waiting:
             call(list(self._pending))
         self._tables.restore(of_tables)
 
     def set_value(self, key: str, array: Array) -> None:
-        """Give a variable alive another value."""
+        """Give a living variable another value."""
         _assign(key, self.alive()[key], array)
 
     def unclaimed(self) -> list[str]:
-        """Return the variables made in place of those that the first run had before the cut,
-        but without their values.
+        """Return the variables that this process made in place of the first run's from before the cut, but without
+        their values.
         """
         if any(key in self.alive() for key in self._strays):
-            gc.collect()  # what a layer makes in its call, and nobody holds
+            gc.collect()  # variables that a layer makes in its call, and nobody holds
         return [key for key in self._strays if key in self.alive()]
 
     def has_value(self, key: str) -> bool:
-        """Return whether a variable has what the checkpoint has for it."""
+        """Return whether a variable has its value from the checkpoint."""
         return key not in self._pending and key not in self._strays
 
     def describe_variable(self, value: object) -> list[str | bool] | None:
-        """Return (key, whose it is, whether it is trainable, its name) of a variable of TensorFlow or Keras."""
+        """Return [key, library, whether it is trainable, name] of a TensorFlow or Keras variable; else None."""
         key = self._builder().variable_key(value)
         if key is None:
             return None
@@ -112,9 +112,9 @@ class TensorFlowVariables:
         return [key, owner, bool(getattr(value, "trainable", True)), name]
 
     def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
-        """Return the variable.
+        """Return the variable with a description, or None.
 
-        If `makes`, one of TensorFlow that the loop made is made again, with the checkpoint's value.
+        If `makes`, a TensorFlow variable that the loop made is made again, with the checkpoint's value.
         """
         key, owner, is_trainable, name = str(described[0]), described[1], bool(described[2]), str(described[3])
         if owner == "keras":
@@ -123,23 +123,23 @@ class TensorFlowVariables:
         found = self._births.find(key)
         if found is None and makes and key in self._pending:
             with self._births.naming(key):
-                # Slots of optimizers are named after it.
+                # Slots of optimizers are named after the variable.
                 found = tf.Variable(self._pending[key], trainable=is_trainable, name=name.partition(":")[0] or None)
         return found
 
     def find(self, key: str) -> object | None:
-        """Return Keras's variable with a key, else what else was born with it."""
+        """Return Keras's variable with a key, else any other object that was named by this key."""
         found: object | None = self._builder().keras_variable(key)
         return self._births.find(key) if found is None else found
 
     def uncaptured(self) -> list[str]:
-        """Return the variables that hold no numbers."""
+        """Return, in words, the variables that hold no numbers."""
         alive = self.alive().items()
         return [f"{key} (a variable of {variable.dtype.name})" for key, variable in alive if variable.dtype in NO_NUMBERS]
 
     def watch(self) -> None:
-        """See every variable when its construction is complete: inside, initial values are
-        assigned at several moments.
+        """Note every variable once its construction is complete: inside it, initial values are assigned at several
+        moments.
         """
         metaclass = variables.VariableMetaclass
         original = metaclass.__call__
@@ -155,10 +155,10 @@ class TensorFlowVariables:
         if isinstance(variable, resource_variable_ops._UnreadVariable) or variable._in_graph_mode:
             return
         identity = id(variable.handle)
-        # The outer of nested constructor calls, or another Python object for a known variable.
+        # The outer one of nested constructor calls, or another Python object for a known variable.
         if identity in self._handles:
             return
-        # Without its scopes: in a graph, where layers are built ahead, TensorFlow makes these unique (`dense_1_1`).
+        # Without scopes: in a graph, where layers are built ahead, TensorFlow makes scopes unique (`dense_1_1`).
         label = str(variable.name).partition(":")[0].rpartition("/")[2]
         if label == HIDDEN or self._births.is_aside:
             return
@@ -177,7 +177,7 @@ class TensorFlowVariables:
             self._strays.append(key)
 
     def rename(self, value: Any, key: str | None) -> None:
-        """Give what has been made again the key that it had in the first run."""
+        """Give an object that was made again its key of the first run; with None, no key."""
         variable = getattr(value, "_value", value)
         if not isinstance(variable, resource_variable_ops.BaseResourceVariable):
             self._births.rename(value, key)

@@ -1,7 +1,7 @@
-"""tf.data: the sets that are alive (the seeds of those that are shuffled, caches, and those that call Python), how far
-the iterators that are alive have come, and how a resumed run brings them there again.
+"""Living tf.data sets (the seeds of shuffled ones, caches, and those that call Python) and their iterators: how far
+these have come, and how a resumed run brings them there again.
 
-By their positions, where their pipelines have some, else by drawing again (`iterator_positions`).
+It does so by their positions, where their pipelines have some, else by drawing again (`iterator_positions`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from detrain.base.options import Mode
 from detrain.python.loaders.generator_replay import Elements
 
 ITERATORS: Final = ("tensorflow.iterator", "tensorflow.numpy_iterator")
-"""The kinds of iterators that the loop has made, in a checkpoint."""
+"""The kinds, in a checkpoint, of iterators that the loop has made."""
 
 
 class LiveSets:
-    """Watches sets from the moment TensorFlow is there."""
+    """The living tf.data sets, watched from the moment when TensorFlow has been imported."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
@@ -51,12 +51,12 @@ class LiveSets:
         self._caches: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Caches over shuffled sets."""
         self._filled_by_python: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Caches whose content Python makes: another run of it may make another."""
+        """Caches that Python fills: a second run of that Python may give other content."""
         self._called: weakref.WeakKeyDictionary[Any, tuple[str, object]] = weakref.WeakKeyDictionary()
-        """Sets that Python makes the elements of, and what they call for these."""
+        """Sets of `from_generator`, each with its key and the function or object that makes its elements."""
 
     def watch(self) -> None:
-        """See each set that is made."""
+        """Note each set as it is made."""
         births = self._births
         shuffle_seeds.watch()
         original_dataset = dataset_ops.DatasetV2.__init__
@@ -66,14 +66,14 @@ class LiveSets:
         @in_place_of(dataset_ops, "apply_rewrite")
         def rewritten(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             result = original_rewrite(dataset, *args, **kwargs)
-            result.detrain_rewritten = dataset  # nothing else keeps it, and what is known of its order
+            result.detrain_rewritten = dataset  # nothing else keeps that set, with the record of its seeds
             return result
 
         @functools.wraps(original_generator)
         def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
             dataset = original_generator(generator, *args, **kwargs)
             if context.executing_eagerly():
-                # Not registered: what is made of a set is made by the program, and counted there.
+                # Not registered, or it would be an owner: objects made of a set count as made by the program.
                 self._called[dataset] = births.next_key("generator", None), generator
             return dataset
 
@@ -92,38 +92,38 @@ class LiveSets:
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
 
     def set_given(self, given: Mapping[str, int]) -> None:
-        """Set what `given` returned."""
+        """Restore how many seeds each set has given, as `Datasets.given` returned it."""
         for key, seeds in self.alive_seeds():
             if key in given and seeds.given != given[key]:
                 seeds.given = given[key]
 
     def set_seeds(self, given: Mapping[str, int]) -> None:
-        """Have shuffled sets go on with the seeds that come after those which they had given."""
+        """Have each shuffled set continue after so many given seeds."""
         for key, seeds in self.alive_seeds():
             if key in given:
                 seeds.given = given[key]
 
     def alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
-        """Yield the caches over shuffled sets that are alive: (key, set, cache)."""
+        """Yield (key, set, cache) of each living cache over shuffled sets."""
         for key, dataset in list(self._caches.items()):
             if (cache := shuffle_seeds.cache_of(dataset)) is not None:
                 yield key, dataset, cache
 
     def alive_seeds(self) -> list[tuple[str, shuffle_seeds.Seeds]]:
-        """Return what gives the seeds of the shuffled sets that are alive, each after its key."""
+        """Return the keys of living shuffled sets, each with the generator of its seeds."""
         return list(self._seeds.items())
 
     def called(self) -> dict[str, object]:
-        """Return what sets alive call for their elements, by their keys."""
+        """Return, by key, the Python objects that living sets call for their elements."""
         return dict(list(self._called.values()))
 
     def has_filled_by_python(self) -> bool:
-        """Return whether a cache is alive whose content Python makes."""
+        """Return whether a living cache is filled by Python."""
         return bool(self._filled_by_python)
 
 
 class Datasets:
-    """Watches datasets and iterators from the moment TensorFlow is there."""
+    """The living datasets and iterators, watched from the moment when TensorFlow has been imported."""
 
     def __init__(self, births: Births, is_of_fit: Callable[[Any], bool], of_fit: Callable[[], Any]) -> None:
         self._births, self._of_fit = births, of_fit
@@ -133,19 +133,19 @@ class Datasets:
         self.set_given, self.set_seeds, self.called = sets.set_given, sets.set_seeds, sets.called
         self._made: dict[str, int] = {}
         self._described: set[str] = set()
-        """Keys of iterators that the loop has made, and a resumed process is to make again."""
+        """Keys of iterators that the loop has made, and that a resumed process is to make again."""
         self._restored: tuple[Mapping[str, Any], Mapping[str, Array], Any] | None = None
-        """What a run is being restored from: (state, positions, what the running `fit` draws from)."""
+        """The source of a restore that is under way: (state, positions, the data that the running `fit` draws from)."""
         self._with_positions: dict[str, int] = {}
-        """What shuffled sets had given when the positions of iterators over them were read."""
+        """How many seeds shuffled sets had given when the positions of iterators over them were read."""
         self._pulls: IteratorPulls | None = None
         self._elements: Elements | None = None
         self._uncertain: set[str] = set()
-        """Keys of shuffled sets that an iterator was about to go over anew when it was dropped: whether it had,
-        is chance."""
+        """Keys of shuffled sets that an iterator may have begun anew just before it was dropped: whether it
+        did so is chance."""
 
     def begin_phase(self) -> None:
-        """A training loop begins: what iterators before it have gone over anew is known now, and comes back."""
+        """Note that a training loop begins: the seeds that earlier iterators have taken by now will come back."""
         self._uncertain.clear()
 
     def made(self) -> dict[str, int]:
@@ -153,8 +153,8 @@ class Datasets:
         return self._made
 
     def counters(self) -> dict[str, Any]:
-        """Return what each shuffled set has given as seeds, and how many elements the iterators alive have given."""
-        self._restored = None  # it may hold buffers; all that it was for has been made again by now
+        """Return the counts of seeds that shuffled sets and of elements that living iterators have given."""
+        self._restored = None  # it may hold buffers; by now every iterator that needed it has been made again
         alive, caches = dict(self._iterators), self._sets.alive_caches()
         lasts = {key: iterator.detrain_last for key, iterator in alive.items()}
         return {
@@ -166,10 +166,11 @@ class Datasets:
         }
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of the iterators alive, as data, and why others have none.
+        """Return the positions of living iterators as data, and the reasons why others have none.
 
-        With `forward` only of those that compiled functions advance: nobody counts what they draw, so it cannot be
-        drawn again; and of those that the loop has made somewhere, which loading the same batches may not make.
+        `forward` asks for two kinds only: iterators that compiled functions advance, whose elements nobody counts, so
+        that they cannot be drawn again; and iterators made by the loop, which a second load of the same batches may not
+        make.
         """
         found: dict[str, Array] = {}
         reasons = []
@@ -189,23 +190,22 @@ class Datasets:
         return found, reasons
 
     def read_with(self, dataset: Any, read: Callable[[], Array]) -> Array:
-        """Return the position of an iterator over a dataset, which `read` returns;
-        note what shuffled sets have given by then."""
+        """Return the position from `read`; note how many seeds the dataset's shuffled sets had given by then."""
         position, given = shuffle_seeds.read_with(dataset, read)
         self._with_positions.update(given)
         found: Array = position
         return found
 
     def restore(self, state: Mapping[str, Any], positions: Mapping[str, Array], mode: Mode, of_fit: Any) -> None:
-        """Bring the iterators alive to where they were, and shuffled sets to the seeds that they give next.
+        """Bring living iterators to their positions, and have shuffled sets give the seeds that come next.
 
-        `of_fit` is what the running `fit` draws from by an iterator of its own, or None.
+        `of_fit` is the data that the running `fit` draws from by an iterator of its own, or None.
         """
         if "seeds" not in state or any("/" in key for key in [*state["seeds"], *state["iterators"], *state["caches"]]):
             raise Diverged("an earlier version of detrain took the checkpoint", "start anew with --fresh")
         alive = dict(self._iterators)
         lost = [key for key in state["uncounted"] if key in alive and key not in positions]
-        if lost:  # no digest would tell: its batches are loaded inside of a function
+        if lost:  # no digest would show it: the batches are loaded inside of a function
             raise NotCapturable(
                 f"{lost[0]!r}, a tf.data iterator that a tf.function advances, has no position: its pipeline has a state",
                 "draw its batches in the Python loop, or make it in the epoch that draws from it, and start anew with --fresh",
@@ -244,9 +244,10 @@ class Datasets:
         self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return what an iterator is made of that has a position or can be drawn again, or None for anything else.
+        """Return the kind and parts of an iterator that has a position or can be drawn again, or None for anything
+        else.
 
-        [its key, the set, what the sets that it draws from had given as seeds before it was made]
+        The parts: [its key, its set, how many seeds the set's sources had given before the iterator was made]
         """
         is_numpy = isinstance(value, dataset_ops.NumpyIterator)
         iterator = value._iterator if is_numpy else value
@@ -259,8 +260,7 @@ class Datasets:
         return ITERATORS[is_numpy], [key, iterator._dataset, iterator.detrain_given]
 
     def remake(self, kind: str, key: str, dataset: Any, given: Mapping[str, int]) -> object | None:
-        """Return the iterator with a key, where it was; the one that is alive,
-        if the code before the cut has made it again."""
+        """Return the iterator with a key at its position: a new one, or one that code before the cut has made."""
         iterator: Any = self._births.find(key)
         if iterator is None and isinstance(dataset, dataset_ops.DatasetV2) and self._restored is not None:
             state, positions, _of_fit = self._restored
@@ -286,9 +286,9 @@ class Datasets:
         return numpy  # type: ignore[no-any-return]
 
     def _repeated(self, of_fit: Any) -> set[str]:
-        """Return the shuffled sets that an iterator alive repeats.
+        """Return the keys of shuffled sets that a living iterator repeats.
 
-        It takes seeds while it runs ahead of what draws from it: they come back with its position.
+        Such an iterator takes seeds while it runs ahead of its reader: the seeds come back with its position.
         """
         sources = [
             of_fit,
@@ -297,22 +297,21 @@ class Datasets:
         return {seeds.key for source in sources if source is not None for seeds in shuffle_seeds.drawn(source).later}
 
     def given(self) -> dict[str, int]:
-        """Return what shuffled sets have given as seeds, but for those that an iterator repeats:
-        it stays where it is."""
+        """Return how many seeds each shuffled set has given, except sets that a living iterator repeats."""
         repeated = self._repeated(self._of_fit())
         return {key: seeds.given for key, seeds in self._sets.alive_seeds() if key not in repeated}
 
     def is_counted(self, value: object) -> bool:
-        """Return whether an object is an iterator that `restore` brings back."""
+        """Return whether an object is an iterator that `restore` brings to its position."""
         key = self._births.key(value)
         return key is not None and self._iterators.get(key) is value
 
     def loader_key(self, loader: object) -> str:
-        """Return the name of an iterator; empty for any other object."""
+        """Return the key of an iterator; empty for any other object."""
         return self._births.key(loader) or "" if self.is_counted(loader) else ""
 
     def not_captured(self) -> list[str]:
-        """Return, in words, what cannot be had again: orders of sets, and iterators that nobody has counted."""
+        """Return, in words, state that a resumed run lacks: orders of sets, caches, and uncounted iterators."""
         found = [f"order of {key} (a shuffled set, repeated by an iterator that was left)" for key in sorted(self._uncertain)]
         if self._sets.has_filled_by_python():
             found.append(
@@ -325,8 +324,8 @@ class Datasets:
         ]
 
     def irreversible(self) -> list[str]:
-        """Return, in words, iterators that cannot give again what they gave: where compiled functions advance them,
-        nobody has it; where their pipelines run Python, handing elements out again would not do what that has done.
+        """Return, in words, iterators whose elements cannot be handed out again: compiled functions advance the
+        iterator, so that nobody keeps them; or its pipeline runs Python, whose side effects would not happen again.
         """
         traced = [key for key, iterator in list(self._iterators.items()) if iterator.detrain_is_traced]
         by_python = sorted(self._pulls.by_python) if self._pulls is not None else []
@@ -342,11 +341,11 @@ class Datasets:
         elements: Elements | None,
         fail: Callable[[DetrainError], None] | None,
     ) -> None:
-        """See each dataset and iterator. What they give goes through `pulls`;
-        `iterators` takes those that are not of `fit`.
+        """Note each dataset and iterator. Iterators give their elements through `pulls`; `iterators` collects those not
+        of `fit`.
 
-        `elements` hears of what they have Python make, and of what bodies fetch;
-        `fail` ends the process with its error.
+        `elements` is told of elements made by Python, and of those that bodies fetch; `fail` ends the process with an
+        error.
         """
         self._pulls, self._elements = pulls, elements
         self._sets.watch()
@@ -367,7 +366,7 @@ class Datasets:
                 begin(iterator, dataset)
             original_iterator(iterator, dataset, *args, **kwargs)
             iterator.detrain_pulled, iterator.detrain_is_traced, iterator.detrain_last = 0, False, None
-            if not is_of_fit:  # whose batches are kept by their steps
+            if not is_of_fit:  # the steps of `fit` keep their batches themselves
                 iterators.add(iterator)
             if dataset is not None and context.executing_eagerly():
                 if not is_of_fit:
@@ -376,7 +375,7 @@ class Datasets:
                     iterator.detrain_made_at = self._births.moment()
                     if self._elements is not None and self._elements.is_python and runs_python(dataset):
                         iterator.detrain_python = key
-                # What `fit` draws from to its end it leaves nowhere.
+                # An iterator that `fit` draws to its end is never left half-way.
                 self._count_iterator(
                     iterator, dataset, is_drawn_out=is_of_fit and dataset.cardinality() != tf.data.INFINITE_CARDINALITY
                 )
@@ -392,7 +391,7 @@ class Datasets:
                     each.detrain_source = dataset
 
     def _count_iterator(self, iterator: Any, dataset: Any, *, is_drawn_out: bool = False) -> None:
-        """Count an iterator over the shuffled sets that it draws from."""
+        """Count a new iterator at each shuffled set that it draws from."""
         drawn = shuffle_seeds.drawn(dataset)
         for key in drawn.names():
             self._made[key] = self._made.get(key, 0) + 1

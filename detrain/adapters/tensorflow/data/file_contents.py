@@ -1,9 +1,9 @@
-"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and checkpoints of TensorFlow's
-own.
+"""Files that the program reads and writes through TensorFlow: `tf.io.gfile`, eager ops, and TensorFlow's own
+checkpoints.
 
-What it appends to is set back like any other log; what it writes as a whole is put back. What it asks about files
-outside of its loops (also the note beside TensorFlow's own checkpoints of which is the newest) is answered as the first
-run was. Caches of tf.data in files are noted.
+Files that the program appends to are set back like any log; files that it writes as a whole are put back. Its questions
+about files outside of its loops get the first run's answers, also the question which of TensorFlow's own checkpoints is
+the newest. Files that hold caches of tf.data are noted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _native: Any = file_io._pywrap_file_io
 
 
 class _Writable(_native.WritableFile):  # type: ignore[misc]
-    """TensorFlow's file, as detrain.python.outside.open_files looks at one: it is always at its end."""
+    """TensorFlow's file in the form that detrain.python.outside.open_files expects: its position is always the end."""
 
     closed = False
 
@@ -44,7 +44,7 @@ class _Writable(_native.WritableFile):  # type: ignore[misc]
 
 
 def watch_contents(contents: Contents) -> None:
-    """Hear of the files that are opened from here on."""
+    """Report to `contents` the files that are opened from here on."""
     _watch_gfile(contents)
     _watch_checkpoints(contents)
     _watch_ops(contents)
@@ -57,7 +57,7 @@ def _watch_gfile(contents: Contents) -> None:
     def init(self: Any, name: Any, mode: str, *arguments: Any, **keywords: Any) -> None:
         real_init(self, name, mode, *arguments, **keywords)
         if mode in ("w", "wb") and contents.counts_on(name):
-            # It opens the file at its first write, which is only behind the cut: that would empty it.
+            # TensorFlow would open, and so empty, the file only at its first write, which may come after the cut.
             self._prewrite_check()
 
     def open_writable(path: Any, mode: Any, *arguments: Any) -> Any:
@@ -106,23 +106,23 @@ def _watch_ops(contents: Contents) -> None:
     write = telling(contents.writes, gen_io_ops.write_file)
     for module in (gen_io_ops, io_ops, tf.io):
         module.write_file = write
-    gen_io_ops.read_file = telling(contents.reads, gen_io_ops.read_file)  # which `tf.io.read_file` calls
+    gen_io_ops.read_file = telling(contents.reads, gen_io_ops.read_file)  # `tf.io.read_file` calls it
 
 
 def _files(prefix: Any) -> set[str]:
-    """Return the files of a checkpoint that is about to be written, and those that are there."""
+    """Return the files of a checkpoint that is about to be written, together with its files that exist already."""
     index = _index(prefix)
     shards = index.removesuffix(".index") + ".data-"
     return {index, f"{shards}00000-of-00001", *glob.glob(f"{glob.escape(shards)}*")}
 
 
 def _index(prefix: Any) -> str:
-    """Return the file that is there, and new, wherever a checkpoint has been written."""
+    """Return the path of a checkpoint's index, which every save writes anew."""
     return os.path.abspath(f"{tf.compat.as_str_any(prefix)}.index")
 
 
 def watch_files(answers: Answers) -> None:
-    """Put the recorded answers in the place of the real ones."""
+    """Answer questions about files with the recorded answers instead of the real ones."""
     native = file_io._pywrap_file_io
     for name in ("FileExists", "IsDirectory"):
         setattr(native, name, _asking(answers, name, getattr(native, name)))
@@ -145,7 +145,7 @@ def watch_files(answers: Answers) -> None:
 
 
 def _asking(answers: Answers, question: str, real: Any) -> Any:
-    """A path that is not there is told by an error."""
+    """Wrap a question that TensorFlow answers by NotFoundError where a path does not exist."""
 
     @functools.wraps(real)
     def ask(path: Any, *arguments: Any) -> Any:
@@ -176,9 +176,7 @@ def _listing(answers: Answers, question: str, real: Any) -> Any:
 
 
 def _watch_caches(answers: Answers) -> None:
-    """Note which files a `cache()` of tf.data fills: its lock keeps every other iterator away,
-    after a kill for ever.
-    """
+    """Note the files that a `cache()` of tf.data fills: its lock keeps other iterators out, for ever after a kill."""
     real = cache_op.CacheDataset.__init__
 
     @in_place_of(cache_op.CacheDataset, "__init__")
@@ -190,7 +188,7 @@ def _watch_caches(answers: Answers) -> None:
 
 
 def _watch_newest(answers: Answers) -> None:
-    """Have `get_checkpoint_state`, by which all of TensorFlow finds its newest checkpoint, say what it said."""
+    """Have `get_checkpoint_state`, which names TensorFlow's newest checkpoint, return its answer of the first run."""
     real = checkpoint_management.get_checkpoint_state
 
     @in_place_of(checkpoint_management, "get_checkpoint_state", tf.train, tf.compat.v1.train, tf.compat.v2.train)

@@ -1,7 +1,8 @@
-"""What iterators of tf.data give: each element that eager code draws is seen; where functions draw, that is marked.
+"""Watches the elements of tf.data iterators: those drawn by eager code are counted; iterators that functions advance
+are marked.
 
-Nobody counts what a compiled function draws from an iterator that it is given. `begin` and `end` say what is noted when
-one is made, and when it has run out.
+Nobody counts the elements that a compiled function draws from its iterator. `begin` notes the seeds when an iterator is
+made, and `end` notes that one has run out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _AHEAD: Final = ("_Prefetch", "_Parallel")
 
 
 def watch_python(elements: Elements) -> None:
-    """See whether any function calls Python of the program's."""
+    """Note whether any function calls Python code that is not detrain's."""
     original = script_ops._internal_py_func
 
     @in_place_of(script_ops, "_internal_py_func")
@@ -41,7 +42,7 @@ def watch_python(elements: Elements) -> None:
 def watch_elements(
     pulls: IteratorPulls, elements: Elements | None, births: Births, fail: Callable[[DetrainError], None] | None
 ) -> None:
-    """See what iterators give, eagerly, and which of them compiled functions advance."""
+    """Watch the elements that iterators give to eager code, and mark the iterators that compiled functions advance."""
     original_next = iterator_ops.OwnedIterator._next_internal
     original_optional = iterator_ops.OwnedIterator.get_next_as_optional
     original_type = iterator_ops.OwnedIterator.__tf_tracing_type__
@@ -92,7 +93,7 @@ def watch_elements(
         return original_type(iterator, *args)
 
     @in_place_of(iterator_ops.IteratorSpec, "_to_components")
-    def taken_apart(spec: Any, iterator: Any) -> Any:  # as a part of a distributed one that a function is given
+    def taken_apart(spec: Any, iterator: Any) -> Any:  # a part of a distributed iterator that a function is given
         iterator.detrain_is_traced = True
         return original_parts(spec, iterator)
 
@@ -100,7 +101,7 @@ def watch_elements(
 
 
 def begin(iterator: Any, dataset: Any) -> None:
-    """Note what is there when an iterator over a dataset is about to be made."""
+    """Note how many seeds a dataset's sets have given, as an iterator over it is about to be made."""
     iterator.detrain_given = shuffle_seeds.given(dataset)
     drawn = shuffle_seeds.drawn(dataset)
     for stage in stages(dataset) if drawn.at_start or drawn.later else ():
@@ -110,14 +111,13 @@ def begin(iterator: Any, dataset: Any) -> None:
 
 
 def end(iterator: Any) -> None:
-    """Note that an iterator has run out: it goes over nothing anew any more,
-    but for what a stage has drawn ahead and dropped."""
+    """Note that an iterator has run out and begins no set anew, unless a stage drew ahead and dropped elements."""
     left = getattr(iterator, "detrain_left", None)
     if left is not None and not iterator.detrain_runs_ahead:
         left.detach()
 
 
 def runs_ahead(dataset: Any) -> bool:
-    """Return whether a stage of a pipeline may end while one before it, which works on its own, still has elements."""
+    """Return whether a stage may end while an earlier stage, which runs on its own, still has elements."""
     enders = [stage for stage in stages(dataset) if type(stage).__name__.startswith(_ENDERS)]
     return any(type(stage).__name__.startswith(_AHEAD) for ender in enders for stage in stages(ender))

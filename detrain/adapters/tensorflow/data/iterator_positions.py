@@ -1,9 +1,9 @@
 """Positions of tf.data iterators as data.
 
-A position is what TensorFlow's own checkpoint of an iterator holds in explicit mode: counts, the seeds of shuffling,
-and by value what waits in buffers. It is exact where nothing in the pipeline has a state of its own, else TensorFlow
-refuses, and so do we; such an iterator is brought back by drawing from it as often again. The symbolic mode restores
-maps that draw random numbers wrongly.
+A position is the content of TensorFlow's own checkpoint of an iterator in explicit mode: counts, the seeds of
+shuffling, and the elements waiting in buffers, by value. It is exact if no stage of the pipeline has a state of its
+own; otherwise TensorFlow refuses, and so does detrain, which then draws as often from the iterator again. TensorFlow's
+symbolic mode restores maps that draw random numbers wrongly.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from detrain.base.errors import Diverged
 from detrain.python.inspect.held import walk
 
 _MOST_BYTES: Final = 64 << 20
-"""Positions above this size would make checkpoints slow: buffers of shuffling are stored by value."""
+"""The largest position that keeps checkpoints quick, in bytes: buffers of shuffling are stored by value."""
 _MOST_PLACES: Final = 1 << 16
-"""A place of a shuffle's buffer takes time to write, an empty one too: a million over 22 rows took 13 to 80 s."""
+"""Most places of a shuffle's buffer: even empty ones take time to write (13 to 80 s for a million over 22 rows)."""
 _GRAPH_INSIDE: Final = b".is_dataset"
-"""Marks, in a position, an element that is a dataset: a graph, which TensorFlow would run. Nothing from a file is run
-here."""
+"""The mark, in a position, of an element that is a dataset: a graph, which TensorFlow would run. detrain runs nothing
+from a file."""
 _HARMLESS: Final = frozenset(
     {
         *("Assert", "Print", "PrintV2", "LookupTableFindV2", "LookupTableSizeV2"),
         *("StatefulPartitionedCall", "If", "While", "Case"),
     }
 )
-"""Operations that count as stateful and keep no state between elements; what they call is looked at by itself."""
+"""Ops that count as stateful, but keep no state between elements; functions that they call are checked separately."""
 _RANDOM: Final = ("Random", "Multinomial", "Truncated", "Parameterized", "SampleDistorted", "StatefulRandom", "StatefulUniform")
 _KEEPING: Final = ("CacheDataset", "PerDeviceGenerator")
 _PYTHON: Final = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
 class NoPosition(Exception):
-    """An iterator's position cannot be had as data. The text says why."""
+    """An iterator's position cannot be read as data. The text says why."""
 
 
 def read_position(iterator: Any, dataset: Any, *, is_forced: bool = False, is_judged: bool = False) -> Array:
     """Return the position of an iterator: uint8 [n], TensorFlow's own form. Raises NoPosition.
 
-    `dataset` is what the iterator draws from, or the part of it to be judged. `is_judged`: it was found free of state,
-    do not have TensorFlow look again (it would find the stage of ours that takes digests).
+    `dataset` is the iterator's source, or the part of it to be judged. `is_judged`: it was found free of state, so
+    TensorFlow must not check again (it would find detrain's own stage that takes digests).
     """
     reason = refusal(dataset, is_forced=is_forced)
     if reason is not None:
@@ -68,7 +68,7 @@ def read_position(iterator: Any, dataset: Any, *, is_forced: bool = False, is_ju
 
 
 def set_position(iterator: Any, position: Array) -> None:
-    """Bring an iterator over the same pipeline to a position. Raises Diverged if the pipeline is another one."""
+    """Bring an iterator over the same pipeline to a position. Raises Diverged if it is another pipeline."""
     data = position.tobytes()
     if _GRAPH_INSIDE in data:
         raise Diverged("the position of a tf.data iterator in the checkpoint holds a graph", "detrain runs nothing from a file")
@@ -82,7 +82,7 @@ def set_position(iterator: Any, position: Array) -> None:
 
 
 def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
-    """Return why an iterator over a dataset has no position as data, as far as its stages show, or None."""
+    """Return why an iterator over a dataset has no position as data, judged by its stages; None if it has one."""
     if dataset is None:
         return "a tf.data iterator that is not made from a dataset"
     for stage in stages(dataset):
@@ -94,7 +94,7 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
             is_stateful = definition is None or (definition.is_stateful and "Dataset" not in operation)
             if is_stateful and operation not in _HARMLESS | _allowed(stage):
                 return f"{name} in its tf.data pipeline {_what(operation)} ({operation})"
-        # Set to a position behind the end of one of its inputs, TensorFlow's never goes on.
+        # TensorFlow's mixing iterator never goes on if it is set to a position after the end of one of its inputs.
         if name == "DirectedInterleaveDataset":
             return "a set mixed from several in its tf.data pipeline has a position from which TensorFlow may not go on"
         if name == "CacheDataset" and not is_forced:
@@ -108,8 +108,8 @@ def refusal(dataset: Any, *, is_forced: bool = False) -> str | None:
 
 
 def can_be_drawn_again(dataset: Any) -> bool:
-    """Return whether a new iterator over a dataset gives what another has given, after the same seeds: it runs no
-    Python, reads no variable, keeps nothing.
+    """Return whether a new iterator over a dataset gives the same elements as another, after the same seeds: no stage
+    runs Python, reads a variable, or keeps elements.
     """
     found = [(stage, each) for stage in stages(dataset) for each in _operations(stage) if each not in _HARMLESS | _allowed(stage)]
     definitions = [(each, op_def_registry.get(each)) for _stage, each in found]
@@ -121,7 +121,7 @@ def can_be_drawn_again(dataset: Any) -> bool:
 
 
 def stages(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and all those that it draws from, each once."""
+    """Yield a dataset and all datasets that it draws from, each once."""
     return walk([dataset], lambda stage: stage._inputs()[::-1], id)
 
 
@@ -131,21 +131,19 @@ def runs_python(dataset: Any) -> bool:
 
 
 def _operations(stage: Any) -> set[str]:
-    """Return the kinds of operations in the functions of a stage, and in those that they call."""
+    """Return the kinds of ops in the functions of a stage, and in functions that these call."""
     found: set[str] = set()
     for function in stage._functions():
         graph = function.function.graph.as_graph_def()
         found.update(node.op for node in graph.node)
         found.update(node.op for called in graph.library.function for node in called.node_def)
         names = {called.signature.name for called in graph.library.function}
-        found -= names  # a call of a function, by its name
+        found -= names  # a call of a function stands there under the function's name
     return found
 
 
 def allow(stage: Any, operation: str) -> None:
-    """Note that a stage is done with an operation before the first element is out, so that its
-    state does not matter.
-    """
+    """Note that a stage runs an op only before its first element, so that the op's state does not matter."""
     stage.detrain_allowed = _allowed(stage) | {operation}
 
 
@@ -162,12 +160,12 @@ def _what(operation: str) -> str:
 
 
 def _places(stage: Any) -> int:
-    """Return how many elements there is room for in the buffer of a stage that shuffles."""
+    """Return how many elements the buffer of a shuffling stage has room for; 0 for other stages."""
     return int(stage._buffer_size) if type(stage).__name__ == "_ShuffleDataset" else 0
 
 
 def _buffer_bytes(stage: Any) -> int:
-    """Return how much a stage that shuffles holds, as far as the shapes of its elements say."""
+    """Return the size of a shuffling stage's buffer in bytes, as far as the elements' shapes are known."""
     rows = _places(stage)
     if not rows:
         return 0
@@ -187,28 +185,30 @@ def _cause(error: Exception) -> str:
 
 
 def draw_again(behind: Sequence[tuple[Any, int]]) -> None:
-    """Draw from the iterators of one source until each has given so many, in turn:
-    it waits until each device takes its part."""
+    """Draw from the iterators of one source, in turn, until each has given so many elements.
+
+    They take turns because the source waits until each device has taken its part.
+    """
     while waiting := [iterator for iterator, pulled in behind if iterator.detrain_pulled < pulled]:
         for iterator in waiting:
             iterator.detrain_last = next(iterator)
 
 
 def is_drawn_again(iterator: Any) -> bool:
-    """Return whether a resumed run draws again what an iterator has given, as it has no position."""
+    """Return whether a resumed run draws an iterator's elements again, since it has no position."""
     if not hasattr(iterator, "detrain_is_drawn_again"):
         iterator.detrain_is_drawn_again = refusal(iterator._dataset) is not None
     return bool(iterator.detrain_is_drawn_again)
 
 
 def digest_of_element(element: Any) -> str:
-    """Return the digest of the tensors in an element, but for those that have no numbers."""
+    """Return the digest of the tensors in an element, except those without numbers (resources, variants)."""
     parts = [part for part in tf.nest.flatten(element, expand_composites=True) if part.dtype not in (tf.variant, tf.resource)]
     return digest_value([part.numpy() for part in parts], lambda _value: None)
 
 
 def require_same(key: str, iterator: Any, state: Mapping[str, Any]) -> None:
-    """Raise Diverged if an iterator that was drawn from again has not given, at last, what it had given."""
+    """Raise Diverged if the last element of an iterator that was drawn from again is not the first run's."""
     expected = state.get("last", {}).get(key)
     if expected is None or iterator.detrain_last is None:
         return

@@ -1,10 +1,10 @@
-"""The generators from which iterators over shuffled tf.data sets take their seeds: how much each has given, read and
+"""The generators from which iterators over shuffled tf.data sets take their seeds: how many each has given, read and
 set.
 
-TensorFlow draws seeds whenever something goes over a shuffled set anew: `iter`, each turn of a `repeat`, each path of a
+TensorFlow draws seeds whenever a shuffled set is begun anew: by `iter`, by each turn of a `repeat`, each path of a
 `zip`, each turn of a function that a stage calls. Nobody can count that from outside. So each set gets a generator of
-its own that it shares with a probe, an iterator over an empty set, whose position (TensorFlow's own form) says what the
-generator has given.
+its own, which it shares with a probe: an iterator over an empty set, whose position (TensorFlow's own form) contains
+how many numbers the generator has given.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 _GIVEN: Final = b"epoch_num_random_samples"
-"""The number in an iterator's position, in its first record that has it."""
+"""The name, in an iterator's position, of the number of given seeds; the first record with this name has it."""
 _SEEDS: Final = "detrain_seeds"
 _DRAWN: Final = "detrain_drawn"
 _CACHE: Final = "detrain_cache"
 _FAR: Final = 1_000_003
-"""More numbers than anything takes ahead. TensorFlow passes over them one by one."""
+"""A number larger than any count of seeds taken ahead. TensorFlow passes over so many one by one."""
 _TYPES: Final = [tf.int64]
 _SHAPES: Final = [tf.TensorShape([])]
 
 
 class Seeds:
-    """The generator of one shuffled set."""
+    """The generator of the seeds of one shuffled set."""
 
     def __init__(self, seed: Any, seed2: Any, shuffle: Any) -> None:
         self.key = ""
-        """The name of the set, once it is there."""
+        """The key of the set, once the set is there."""
         self.generator, self._deleter = gen_dataset_ops.anonymous_seed_generator(seed, seed2, reshuffle=True)
         zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
         empty = gen_dataset_ops.range_dataset(zero, zero, one, _TYPES, _SHAPES)
@@ -51,7 +51,7 @@ class Seeds:
         )
         self._probe = gen_dataset_ops.anonymous_iterator_v3(_TYPES, _SHAPES)
         gen_dataset_ops.make_iterator(same, self._probe)
-        self.given = 0  # what the probe itself was given does not count
+        self.given = 0  # seeds that the probe itself took do not count
 
     @property
     def given(self) -> int:
@@ -67,7 +67,9 @@ class Seeds:
         gen_dataset_ops.deserialize_iterator(self._probe, tf.io.parse_tensor(position.SerializeToString(), tf.variant))
 
     def _read(self) -> tuple[Any, Any, list[Any], int]:
-        """Return the probe's position, its record with what was given, the numbers in that, and which of them it is."""
+        """Return the probe's position, its record with the count of seeds, the record's numbers, and the
+        count's place.
+        """
         state = gen_dataset_ops.serialize_iterator(self._probe, options.ExternalStatePolicy.FAIL.value)
         position = _to_proto(state)
         _split(position)
@@ -82,30 +84,30 @@ class Seeds:
 
 
 class SeedSources(msgspec.Struct, frozen=True):
-    """What an iterator over a dataset takes seeds from: when it is made, and while it is drawn from."""
+    """The generators from which an iterator over a dataset takes seeds: when it is made, and while it is drawn from."""
 
     at_start: frozenset[Seeds] = frozenset()
     later: frozenset[Seeds] = frozenset()
 
     def names(self) -> set[str]:
-        """Return the names of all the sets."""
+        """Return the keys of all the shuffled sets."""
         return {seeds.key for seeds in self.at_start | self.later}
 
 
 def drawn(dataset: Any) -> SeedSources:
-    """Return what an iterator over a dataset takes seeds from."""
+    """Return the generators from which an iterator over a dataset takes seeds."""
     return getattr(dataset._variant_tensor, _DRAWN, SeedSources())
 
 
 def on_dataset(dataset: Any) -> Seeds | None:
-    """Note what a dataset that has been made draws from, as long as anything holds it; return the generator that is its
-    own.
+    """Note the generators of seeds behind a new dataset, for as long as anything holds it; return its own
+    generator, if any.
     """
     variant = dataset._variant_tensor
     own = getattr(variant, _SEEDS, None)
     sources = [drawn(source) for source in dataset._inputs()]
     captured = [tensor for function in dataset._functions() for tensor in function.function.captured_inputs]
-    # A set that a function goes over for each element.
+    # Sets that a stage's function goes over anew for each element.
     called = [getattr(tensor, _DRAWN, SeedSources()) for tensor in captured]
     at_start = frozenset([own] if own is not None else []).union(*(source.at_start for source in sources))
     later = frozenset[Seeds]().union(*(source.later for source in sources), *(each.at_start | each.later for each in called))
@@ -118,28 +120,28 @@ def on_dataset(dataset: Any) -> Seeds | None:
 
 
 class Cache:
-    """What a `cache()` over shuffled sets was filled from: the order that it keeps is that of one pass over them.
+    """The seeds from which a `cache()` over shuffled sets was filled: it keeps the order of one pass over them.
 
-    One in files is not asked: it is filled once for all, and an iterator that only looks would take half filled files
-    along.
+    A cache in files is not examined: it is filled once for all, and an iterator made for a look would delete
+    half-filled files as it ends.
     """
 
     def __init__(self) -> None:
         self._start: dict[str, int] = {}
-        """What the sets had given, by their names, when the iterator was made that has filled it, or will."""
+        """How many seeds each set, by key, had given when the iterator was made that fills the cache."""
         self._is_filled = False
 
     def begin(self, dataset: Any) -> None:
-        """An iterator that draws from the cached dataset is about to be made."""
+        """Note the seeds given until now: an iterator that draws from the cached dataset is about to be made."""
         if not self.is_filled(dataset):
             self._start = given(dataset)
 
     def start_of(self, dataset: Any) -> dict[str, int] | None:
-        """Return what the sets had given before it was filled, or None if it is not full."""
+        """Return how many seeds the sets had given before the cache was filled, or None if it is not full."""
         return self._start if self.is_filled(dataset) else None
 
     def is_filled(self, dataset: Any) -> bool:
-        """Return whether it is full: then an iterator does not go over what is behind it, and takes no seeds."""
+        """Return whether the cache is full: then an iterator reads it alone and takes no seeds."""
         if not self._is_filled:
             before = given(dataset)
             probe = gen_dataset_ops.anonymous_iterator_v3(**dataset._flat_structure)
@@ -151,19 +153,19 @@ class Cache:
 
 
 def cache_of(dataset: Any) -> Cache | None:
-    """Return what is known of a `cache()` whose content hangs on seeds."""
+    """Return the record of a `cache()` whose content depends on seeds; None for any other dataset."""
     return getattr(dataset._variant_tensor, _CACHE, None) if drawn(dataset).at_start else None
 
 
 def given(dataset: Any) -> dict[str, int]:
-    """Return what the sets that a dataset draws from have given, by their names."""
+    """Return how many seeds each set that a dataset draws from has given, by key."""
     return {seeds.key: seeds.given for seeds in drawn(dataset).at_start | drawn(dataset).later}
 
 
 def read_with(dataset: Any, read: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
-    """Return what `read` returns of an iterator over a dataset, and what the sets had given at that very moment.
+    """Return the result of `read`, and how many seeds the dataset's sets had given at that very moment.
 
-    A stage of TensorFlow's may be drawing ahead meanwhile.
+    A stage may draw ahead meanwhile; then `read` is called again, until the counts before and after are equal.
     """
     before = given(dataset)
     while True:
@@ -175,11 +177,11 @@ def read_with(dataset: Any, read: Callable[[], Any]) -> tuple[Any, dict[str, int
 
 
 def set_with(dataset: Any, was_given: Mapping[str, int], set_position: Callable[[], None]) -> None:
-    """Set an iterator over a dataset to a position, and the sets to what they had given.
+    """Set an iterator over a dataset to a position, and restore how many seeds its sets had given.
 
-    It is in the position, and comes back as that is set, but not of a set that has run out while what stands behind it
-    has not (a last batch that waits): that would go on with what it has given to iterators that TensorFlow makes on the
-    way.
+    The position contains these counts, and setting it restores them, except that of a set that has run out while a
+    stage after it has not (a last batch that waits). Such a set would go on after the seeds that it gives to iterators
+    that TensorFlow makes on the way.
     """
     seeds = [each for each in drawn(dataset).at_start | drawn(dataset).later if each.key in was_given]
     for each in seeds:
@@ -191,7 +193,7 @@ def set_with(dataset: Any, was_given: Mapping[str, int], set_position: Callable[
 
 
 def watch() -> None:
-    """Give each set that is shuffled anew by each iterator, or that draws anew, a generator that can be read."""
+    """Give a readable generator to each set that is shuffled, or drawn at random, anew by each iterator."""
     shuffle = gen_dataset_ops.shuffle_dataset_v3
     gen_dataset_ops.shuffle_dataset_v3 = _with_seeds(shuffle, shuffle, "reshuffle_each_iteration")
     random = gen_experimental_dataset_ops.random_dataset_v2
@@ -218,7 +220,7 @@ def _to_proto(tensor: Any) -> Any:
 
 
 def _split(position: Any) -> None:
-    """Take the records of a position apart: TensorFlow writes their sizes, then all of them, as one text of bytes."""
+    """Take the records of a position apart: TensorFlow writes their sizes, then all records, as one byte string."""
     data, sizes, at = position.tensor_content, [], 0
     for _record in range(position.tensor_shape.dim[0].size):
         size = shift = 0
