@@ -1,1 +1,1 @@
-"""Sites in TensorFlow's steps, and what is done there."""
+"""Sites in TensorFlow's steps, and the faults and measurements there."""

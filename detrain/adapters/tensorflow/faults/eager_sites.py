@@ -1,9 +1,9 @@
 """Sites in eager code: the ops that a step runs one by one, without a compiled function around them.
 
 Every eager op passes one function of TensorFlow's (`TFE_Py_FastPathExecute`), which is replaced in experiments only. A
-site is the k-th op of its type that a layer runs in a stage of the step, under the name of a function `eager`. The op
-that is hit is run with no tape, and what is recorded for it then has the faulty output: the backward pass sees what was
-put in, as in compiled functions.
+site is the k-th op of its type that a layer runs in a stage of the step; its name begins with the function `eager`. The
+op that is hit runs without a tape, and is recorded with the faulty output afterwards: so the backward pass sees the
+fault, as in compiled functions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from detrain.faults.experiment import BITS, Injection
 from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, OperandShape, Role, Site, Stage, output_name, places_of
 
 FUNCTION: Final = "eager"
-"""Stands in the names of these sites where others have their function."""
+"""The name that stands in the names of these sites where others have their function."""
 _HANDS_ON: Final = frozenset({"Cast", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient", "Sum"})
 """Ops that a gradient may pass on its way from the contraction that makes it to the variable."""
 
 
 class EagerOp(msgspec.Struct):
-    """One op, as it is run."""
+    """One eager op that runs."""
 
     base: str
     turn: int
@@ -49,9 +49,9 @@ class EagerOp(msgspec.Struct):
     outputs: list[Any] = []
     role: Role = ""
     given: frozenset[int] = frozenset()
-    """Of an op that a gradient function runs: its inputs that the gradient from behind is in."""
+    """The indices of the inputs that come from the upstream gradient, if a gradient function runs the op."""
     is_turned: bool = False
-    """Whether its weight comes before its input."""
+    """True if the op's weight comes before its input."""
 
     @property
     def key(self) -> str:
@@ -60,10 +60,10 @@ class EagerOp(msgspec.Struct):
 
 
 class EagerInjector(OpInjector):
-    """Injections of one place in eager code, one of them at a time: what `InjectionPoint` is in compiled functions."""
+    """The injections of one place in eager code, one at a time, like `InjectionPoint` in compiled functions."""
 
     is_placed: Final = True
-    """There is nothing to be put in before the op runs."""
+    """Always true: nothing must be put in place before the op runs."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
         super().__init__()
@@ -72,18 +72,17 @@ class EagerInjector(OpInjector):
 
     @staticmethod
     def is_of(injection: Injection) -> bool:
-        """Return whether an injection is in eager code."""
+        """Return whether an injection's site is in eager code."""
         return injection.site.startswith(f"{FUNCTION}/")
 
     def takes(self, injection: Injection) -> bool:
-        """Return whether an injection is of this place."""
+        """Return whether an injection is one of this place."""
         return self._place == injection.place
 
     def hit(self, op: EagerOp, again: Callable[[Sequence[Any]], Any]) -> list[Any]:
-        """Return the outputs of an op that has run, with the fault in them, or as they are if the operand has another
-        shape.
+        """Return the outputs of an op that has run, with the fault in them; unchanged if the operand has another shape.
 
-        `again` runs it once more, on other inputs.
+        `again` runs the op once more, on other inputs.
         """
         outputs, number = list(op.outputs), self._output
         if number < len(outputs):
@@ -115,7 +114,7 @@ class EagerInjector(OpInjector):
 
 
 def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any]]) -> tuple[int, Any]:
-    """Return the place of an injection's operand among the inputs or outputs of an op, and the tensor."""
+    """Return an injection's operand: its index among the inputs or outputs of an op, and the tensor."""
     if injection.operand == "output" or injection.index is None:
         return operands[injection.operand]
     if not 0 <= injection.index < len(op.inputs):
@@ -126,7 +125,7 @@ def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any
 class EagerSites:
     """Watches the eager ops of steps.
 
-    `where` tells what the thread is doing; `injector` returns what is to be put in.
+    `where` knows the thread's stage and layer; `injector` puts a fault in, if it is not None.
     """
 
     def __init__(self, where: Any) -> None:
@@ -139,28 +138,26 @@ class EagerSites:
         self._layers: dict[tuple[str, int], str] = {}
         """The layer that has run an op on a tensor, by the op's type and the tensor's number."""
         self._made_by: dict[int, EagerOp] = {}
-        """The contraction that a tensor comes from, by its number."""
+        """The contraction that a tensor comes from, by the tensor's number."""
         self._from_gradients: set[int] = set()
         self._given: set[int] = set()
-        """Numbers of what the gradient function being run was given from behind, and of what it has made of that."""
+        """Numbers of the running gradient function's upstream gradients, and of tensors that it made of them."""
         self.accesses: list[tuple[Any, list[int]]] = []
-        """What is done with variables, in order: read or overwritten, or a function's graph; and numbers of handles."""
+        """Accesses to variables, in order: ("read", "overwritten" or a called function's graph, numbers of handles)."""
         self._watch()
 
     def begin(self, *, notes: bool = False) -> None:
-        """A step begins in this thread. `notes`: its ops are kept, for `sites`."""
+        """Begin to watch a step in this thread. `notes`: its ops are kept for `sites`."""
         self._is_on, self._notes, self._thread = True, notes, threading.get_ident()
         for kept in (self._turns, self._ops, self._layers, self._made_by, self._from_gradients, self.accesses):
             kept.clear()
 
     def end(self) -> None:
-        """The step is over."""
+        """Stop watching: the step is over."""
         self._is_on = False
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step, if weights are trained in it by eager ops; else what it runs so is not the
-        training.
-        """
+        """Return the sites of the step; none if all its eager ops are forward ones, which train no weights."""
         self.end()
         if all(op.stage == "forward" for op in self._ops):
             return []
@@ -189,7 +186,7 @@ class EagerSites:
                 yield name, value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
 
     def gradient(self, original: Callable[..., Any], op_type: str, *rest: Any) -> Any:
-        """Run the gradient function of an op."""
+        """Run the gradient function of an op, and note the roles of the gradients."""
         if not self._is_here():
             return original(op_type, *rest)
         numbers = [number for number in map(_number, [*(rest[2] or ()), *(rest[3] or ())]) if number is not None]
@@ -211,18 +208,18 @@ class EagerSites:
         return found
 
     def note_gradients(self, gradients: Iterable[Any]) -> None:
-        """Gradients have been taken."""
+        """Note gradients that have been taken."""
         if self._is_here():
             parts = (each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients)
             self._from_gradients.update(number for number in map(_number, parts) if number is not None)
 
     def note_call(self, graph: Any, arguments: Sequence[Any]) -> None:
-        """Eager code calls a function."""
+        """Note that eager code calls a function with these arguments."""
         if self._notes and self._is_here():
             self.accesses.append((graph, [-1 if (at := _number(each)) is None else at for each in _flat(arguments)]))
 
     def has_gradients(self) -> bool:
-        """Return whether eager code has taken some since `begin`."""
+        """Return whether eager code has taken gradients since `begin`."""
         return bool(self._from_gradients)
 
     def _note_access(self, op_type: str, inputs: Sequence[Any]) -> None:
@@ -243,7 +240,7 @@ class EagerSites:
             if definition is None:
                 return fast(runtime, op_type, name, *args)
             inputs, attributes = args[: len(definition.input_arg)], args[len(definition.input_arg) :]
-            # Variables that are given as they are would be read in there, where nothing can be put in.
+            # Variables passed as they are would be read inside of TensorFlow, where no fault can be put in.
             inputs = tuple(_tensor(each) if type(each) is ResourceVariable else each for each in inputs)
             return self._run(
                 op_type,
@@ -258,7 +255,7 @@ class EagerSites:
             op_type = op_name.decode() if isinstance(op_name, bytes) else str(op_name)
             if not self._is_here() or op_def_registry.get(op_type) is None:
                 return slow(op_name, num_outputs, inputs, attrs, ctx, name)
-            # The caller has what it gets recorded by tapes.
+            # The caller records the result on tapes itself.
             return self._run(
                 op_type, inputs, attrs or (), lambda tensors: slow(op_name, num_outputs, list(tensors), attrs, ctx, name), None
             )
@@ -273,7 +270,7 @@ class EagerSites:
     ) -> Any:
         """Run an op.
 
-        `recorded` returns, for its inputs, the attributes to record it with; None: the caller does that.
+        `recorded` returns, for the op's inputs, the attributes to record it with; None: the caller records the op.
         """
         if self._notes:
             self._note_access(op_type, inputs)
@@ -301,7 +298,7 @@ class EagerSites:
         return result
 
     def _store(self, op_type: str, inputs: Sequence[Any], place: int, run: Callable[[Sequence[Any]], Any]) -> Any:
-        """Run an op that stores something: what it stores is hit before."""
+        """Run an op that stores a value; if it is hit, the fault changes the value before."""
         op = self._begun(op_type, [inputs[place]], ())
         op.outputs = [inputs[place]]
         is_hit = self.injector is not None and self.injector.must_hit(op.key, "")
@@ -318,7 +315,7 @@ class EagerSites:
         return result
 
     def _begun(self, op_type: str, inputs: list[Any], attributes: tuple[Any, ...]) -> EagerOp:
-        """Return an op that is about to run, with its name."""
+        """Return the record of an op that is about to run, with its name."""
         where = self._where
         stage, layer = where.stage("", lambda: any(_number(each) in self._from_gradients for each in inputs))
         base = "/".join(part for part in (FUNCTION, stage, layer, op_type) if part)
@@ -332,9 +329,9 @@ class EagerSites:
         run: Callable[[Sequence[Any]], Any],
         recorded: Callable[[Sequence[Any]], tuple[Any, ...]] | None,
     ) -> Any:
-        """Run an op, and have the fault in what it gives."""
+        """Run an op, and put the fault into its outputs."""
         assert self.injector is not None
-        # What is no tensor yet is made one while tapes record: a variable, say, is read then.
+        # Inputs that are no tensors yet are converted while tapes record: a variable, say, is read then.
         op.inputs = [_tensor(each) for each in op.inputs]
         with self._where.apart():
             with record.stop_recording():
@@ -373,7 +370,7 @@ class EagerSites:
 
 
 def _number(value: Any) -> int | None:
-    """Return the number of a tensor, which no other has."""
+    """Return the unique number of a tensor; None for other values."""
     return value._id if isinstance(value, tf.Tensor) else None
 
 
@@ -390,7 +387,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _nested(values: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """Undo `_flat`."""
+    """Undo `_flat`: nest values as `like` is nested."""
     waiting = iter(values)
     return [[next(waiting) for _part in each] if _is_list(each) else next(waiting) for each in like]
 
@@ -400,7 +397,7 @@ def _tensors(result: Any) -> list[Any]:
 
 
 def _inferred(definition: Any, inputs: Sequence[Any]) -> Iterator[Any]:
-    """Yield the attributes that TensorFlow finds from an op's inputs: names and values in turn."""
+    """Yield the attributes that TensorFlow derives from an op's inputs: names and values in turn."""
     for argument, value in zip(definition.input_arg, inputs, strict=True):
         parts = value if _is_list(value) else [value]
         if argument.number_attr:

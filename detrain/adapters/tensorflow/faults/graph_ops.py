@@ -1,9 +1,10 @@
-"""One op of one graph: what it takes in and gives (operands by name, which is the weight, which dtypes may have
-faults), what sites, measures and gradients note of it, and what is noted while the graph runs: how often it does,
-the shapes that tracing does not tell, digests of what ops give.
+"""One op of one graph: its inputs and outputs (operands by name, which one is the weight, which dtypes may have
+faults), the records that sites, measures and gradients keep of it, and the notes taken while the graph runs: the number
+of runs, shapes that the trace does not show, digests of outputs.
 
-Of products, TensorFlow does not tell an input from a weight: a variable is one. Each note of a run is an assignment to
-a hidden variable, hung before an output of the op, so that it is done whenever the op is.
+TensorFlow does not tell a product's input from its weight: the factor that is a variable counts as the weight. Each
+note of a run is an assignment to a hidden variable, put before an output of the op, so that it happens whenever the op
+runs.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ NO_ARITHMETIC: Final = frozenset(
         *("StatelessCase", "StatelessIf", "StatelessWhile", "StopGradient", "Switch", "VarHandleOp", "VarIsInitializedOp", "While"),
     }
 )
-"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs:
-nothing may stand between."""
+"""Ops that compute nothing. Gradients of loops and branches look for the op behind their outputs: no other op
+may stand between."""
 READ: Final = "ReadVariableOp"
 NO_SITES: Final = NO_ARITHMETIC - {READ}
 """Ops whose outputs are no sites."""
 PREDICATE_OF_LOOP: Final = "While"
-"""Stands in the names of sites where a loop asks whether it goes on."""
+"""The op type, in the names of sites, of a loop's question whether it goes on."""
 _STORES: Final = ("Assign*VariableOp", "Resource*Apply*", "ResourceScatter*", "ResourceStridedSliceAssign", "TensorListSetItem")
 _BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
 _TAKEN: Final = ("value", "updates", "grad", "delta", "item", "cond", "branch_index")
@@ -47,19 +48,19 @@ ATTRIBUTES: Final = (
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),
 )
 _PRODUCTS: Final = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
-"""Those in which either factor may be the weight."""
+"""The products in which either factor may be the weight."""
 _FACTORS: Final = 2
 _RESHAPED: Final = ("Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims")
 
 _MOST_AXES: Final = 8
 _NO_SHAPE: Final = np.array([-1] + [0] * _MOST_AXES)
-"""The note of a shape that has not been seen: rank, sizes, zeros."""
+"""The note of a shape that has not been seen yet: rank -1, then zeros in place of sizes."""
 
 
 @lru_cache(maxsize=4096)
 def taken_by(op_type: str) -> tuple[int, str] | None:
-    """Return which input of an op is what it stores (writes, adds to a variable, updates it by) or decides by, by place
-    and name; None: it does neither.
+    """Return the index and name of the input that an op stores (writes, adds to a variable, updates it by) or decides
+    by; None if it does neither.
     """
     definition = op_def_registry.get(op_type)
     if definition is None or not (op_type in _BRANCHES or any(fnmatchcase(op_type, each) for each in _STORES)):
@@ -69,14 +70,14 @@ def taken_by(op_type: str) -> tuple[int, str] | None:
 
 
 def numbers_of(outputs: Sequence[Any]) -> list[int]:
-    """Return which of an op's outputs are of dtypes that a fault can be in."""
+    """Return the numbers of an op's outputs whose dtypes can have faults."""
     return [number for number, output in enumerate(outputs) if output.dtype in _DTYPES]
 
 
 def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, tuple[int, Any]]:
-    """Return the operands of one output of an op, by name, with their place among the op's inputs or outputs.
+    """Return the operands of one output of an op, by name, each as (index among the op's inputs or outputs, tensor).
 
-    `is_turned`: its weight comes before its input.
+    `is_turned`: the op's weight comes before its input.
     """
     operands = {}
     if op.type in CONTRACTIONS:
@@ -91,7 +92,7 @@ def operands_of(op: Any, output: int, *, is_turned: bool = False) -> dict[str, t
 
 
 def attributes_of(op: Any) -> dict[str, list[int] | str | bool]:
-    """Return those of an op's attributes that say which outputs an operand reaches."""
+    """Return the attributes of a contraction that decide which outputs an operand reaches."""
     found: dict[str, list[int] | str | bool] = {}
     for name in ATTRIBUTES if op.type in CONTRACTIONS else ():
         if name in op.node_def.attr:
@@ -101,9 +102,9 @@ def attributes_of(op: Any) -> dict[str, list[int] | str | bool]:
 
 
 def has_weight_first(op_type: str, inputs: Sequence[Any], original: Callable[[Any], Any] = lambda tensor: tensor) -> bool:
-    """Return whether a product has a variable for its first factor, and none for its second.
+    """Return whether a product's first factor is a variable, and its second is not.
 
-    `original` returns what a tensor has been put in place of.
+    `original` returns the tensor that a given tensor has replaced.
     """
     if op_type not in _PRODUCTS or len(inputs) < _FACTORS:
         return False
@@ -112,7 +113,7 @@ def has_weight_first(op_type: str, inputs: Sequence[Any], original: Callable[[An
 
 
 def _is_variable(tensor: Any, original: Callable[[Any], Any]) -> bool:
-    """Return whether a tensor of a graph is what a variable holds, in another shape or type perhaps."""
+    """Return whether a tensor of a graph is the value of a variable, perhaps in another shape or type."""
     tensor = original(tensor)
     while hasattr(tensor, "op") and tensor.op.type in _RESHAPED and tensor.op.inputs:
         tensor = original(tensor.op.inputs[0])
@@ -120,19 +121,19 @@ def _is_variable(tensor: Any, original: Callable[[Any], Any]) -> bool:
 
 
 class Taken(msgspec.Struct):
-    """What an op is about to take in, to store it or to decide by it: as if it were what another op gives to that one
-    alone. So it can be hit, though the op has no output, or is not to be run twice.
+    """A value that an op is about to store or to decide by, treated like the output of a separate op that only this op
+    reads. So it can be hit, though the op has no output, or must not run twice.
     """
 
     type: str
     graph: Any
     name: str
-    """As no op has it."""
+    """A name that no op has."""
     outputs: list[Any]
 
     @property
     def inputs(self) -> list[Any]:
-        """The same."""
+        """The same value."""
         return self.outputs
 
 
@@ -146,23 +147,22 @@ class Op(msgspec.Struct):
     layer: str
     stage: Stage
     op: Any
-    """TensorFlow's, or a `Taken`."""
+    """TensorFlow's op, or a `Taken`."""
     roles: dict[int, Role] = {}
-    """Which gradient an output is."""
+    """The kind of gradient that each output is, by the output's number."""
     is_turned: bool = False
-    """Whether its weight comes before its input: as the program has written it (`W @ x`), or, in gradients of products
-    with a transposed matrix, as TensorFlow has exchanged them."""
+    """True if the op's weight comes before its input: because the program wrote it so (`W @ x`), or because TensorFlow
+    exchanged them in the gradient of a product with a transposed matrix."""
     shapes: dict[str, Any] = {}
-    """Hidden variables that take the operands' shapes when the graph runs, where tracing does not tell them."""
+    """Hidden variables that take the operands' shapes when the graph runs, if tracing does not show them."""
     signature: str = ""
-    """Of the site, where sites are listed."""
+    """The site's signature, if sites are listed."""
     digest: Any = None
-    """Hidden variable that takes a digest of the outputs when the graph runs."""
+    """The hidden variable that takes a digest of the outputs when the graph runs."""
 
 
 def maker_of(grad: Any, made: list[Op]) -> Op | None:
-    """Return the op of a gradient function that a gradient comes from: the last contraction on its way,
-    or the op itself."""
+    """Return the op of a gradient function that made a gradient: the last contraction on its way, or its last op."""
     by_name = {each.op.name: each for each in made}
     tensor, last = grad, None
     while tensor.op.name in by_name or tensor.op.type in ("Reshape", "Identity", "IdentityN", "Snapshot", "Sum", "Cast"):
@@ -192,7 +192,7 @@ def is_turned(found: Op, role: Role, made: list[Op], upstream: Iterable[Any]) ->
 
 
 class RunNotes:
-    """Notes of the graphs of one process. `own_ops` makes what is put into a graph a part of no site."""
+    """The notes taken in the graphs of one process. Ops made inside `own_ops` belong to no site."""
 
     def __init__(self, own_ops: Callable[[Any], AbstractContextManager[None]]) -> None:
         self._own_ops = own_ops
@@ -200,17 +200,16 @@ class RunNotes:
         """Counters of the runs of graphs, by id."""
 
     def begin(self) -> None:
-        """Count runs from here on."""
+        """Set the counts of runs back to 0."""
         for counter in self._runs.values():
             counter.assign(0)
 
     def runs(self, graph: Any) -> int:
-        """Return how often a graph has run since."""
+        """Return how often a graph has run since `begin`."""
         return int(self._runs[id(graph)].numpy())
 
     def measure(self, found: Op, given: list[Any]) -> None:
-        """Have the runs of the op's graph counted, and its shapes noted when it runs,
-        where tracing does not tell them."""
+        """Have the runs of the op's graph counted, and shapes noted that tracing does not show."""
         graph = found.op.graph
         with self._own_ops(graph):
             notes = []
@@ -228,7 +227,7 @@ class RunNotes:
                     given[first] = linked(given[first], tf.identity(given[first]))
 
     def take_digest(self, found: Op, given: list[Any]) -> None:
-        """Have a digest taken when the op's graph runs."""
+        """Have a digest of the op's outputs taken when its graph runs."""
         numbers = numbers_of(given)
         with self._own_ops(found.op.graph):
             found.digest = hidden_variable(0, tf.int64)
@@ -238,8 +237,7 @@ class RunNotes:
 
 
 def _digest(tensor: Any) -> Any:
-    """Return a sum of an output's bit patterns, each times its place: exact integers,
-    so that no order of adding changes it."""
+    """Return the sum of an output's bit patterns, each times its place: integers, exact in any order of adding."""
     flat = tf.reshape(tensor, [-1])
     bits = (
         flat
@@ -253,7 +251,7 @@ def _digest(tensor: Any) -> Any:
 
 
 def _padded_shape(tensor: Any) -> Any:
-    """Return the rank of a tensor and its shape, in a length that is always the same: XLA has no other."""
+    """Return the rank and sizes of a tensor in an array of fixed length, since XLA allows no other."""
     shape = tf.shape(tensor, out_type=tf.int64)
     rank = tf.size(shape, out_type=tf.int64)
     zeros = tf.fill([tf.maximum(_MOST_AXES - rank, 0)], tf.constant(0, tf.int64))
@@ -261,7 +259,7 @@ def _padded_shape(tensor: Any) -> Any:
 
 
 def shape_of(tensor: Any, noted: Any) -> tuple[int, ...]:
-    """Return the sizes of a tensor, as noted where a graph ran or as its trace tells; -1 for what nobody knows."""
+    """Return the sizes of a tensor, from the note of a run or else from its trace; -1 for unknown ones."""
     rank, *sizes = (-1,) if noted is None else (int(size) for size in noted.numpy())
     if 0 <= rank <= _MOST_AXES:
         return tuple(sizes[:rank])

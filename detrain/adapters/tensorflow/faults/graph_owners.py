@@ -1,7 +1,7 @@
-"""Which of the program's functions a graph belongs to, and which replica: parts of a site's name.
+"""The program's function and the replica that a graph belongs to: parts of a site's name.
 
-TensorFlow would number them; names here do not depend on what was traced before,
-so that a site has the same name in every run.
+TensorFlow would number functions by what was traced before; names here do not depend on that, so that a site has the
+same name in every run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LOADERS: Final = (
     "_remote_init_func",
     "_finalize_func",
 )
-"""Names of the functions of tf.data begin so, and of those of our own."""
+"""The beginnings of the names of functions of tf.data and of detrain's own functions."""
 _BODY_OVER_DATA: Final = "Dataset_scan_scan_body"
-"""The name of the function of tf.data that is the body of a loop in a compiled function begins so."""
+"""The beginning of the name of a tf.data function that is the body of a loop in a compiled function."""
 _PARTS: Final = (
     *(control_flow_util_v2.CondBranchFuncGraph, control_flow_util_v2.WhileBodyFuncGraph, control_flow_util_v2.WhileCondFuncGraph),
 )
@@ -34,13 +34,13 @@ _REPLICA: Final = re.compile(r"\breplica_(\d+)/")
 
 
 def plain_scope(scope: str) -> str:
-    """Return a name scope without what TensorFlow adds to make it unique, which depends on what was traced before."""
+    """Return a name scope without TensorFlow's numbers, which make it unique and depend on earlier traces."""
     parts = _REPLICA.sub("", f"{scope}/").split("/")
     return "/".join(_NUMBER.sub("", part) for part in parts if part not in ("", "gradient_tape"))
 
 
 def replica_of(graph: Any) -> int:
-    """Return the replica whose step is being traced in this thread, 0 where there are none."""
+    """Return the replica whose step this thread is tracing; 0 if there are no replicas."""
     replica = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
     return replica if isinstance(replica, int) else _named_replica(f"{graph.get_name_scope()}/")
 
@@ -51,22 +51,21 @@ def _named_replica(scope: str) -> int:
 
 
 def trace_of(graph: Any) -> Any:
-    """Return the graph of the function's trace that a graph (a branch, a loop's body) is a part of."""
+    """Return the graph of the whole trace that a graph (a branch, a loop's body) is a part of."""
     while _is_body_over_data(graph) or getattr(graph.outer_graph, "detrain_function", None) == graph.detrain_function:
         graph = graph.outer_graph
     return graph
 
 
 def _is_body_over_data(graph: Any) -> bool:
-    """Return whether a function of tf.data is the body of a loop of a compiled function over a set,
-    not a part of the set."""
+    """Return whether a tf.data function is the body of a compiled function's loop over a set, not a part of the set."""
     return isinstance(graph.outer_graph, func_graph.FuncGraph) and str(graph.name).startswith(_BODY_OVER_DATA)
 
 
 def function_of(graph: Any) -> str | None:
     """Return the name of the function that a graph belongs to, the same in every run.
 
-    None outside of functions, and in those of loaders.
+    None outside of functions, and in functions of loaders.
     """
     outer, owned = graph, graph
     while isinstance(outer, func_graph.FuncGraph):

@@ -1,15 +1,14 @@
-"""Sites in TensorFlow: which ops a program's compiled functions are made of, while they are traced.
+"""Sites in compiled functions: the ops that a program's functions consist of, found while these are traced.
 
-Every op of a graph is made by one function of TensorFlow's (`_apply_op_helper`); what it returns takes the op's place
-wherever its outputs are used, on the gradient tape too. So an output can be replaced there: the backward pass sees what
-was put in, the op's own inputs stay. Eager ops do not pass that way and cost nothing
+One function of TensorFlow's (`_apply_op_helper`) makes every op of a graph; its results are used wherever the op's
+outputs are, on the gradient tape too. So an output can be replaced there: the backward pass sees the replacement, while
+the op's own inputs stay. Eager ops do not pass this function, and cost nothing here
 (detrain.adapters.tensorflow.faults.eager_sites).
 
-What an op stores, and what branches and loops decide by, is replaced where it is handed over, and for that op alone.
+A value that an op stores, or that a branch or loop decides by, is replaced where it is handed over, for that op alone.
 
-Names do not use TensorFlow's own, which are made unique by counting what was traced before: a site is the k-th op of
-its type that a layer makes in a stage. The functions of tf.data are left out (they belong to the loader), and ops that
-do no arithmetic.
+Names of sites do not use TensorFlow's names, which depend on earlier traces: a site is the k-th op of its type that a
+layer makes in a stage. Functions of tf.data (they belong to the loader) and ops without arithmetic are left out.
 """
 
 from __future__ import annotations
@@ -53,28 +52,29 @@ from detrain.base.in_place import in_place_of
 from detrain.faults.sites import OperandShape, Site, Stage, output_name
 
 OWN_SCOPE: Final = "detrain_fault"
-"""Name scope of the ops that detrain itself puts into a graph."""
+"""The name scope of ops that detrain itself puts into a graph."""
 
 _STEPS_BACK: Final = 4
-"""So far back the ops count from which the inputs of one come."""
+"""The number of steps back over which the ops behind an op's inputs count for its signature."""
 _MOST_REACHED: Final = 64
 _GRADIENT_LOOP: Final = f"{while_v2._WhileGrad.__name__}."
 _GRADIENT_GRAPHS: Final = (while_v2._WhileBodyGradFuncGraph, cond_v2._CondGradFuncGraph)
 
 
 class Replacer(Protocol):
-    """What replaces an output of an op."""
+    """An object that replaces an output of an op."""
 
     def is_for(self, signature: Callable[[], str]) -> bool:
-        """Return whether an op of its name is the one meant, which another trace may not make."""
+        """Return whether an op with the right name is the intended one, which another trace may lack."""
 
     def replace(self, op: Any, output: int, golden: Any) -> Any:
-        """Return what is to be used in place of an op's output, which is `golden`. Called in the op's graph."""
+        """Return the tensor to use in place of an op's output `golden`. Called in the op's graph."""
 
 
 class Sites:
-    """Watches ops being made. `points(name, replica)` returns what is put at a site;
-    `counts` has runs measured, too."""
+    """Watches ops as they are made. `points(name, replica)` returns a site's replacers; with `counts` runs
+    are counted.
+    """
 
     def __init__(self, points: Callable[[str, int], list[Replacer]], *, counts: bool, has_digests: bool = False) -> None:
         self._points = points
@@ -84,19 +84,19 @@ class Sites:
         self._is_late = BackwardTensors(self._stage_of)
         self.eager: Final = EagerSites(self.where)
         self._ops: dict[tuple[int, str], Op] = {}
-        """Ops by (id of their graph, name)."""
+        """The ops, by (id of their graph, name)."""
         self._scopes: dict[tuple[str, str], str] = {}
-        """The layer that made ops in a name scope of a function."""
+        """The layer that made ops, by (function, name scope)."""
         self._turns: dict[tuple[int, int, str], int] = {}
         self._replaced: dict[tuple[int, str, int], Any] = {}
-        """What has been put in place of outputs, by (id of their graph, name of the op, number)."""
+        """The replacements of outputs, by (id of their graph, name of the op, number)."""
         self._originals: dict[tuple[int, str, int], Any] = {}
-        """And the outputs, by what has been put in their places."""
+        """The replaced outputs, by their replacements in the same form."""
         self._notes: Final = RunNotes(self.own_ops)
         self._called: dict[int, Any] = {}
         """Outermost graphs that eager code has run."""
         self._live: set[tuple[int, str, int]] | None = None
-        """What is live in them; None before a step was watched."""
+        """The live outputs in the called graphs; None until a step has been watched."""
         self.where.watch()
         self._watch_captures()
         self._watch_parallel_for()
@@ -106,7 +106,7 @@ class Sites:
         self._watch_calls()
 
     def on_keras(self) -> None:
-        """Keras is there now: learn which layer makes an op, and which ops are of an optimizer."""
+        """Watch Keras's layers and optimizers, so that sites are named by them: Keras has been imported."""
         import keras
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -115,7 +115,7 @@ class Sites:
             watch_optimizer(self.where, cls, "apply")
 
     def on_keras_2(self) -> None:
-        """Keras 2 (`tf_keras`) is there now."""
+        """Watch the layers and optimizers of Keras 2 (`tf_keras`), which has been imported."""
         import tf_keras
 
         watch_layers(self.where, tf_keras.layers.Layer)
@@ -124,13 +124,14 @@ class Sites:
 
     @contextlib.contextmanager
     def own_ops(self, graph: Any) -> Iterator[None]:
-        """Make ops that are no sites, and that no tape records."""
+        """Return a context in which new ops are no sites, and no tape records them."""
         with self.where.apart(), graph.as_default(), ops.name_scope(f"{OWN_SCOPE}/"), record.stop_recording():
             yield
 
     def _watch_captures(self) -> None:
-        """Let what is of no graph (our variables) into the gradients of loops and branches:
-        through the graph around them."""
+        """Let detrain's variables, which belong to no graph, into gradients of loops and branches, through
+        the outer graph.
+        """
         original = func_graph.FuncGraph.capture
 
         @functools.wraps(original)
@@ -141,7 +142,7 @@ class Sites:
             cls.capture = captured
 
     def _watch_parallel_for(self) -> None:
-        """Leave alone what is made to be made over (`vectorized_map`, jacobians): what is made of it is what runs."""
+        """Put no sites into functions that are converted (`vectorized_map`, jacobians): only the converted ones run."""
         original = parallel_for._pfor_impl
 
         @in_place_of(parallel_for, "_pfor_impl")
@@ -160,7 +161,7 @@ class Sites:
         def made(op_type_name: str, *args: Any, **kwargs: Any) -> Any:
             if self.where.own:
                 return original(op_type_name, *args, **kwargs)
-            if self._replaced:  # gradients that are taken by walking through a graph ask its ops for their outputs
+            if self._replaced:  # gradients taken by a walk through a graph use its ops' original outputs
                 kwargs = {key: self._in_place_of(value) for key, value in kwargs.items()}
             taken = taken_by(op_type_name)
             if taken is not None and taken[1] in kwargs:
@@ -170,17 +171,17 @@ class Sites:
                 return result
             structure, is_stateful, op, outputs = result
             function = function_of(op.graph)
-            if function is None or op.graph is not ops.get_default_graph():  # or moved out of the gradient of a loop
+            if function is None or op.graph is not ops.get_default_graph():  # or moved out of a loop's gradient
                 return result
             if not numbers_of(outputs):
                 return result
             return structure, is_stateful, op, self._on_op(function, op, list(outputs))
 
     def _watch_loops(self) -> None:
-        """What the condition of a loop returns decides.
+        """Make a site of each result by which a loop's condition decides.
 
-        It has no sites where it may store nothing (XLA), nor in the loop of a gradient, which counts turns: what it
-        takes in must be what the body does.
+        There is none where a condition may store nothing (XLA), nor in a gradient's loop, which counts turns: such a
+        condition must take in the same values as the body.
         """
         original = func_graph.func_graph_from_py_func
 
@@ -199,7 +200,7 @@ class Sites:
             return original(name, condition, *args, **kwargs)
 
     def _in_place_of(self, value: Any) -> Any:
-        """Return what has been put in place of a tensor, or of those in a list."""
+        """Return the replacement of a tensor, or of each tensor in a list; a value without one stays as it is."""
         if isinstance(value, list | tuple) and type(value) in (list, tuple):
             return type(value)(self._in_place_of(each) for each in value)
         if not isinstance(value, tf.Tensor) or not hasattr(value, "op"):
@@ -227,7 +228,7 @@ class Sites:
         return given
 
     def _on_taken(self, op_type: str, value: Any) -> Any:
-        """Return what an op of the graph that is being traced is to take in."""
+        """Return the value that an op of the traced graph is to take in: `value` itself, or its replacement."""
         graph = ops.get_default_graph()
         function = None if self.where.own else function_of(graph)
         if function is None or not isinstance(value, tf.Tensor) or not numbers_of([value]):
@@ -238,7 +239,7 @@ class Sites:
         return self._given(found, [value])[0]
 
     def _found(self, function: str, op: Any) -> Op:
-        """Return an op that is being made, or what one takes in, with the name of its site."""
+        """Return the record of an op that is being made, or of a `Taken` value, with the name of its site."""
         graph = op.graph
         stage, layer = self.where.stage(plain_scope(graph.get_name_scope()), lambda: any(map(self._is_late, op.inputs)))
         replica = replica_of(graph)
@@ -249,7 +250,7 @@ class Sites:
         return found
 
     def _given(self, found: Op, outputs: list[Any]) -> list[Any]:
-        """Return what is used in place of an op's outputs."""
+        """Return the tensors to use in place of an op's outputs."""
         given = list(outputs)
         signature = functools.cache(lambda: self._signature(found.op))
         if self._counts:
@@ -266,13 +267,16 @@ class Sites:
         return given
 
     def _original(self, tensor: Any) -> Any:
-        """Return what a tensor has been put in place of, or itself."""
+        """Return the tensor that a tensor has replaced, or the tensor itself."""
         is_of_graph = isinstance(tensor, tf.Tensor) and hasattr(tensor, "op")
         return self._originals.get((id(tensor.graph), tensor.op.name, tensor.value_index), tensor) if is_of_graph else tensor
 
     def _signature(self, op: Any) -> str:
-        """Return a digest of the ops that an op's inputs come from, some steps back; of what is put in place,
-        what stood there. The variables that loops and calls take in are left out: notes and faults have some there."""
+        """Return a digest of the ops that an op's inputs come from, some steps back; replaced tensors count as the
+        originals.
+
+        Variables that loops and calls take in are left out, because notes and faults add some there.
+        """
         state = xxhash.xxh3_64()
         reached = list(op.inputs)
         for _step in range(_STEPS_BACK):
@@ -313,10 +317,9 @@ class Sites:
     def _in_gradient(
         self, op_type: str, layer: str, upstream: Iterable[Any], given: Sequence[Any]
     ) -> Iterator[Callable[[Any], Any]]:
-        """Run the gradient function of an op; `given` are its inputs,
-        `upstream` the gradients of what it has made of them.
+        """Run the gradient function of an op; `given` are the op's inputs, `upstream` the gradients of its outputs.
 
-        What it returns says which of its ops is the gradient of the input, and which of the weight.
+        The yielded function takes the results, and notes which ops are the gradient of the input and of the weight.
         """
         made: list[Op] = []
         weight = 0 if has_weight_first(op_type, given) else 1
@@ -338,10 +341,10 @@ class Sites:
             self.where.gradients.pop()
 
     def begin_step(self) -> None:
-        """Count runs from here on."""
+        """Forget called graphs, and begin to count runs and to note eager ops."""
         self._called.clear()
         self._notes.begin()
-        self.eager.begin(notes=True)  # behind what we store ourselves
+        self.eager.begin(notes=True)  # last, so that it does not see detrain's own assignments
 
     def _watch_calls(self) -> None:
         original = concrete_function.ConcreteFunction._call_flat
@@ -358,14 +361,15 @@ class Sites:
         @in_place_of(imperative_grad, "imperative_grad")
         def taken(*args: Any, **kwargs: Any) -> Any:
             result = original_gradient(*args, **kwargs)
-            # a function that eager code has called gives its gradients without an op of ours
+            # a function called by eager code gives its gradients without any op that is watched
             if context.executing_eagerly():
                 self.eager.note_gradients(result)
             return result
 
     def sites(self) -> list[Site]:
-        """Return the sites of the functions that have run since `begin_step`,
-        in the order in which they were traced."""
+        """Return the sites of functions that ran since `begin_step`, in the order of tracing, then those of
+        eager ops.
+        """
         self.eager.end()
         alive: set[tuple[int, str, int]] = set()
         self._live = alive
@@ -392,8 +396,8 @@ class Sites:
         return compiled + self.eager.sites()
 
     def accesses(self) -> dict[int, First] | None:
-        """Return what the step that was listed has done first with variables, by the numbers of their handles; None
-        where that is not known: gradients that eager code takes of functions run these in another way.
+        """Return how the listed step first used each variable, by the numbers of the variables' handles. None if that
+        is not known: gradients that eager code takes of functions run these in another way.
         """
         if self._live is None or self.eager.has_gradients():
             return None
@@ -408,8 +412,7 @@ class Sites:
         return found
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return (name, replica, digest) of each op, in the order in which they were traced:
-        an op's inputs come before it."""
+        """Return (name, replica, digest) of each op, in the order of tracing: an op's inputs come before it."""
         return [(known.key, known.replica, int(known.digest.numpy())) for known in self._ops.values() if known.digest is not None]
 
     def _site(self, known: Op, output: int, *, is_alive: bool) -> Site:

@@ -1,11 +1,12 @@
 """Puts a fault into a compiled step: traced once, armed by variables, with no Python in the graph.
 
-At the site stands `If(gate)`; all sites share one gate. Closed, the value is handed through, and the graph's other ops
-are as ever. Open, the countdown goes down by one each time the op runs; when it reaches 0 the value is corrupted. A
-fault of an operand runs the op once more on the corrupted operand: that op alone sees it, neither the variable behind
-it nor the gradient.
+At the site stands `If(gate)`; all sites share one gate. While it is closed, the value passes unchanged, and the graph's
+other ops are as without a fault. While it is open, each run of the op lowers the countdown by one; at 0 the value is
+corrupted. For a fault in an operand the op runs once more on the corrupted operand: that op alone sees it, not the
+variable behind it, nor the gradient.
 
-A branch costs what it is given, whether it runs or not (3 us for each variable): all that a fault takes is in one.
+A branch costs time for each variable that it takes (3 us), whether it runs or not; so one variable holds a fault's
+whole plan.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _INTERNAL: Final = ("_class", "_output_shapes")
 
 
 class ArmedSwitch:
-    """Whether an injection is armed: one variable, read once in each graph, however many sites there are."""
+    """The gate that arms an injection: one variable, read once in each graph, for any number of sites."""
 
     def __init__(self) -> None:
         self._is_open = False
@@ -39,13 +40,13 @@ class ArmedSwitch:
         self._reads: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def set(self, *, is_open: bool) -> None:
-        """Open or close it."""
+        """Open or close the gate."""
         self._is_open = is_open
         if self._variable is not None:
             self._variable.assign(is_open)
 
     def read(self, graph: Any) -> Any:
-        """Return what it is when the graph runs. Called in that graph."""
+        """Return the gate's value when the graph runs. Called in that graph."""
         if self._variable is None:
             self._variable = hidden_variable(self._is_open, tf.bool)
         if graph not in self._reads:
@@ -55,7 +56,7 @@ class ArmedSwitch:
 
 
 class InjectionPoint:
-    """The point at which injections of one place are put, one of them at a time."""
+    """The point in a graph where the injections of one place are put, one at a time."""
 
     def __init__(self, injections: Sequence[Injection], gate: ArmedSwitch | None = None) -> None:
         self._gate: Final = gate or ArmedSwitch()
@@ -69,35 +70,35 @@ class InjectionPoint:
         self._plan = np.zeros(ends[-1], np.int64)
         self._fill()
         self._variable: Any = None
-        """The plan in the graph, int64: counts, arrays, and the values that the fault has met and made; bits as
-        integers."""
+        """The plan in the graph, int64: counts, arrays, and the values before and after the fault, bits as integers;
+        None until the site is traced."""
 
     @property
     def is_placed(self) -> bool:
-        """Whether its site has been traced."""
+        """True if the site has been traced."""
         return self._variable is not None
 
     def fits(self, name: str, replica: int) -> bool:
-        """Return whether an op is the one to be hit."""
+        """Return whether an op's name and replica are those of the site to hit."""
         return (name, replica) == (self._injection.site, self._injection.worker)
 
     def is_for(self, signature: Callable[[], str]) -> bool:
-        """Return whether an op of the site's name is the one to be hit, which another trace may not make."""
+        """Return whether an op with the site's name is the one to hit, which another trace may lack."""
         return self._injection.signature in ("", signature())
 
     def takes(self, injection: Injection) -> bool:
-        """Return whether an injection is of this place."""
+        """Return whether an injection is one of this place."""
         return self._place == injection.place
 
     def select(self, injection: Injection) -> None:
-        """Put this injection there from now on; nothing has been done of it."""
+        """Apply this injection from now on, and forget all that was done before."""
         self._injection = injection
         self._plan[:] = 0
         self._fill()
         self._assign()
 
     def arm(self, occurrence: int) -> None:
-        """Have the next run of the site, or one so many runs later, hit."""
+        """Have the next run of the site hit, or the one so many runs later."""
         self._set_countdown(occurrence + 1)
 
     def disarm(self) -> None:
@@ -114,7 +115,7 @@ class InjectionPoint:
     def _fill(self) -> None:
         """Put the injection into the plan.
 
-        Arrays get the lengths that all injections fit into: the first element is repeated.
+        All injections' arrays get the same length: the first element is repeated at the end.
         """
         for name in _ARRAYS:
             array = self._injection.array(name)
@@ -122,10 +123,10 @@ class InjectionPoint:
 
     def _assign(self) -> None:
         if self._variable is not None:
-            self._variable.assign(self._plan.copy())  # TensorFlow may take its memory over
+            self._variable.assign(self._plan.copy())  # a copy: TensorFlow may take over the array's memory
 
     def firing(self) -> Firing | None:
-        """Return what has been done so far; None: nothing."""
+        """Return the faults done so far; None if there were none."""
         plan = {} if self._variable is None else {name: self._variable.numpy()[place] for name, place in self._places.items()}
         if not plan or not (plan["fired"][0] or plan["misfits"][0]):
             return None
@@ -143,7 +144,7 @@ class InjectionPoint:
         def armed() -> Any:
             plan = dict(zip(self._sizes, tf.split(variable.read_value(), list(self._sizes.values())), strict=True))
             has_shape = tf.equal(tf.size(tensor, out_type=tf.int64), self._injection.elements)
-            # The operand (a weight) may be as it was, and the outputs of a smaller batch fewer.
+            # In a smaller batch the operand (a weight) may keep its size, while there are fewer outputs.
             if self._injection.limited:
                 size = tf.size(golden, out_type=tf.int64)
                 has_outputs = tf.equal(size, self._injection.outputs) | (self._injection.outputs == 0)
@@ -167,7 +168,7 @@ class InjectionPoint:
         return linked(golden, result)
 
     def _hit(self, op: Any, index: int, tensor: Any, golden: Any, plan: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the op's output under the fault, and the values that it has met and made."""
+        """Return the op's output under the fault, and the values before and after the fault."""
         flat = tf.reshape(tensor, [-1])
         is_bool = tensor.dtype == tf.bool  # a byte that is 0 or 1
         bits = flat if tensor.dtype.is_integer else tf.cast(flat, tf.int8) if is_bool else tf.bitcast(flat, self._bits)
@@ -191,19 +192,16 @@ class InjectionPoint:
 
 
 def _leave_whole(result: Any) -> None:
-    """Have a branch run as one op, not as the ops of both sides, each of which the executor has to pass by: half the
-    time.
+    """Have a branch run as one op, in half the time: otherwise the executor has to pass by the ops of both sides.
 
-    Only where there is one device: as one op it would have to find all its variables on its own.
+    This is done only if there is one device: as one op a branch would have to place all its variables by itself.
     """
     branch = result.op.inputs[0].op if result.op.type == "Identity" else result.op
     branch._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
 
 
 def _again(op: Any, index: int, faulty: Any) -> Any:
-    """Return the first output of an op run once more, with one input exchanged: the same tensor may be another one,
-    too.
-    """
+    """Return the first output of an op run again, with only one input exchanged, even if it takes a tensor twice."""
     inputs = [faulty if place == index else each for place, each in enumerate(op.inputs)]
     attributes = {name: value for name, value in op.node_def.attr.items() if name not in _INTERNAL}
     graph = ops.get_default_graph()

@@ -47,7 +47,7 @@ class TensorFlowInstruments(Instruments):
         return [injector for injector in self._injectors if isinstance(injector, InjectionPoint) and injector.fits(name, replica)]
 
     def select(self, injection: Injection, also: Also = ()) -> None:
-        """Take up one of the injections. Raises FaultInvalid for several at once."""
+        """Choose the injection to apply from now on. Raises FaultInvalid for several at once."""
         refuse_several(1 + len(also))
         self._memory.forget()
         self._injector = next((injector for injector in self._injectors if injector.takes(injection)), None)
@@ -56,27 +56,27 @@ class TensorFlowInstruments(Instruments):
         self._sites.eager.injector = self._injector if isinstance(self._injector, EagerInjector) else None
 
     def on_keras(self) -> None:
-        """Keras is there now."""
+        """Watch Keras's layers, optimizers and metrics: Keras has been imported."""
         self._sites.on_keras()
         self.series.on_keras()
 
     def on_keras_2(self) -> None:
-        """Keras 2 (`tf_keras`) is there now."""
+        """Watch the layers, optimizers and metrics of Keras 2 (`tf_keras`), which has been imported."""
         self._sites.on_keras_2()
         self.series.on_keras_2()
 
     def begin_step(self) -> None:
-        """Count executions from here on."""
+        """Begin to count executions and to note sites."""
         self._sites.begin_step()
 
     def arm(self, occurrence: int) -> None:
-        """Have the site hit."""
+        """Have the site hit when it runs next, or so many runs later."""
         if self._injector is not None:
             self._injector.arm(occurrence)
-            self._sites.eager.begin()  # behind what that stores
+            self._sites.eager.begin()  # last, so that it does not see the assignments of `arm`
 
     def disarm(self) -> None:
-        """Have it hit no more."""
+        """Have the site hit no more."""
         if self._injector is not None:
             self._sites.eager.end()
             self._injector.disarm()
@@ -90,15 +90,15 @@ class TensorFlowInstruments(Instruments):
         return self._injector.firing() if self._injector is not None else None
 
     def memory(self) -> list[Site]:
-        """Return the variables alive."""
+        """Return the living variables, as sites in memory."""
         return self._memory.sites(self._sites.accesses())
 
     def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of one of them."""
+        """Change the bits of a variable in memory; None if none has its name, shape and dtype."""
         return self._memory.strike(injection)
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return what each op has given last, as digests."""
+        """Return the digests of each op's last outputs."""
         return self._sites.digests()
 
     def sites(self) -> list[Site]:

@@ -1,5 +1,5 @@
-"""Which outputs of ops of a compiled function matter: those that its results, or what it stores, depend on. And what
-it does first with the variables that it is given.
+"""The op outputs in a compiled function that its results or stored values depend on, and the function's first access to
+each variable that it is given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import tensorflow as tf
 
 First = Literal["", "read", "overwritten"]
-"""What is done first with a variable; empty: nothing."""
+"""The first access to a variable; empty: none."""
 
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 _BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -18,15 +18,14 @@ _LOOPS: Final = ("While", "StatelessWhile")
 _FUNCTIONS: Final = ("f", "then_branch", "else_branch", "cond", "body", "branches")
 """Attributes of calls and control flow that name functions."""
 _NO_ACCESS: Final = ("VarIsInitializedOp", "VariableShape", "DisableCopyOnRead", "NoOp")
-"""Ops that take a variable and do not look at its value."""
+"""Ops that take a variable and do not read its value."""
 
 
 def live_outputs(graph: Any, own_scope: str) -> set[tuple[int, str, int]]:
-    """Return (id of the graph, op, output) of the live outputs of a function's ops and of those of functions that it
-    calls.
+    """Return (id of the graph, op, output) of the live outputs of ops in a function and in functions that it calls.
 
-    An output is live if an output of the function, or an op that stores or prints something, can be reached from it. Of
-    a called function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
+    An output is live if an output of the function, or an op that stores or prints something, depends on it. Of a called
+    function only the outputs that are used count. Ops in `own_scope` are detrain's and keep nothing alive.
     """
     walk = _LivenessWalk(own_scope)
     walk.function(graph, range(len(graph.outputs)))
@@ -38,11 +37,11 @@ class _LivenessWalk:
         self._live: set[tuple[int, str]] = set()
         self._own_scope = own_scope
         self.outputs: set[tuple[int, str, int]] = set()
-        """(id of the graph, op, output) that are used."""
+        """The used outputs: (id of the graph, op, output)."""
         self._entered: set[int] = set()
 
     def function(self, graph: Any, used: Iterable[int]) -> None:
-        """Mark what the used outputs of a function need, and once what has effects."""
+        """Mark the ops that a function's used outputs need, and on the first visit those that ops with effects need."""
         waiting = [graph.outputs[index] for index in used if index < len(graph.outputs)]
         effects: list[Any] = []
         if id(graph) not in self._entered:
@@ -58,7 +57,7 @@ class _LivenessWalk:
                 self._op(graph, tensor.op, waiting, tensor.value_index)
 
     def _op(self, graph: Any, op: Any, waiting: list[Any], output: int | None = None) -> None:
-        chain = [op]  # with what it waits for: such chains may be long
+        chain = [op]  # with the ops it has control edges from: such chains may be long
         while chain:
             each = chain.pop()
             is_new = (id(graph), each.name) not in self._live
@@ -86,11 +85,11 @@ class _LivenessWalk:
 
 
 class FirstAccesses:
-    """Says, for each input of a function, what is done first with the variable that it is; each function is looked at
-    once, however often it is called.
+    """Finds the first access to each variable among a function's inputs; it looks at a function once, however often
+    called.
 
     Ops on one variable run in the order in which they were made. `live`: see `live_outputs`; a read that nothing
-    depends on is none. Where it depends on a branch or on turns of a loop, it counts as read.
+    depends on is none. If the access depends on a branch or on turns of a loop, it counts as a read.
     """
 
     def __init__(self, live: set[tuple[int, str, int]], own_scope: str) -> None:
@@ -99,7 +98,7 @@ class FirstAccesses:
         self._known: dict[Any, list[First]] = {}
 
     def of(self, graph: Any) -> list[First]:
-        """Return it for a function's inputs, in their order."""
+        """Return the first access to each of a function's inputs, in their order."""
         if graph not in self._known:
             self._known[graph] = self._of(graph)
         return self._known[graph]
@@ -114,7 +113,7 @@ class FirstAccesses:
         return [known.get(tensor.op.name, "") for tensor in graph.inputs]
 
     def _first(self, graph: Any, op: Any, place: int) -> First:
-        """Return what an op does with the variable that is one of its inputs."""
+        """Return an op's access to the variable that is its input at `place`."""
         if op.type in _NO_ACCESS:
             return ""
         if op.type == "ReadVariableOp":
@@ -124,7 +123,7 @@ class FirstAccesses:
         inside = called_graphs(graph, op)
         if op.type not in (*_CALLS, *_BRANCHES, *_LOOPS) or not inside:
             return "read"
-        place -= op.type in _BRANCHES  # what they decide by, comes first
+        place -= op.type in _BRANCHES  # a branch's first input is the value that it decides by
         found = [self.of(each)[place] for each in inside]
         if op.type in _LOOPS:
             return "read" if any(found) else ""
@@ -132,7 +131,7 @@ class FirstAccesses:
 
 
 def called_graphs(graph: Any, op: Any) -> list[Any]:
-    """Return the graphs of the functions that an op runs."""
+    """Return the graphs of the functions that an op calls."""
     names: list[str] = []
     attributes = op.node_def.attr
     for key in _FUNCTIONS:

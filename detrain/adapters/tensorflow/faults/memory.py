@@ -1,4 +1,4 @@
-"""Variables of TensorFlow and Keras as places of memory whose bits are hit between steps."""
+"""Variables of TensorFlow and Keras as places in memory whose bits faults change between steps."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class _Registry(Protocol):
 
 
 class Memory:
-    """The variables alive, by the keys that checkpoints have for them."""
+    """The living variables, by their keys in checkpoints."""
 
     def __init__(self, variables: _Registry, births: Births) -> None:
         self._variables, self._births = variables, births
         self._count = 0
 
     def forget(self) -> None:
-        """Nothing has been done of the injection that is taken up."""
+        """Set the count of faults back to 0 for a newly chosen injection."""
         self._count = 0
 
     def sites(self, accesses: Mapping[int, First] | None = None) -> list[Site]:
-        """Return the variables alive whose bits can be hit.
+        """Return, as sites, the living variables whose bits can be hit.
 
-        `accesses`: what a step has done first with them, by the numbers of their handles; None: not known.
+        `accesses`: a step's first access to each variable, by the numbers of the handles; None: not known.
         """
         slots = self._slots()
         return [
@@ -66,7 +66,7 @@ class Memory:
         return Firing(self._count, little_endian(golden), little_endian(after))
 
     def _slots(self) -> set[int]:
-        keras: Any = sys.modules.get("keras")  # a program without it shall not import it for us
+        keras: Any = sys.modules.get("keras")  # detrain must not import it where the program does not
         if keras is None:
             return set()
         optimizers: Any = [each for _key, each in self._births.living(keras.optimizers.Optimizer)]

@@ -1,7 +1,7 @@
-"""What a training step says of itself: the value whose gradient it takes (its loss), and Keras's metrics. No program is
-changed.
+"""The loss (the value whose gradient a training step takes) and Keras's metrics of each step, read without a change of
+the program.
 
-In a compiled step the loss goes into a hidden variable, in eager code it is read. Metrics are read from their totals,
+In a compiled step the loss goes into a hidden variable; in eager code it is read. Metrics are read from their totals,
 so that each step has a value of its own, not the mean since the epoch began.
 """
 
@@ -35,32 +35,32 @@ class StepMetrics:
         self._sites, self._experiment = sites, experiment
         self._watch_calls()
         self._losses: dict[tuple[str, int], Any] = {}
-        """Hidden variables by (function and turn in it, replica): [how often it was noted, the sum], since they were
-        read."""
+        """Hidden variables by (function and turn in it, replica): [number of notes, sum of losses] since they
+        were last read."""
         self._nothing: Any = None
-        """What is in them before anything is noted, a tensor once TensorFlow is in use."""
+        """The content of these variables before any note; None until TensorFlow is in use, then a tensor."""
         self._eager: dict[str, float] = {}
         self._turns: dict[tuple[int, int], int] = {}
-        """How many gradients have been taken in a graph, by its id, and a replica."""
+        """How many gradients have been taken, by (id of the graph, replica)."""
         self._graphs: list[Any] = []
         self._metrics: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """How often each was reset, in the order in which they were made."""
+        """How often each metric was reset, in the order in which metrics were made."""
         self._seen: weakref.WeakKeyDictionary[Any, tuple[int, float, float]] = weakref.WeakKeyDictionary()
-        """By metric: how often it had been reset, its total and its count when it was read last."""
+        """By metric: its number of resets, its total and its count at the last reading."""
         original = tf.GradientTape.gradient
 
         @in_place_of(tf.GradientTape, "gradient")
         def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            # A penalty's, or that of a block computed again (`recompute_grad`), is of no loss.
+            # The gradient of a penalty, or of a block computed again (`recompute_grad`), is no loss's.
             if not sites.where.is_inner(tape):
                 self._note(target)
             return original(tape, target, *args, **kwargs)
 
     def _watch_calls(self) -> None:
-        """Have compiled functions return 0 for what is not finite, once a trial ends with their step; for all, where
-        they raise.
+        """Have compiled functions return 0 for values that are not finite once a trial ends with their step, and only
+        zeros if they raise.
 
-        A program that sees a loss that is no number mostly ends there, and its process has other trials to do.
+        Most programs end at a loss that is no number, but their process has other trials to do.
         """
         original = concrete_function.ConcreteFunction._call_flat
 
@@ -77,19 +77,19 @@ class StepMetrics:
             return tf.nest.map_structure(_finite, result) if is_over else result
 
     def on_keras(self) -> None:
-        """Keras is there now."""
+        """Watch Keras's metrics: Keras has been imported."""
         import keras
 
         self._watch_metrics(keras.metrics.Metric, keras.metrics.Mean)
 
     def on_keras_2(self) -> None:
-        """Keras 2 (`tf_keras`) is there now."""
+        """Watch the metrics of Keras 2 (`tf_keras`), which has been imported."""
         import tf_keras
 
         self._watch_metrics(tf_keras.metrics.Metric, tf_keras.metrics.Metric)
 
     def _watch_metrics(self, cls: Any, reset_by: Any) -> None:
-        """`reset_by`: the class whose `reset_state` means have."""
+        """Watch a class of metrics. `reset_by`: the class from which means have their `reset_state`."""
         original_init, original_reset = cls.__init__, reset_by.reset_state
 
         @in_place_of(cls, "__init__")
@@ -126,7 +126,7 @@ class StepMetrics:
             self._losses[key].assign_add(tf.stack([tf.ones_like(total), total]), read_value=False)
 
     def begin(self) -> None:
-        """The first step of this process is about to run: what there is, is not of it."""
+        """Drop losses and metrics noted before the first step of this process, which is about to run."""
         self.read()
 
     def loss_so_far(self) -> float:
@@ -138,15 +138,16 @@ class StepMetrics:
         return not self._losses or bool(self._eager) or any(_read(each)[0] for each in self._losses.values())
 
     def read(self) -> dict[str, float]:
-        """Return the loss of the step that has ended (of all replicas and tapes, those in loops, too), and its metrics.
+        """Return the loss of the step that has ended (over all replicas and tapes, also those in loops), and its
+        metrics.
 
-        A step that does not take a gradient has not its loss.
+        A step that takes no gradient has no loss.
         """
         losses = self._take_losses()
         return ({"loss": float(sum(losses))} if losses else {}) | self._read_metrics()
 
     def _take_losses(self) -> list[float]:
-        """Return what has been noted since the last call."""
+        """Return the losses noted since the last call, and forget them."""
         losses = list(self._eager.values())
         self._eager.clear()
         for variable in self._losses.values():
@@ -155,28 +156,26 @@ class StepMetrics:
                 losses.append(loss)
                 if self._nothing is None:
                     self._nothing = tf.constant(_NOTHING)
-                # A fifth of the time of `assign`.
+                # This takes a fifth of the time of `assign`.
                 gen_resource_variable_ops.assign_variable_op(variable.handle, self._nothing)
         return losses
 
     def state(self) -> object:
-        """Return what is remembered from step to step."""
+        """Return the metrics' counts and totals that are remembered from step to step."""
         return self._metrics.copy(), self._seen.copy()
 
     def set_state(self, state: Any) -> None:
-        """Remember what `state` has returned."""
+        """Restore the counts and totals that `state` returned, and forget losses noted since."""
         metrics, seen = state
         self._metrics.update(metrics)
         self._seen = seen.copy()
         self._take_losses()
 
     def _read_metrics(self) -> dict[str, float]:
-        """Return the mean of what each metric has taken since it was read last; those that have taken nothing are left
-        out.
+        """Return the mean of each metric's values since the last reading; metrics without new values are left out.
 
-        So are those whose total was so large before, by a fault, that nothing can be told of what has come to it. Of
-        several with one name the second in the order of their making has `_1` behind it, and so on, as Keras names
-        layers.
+        So are metrics whose earlier total a fault has made so large that it swallows additions. If several metrics have
+        one name, the second in the order of their making gets `_1` behind it, and so on, as Keras names layers.
         """
         values: dict[str, float] = {}
         for metric, resets in sorted(self._metrics.items(), key=lambda pair: str(pair[0].name)):
@@ -196,7 +195,7 @@ class StepMetrics:
 
 
 def _nothing_of(function: Any) -> Any:
-    """Return zeros in the form of what a function returns; None where shapes are not known."""
+    """Return zeros in the form of a function's results; None if a shape is not known."""
     found = function.structured_outputs
     tensors = [each for each in tf.nest.flatten(found) if isinstance(each, tf.Tensor)]
     if not tensors or not all(each.shape.is_fully_defined() for each in tensors):
@@ -212,9 +211,9 @@ def _finite(value: Any) -> Any:
 
 
 def _is_lost(added: float, total: float, count: float) -> bool:
-    """Return whether what has been added to a total in float32 is too small beside it, or that is no number.
+    """Return whether the additions to a float32 total are too small beside it to be read, or the total is not finite.
 
-    A mean is told to a hundredth or to a sixteenth of itself: an accuracy always is.
+    They can be read if the mean is exact to 0.01, or to a sixteenth of itself: an accuracy always is.
     """
     unit = float(np.spacing(np.float32(abs(total))))
     return not math.isfinite(total) or (unit > count / 100 and abs(added) < 16 * unit)
@@ -229,7 +228,7 @@ def _value(metric: Any, name: str) -> float | None:
 
 
 def _read(variable: Any) -> Any:
-    """Return the value of a variable, past the layers of Python of its own `numpy`: this is done after each step."""
+    """Return a variable's value without the Python layers of its own `numpy`: this is done after each step."""
     if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
         return variable.numpy()
     return array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))

@@ -1,9 +1,9 @@
-"""Where in a step a thread is: which layer runs, and whether it goes forward, backward, or updates.
+"""The place of a thread in a step: the layer that runs, and the stage (forward, backward or update).
 
-Tapes that record and gradients that are being taken lie in each other: the innermost of them says the stage. What is
-made while a gradient is taken belongs to the backward pass, gradients of the program's own and sums of several
-gradients included; under a tape that is opened in there (`recompute_grad`) ops go forward again. Behind all of them an
-op belongs to the update if what it takes in comes from the backward pass.
+Recording tapes and gradients under way are nested: the innermost of them decides the stage. Ops made while a gradient
+is taken belong to the backward pass, also gradients of the program's own and sums of several gradients; under a tape
+that is opened in there (`recompute_grad`) ops go forward again. Outside of all of them an op belongs to the update if
+its inputs come from the backward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.base.in_place import in_place_of
 from detrain.faults.sites import Stage
 
 _GRADIENT: Final = object()
-"""Stands for a gradient that is being taken."""
+"""The mark of a gradient that is being taken."""
 _LOOPS: Final = ("While", "StatelessWhile")
 _BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
@@ -32,20 +32,20 @@ _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 
 @dataclass  # without slots: those would be one for all threads
 class ThreadStage(threading.local):
-    """What a thread is doing."""
+    """The state of a thread: its layers, gradients, optimizers and tapes."""
 
     layers: list[str] = field(default_factory=list)
     gradients: list[tuple[str, Any]] = field(default_factory=list)
-    """For each gradient function being run: the layer of its op, and what is noted of it."""
+    """For each gradient function that is running: the layer of its op, and the records of the ops that it makes."""
     optimizers: list[str] = field(default_factory=list)
     own: int = 0
-    """Above 0 while ops of detrain's own are made."""
+    """A number above 0 while detrain makes ops of its own."""
     marks: list[object] = field(default_factory=list)
-    """Tapes that record and gradients that are taken, the innermost last."""
+    """The recording tapes and the gradients under way, the innermost last."""
 
     @contextlib.contextmanager
     def apart(self, *, is_so: bool = True) -> Iterator[None]:
-        """The ops that are made inside are detrain's own, if `is_so`."""
+        """Mark ops that are made inside as detrain's own, if `is_so`."""
         self.own += is_so
         try:
             yield
@@ -76,7 +76,7 @@ class ThreadStage(threading.local):
         gradients_util._GradientsHelper = self._taking(gradients_util._GradientsHelper)
 
     def _merging(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What replicas do together (updates, too) is done by another thread: it is where they are."""
+        """Have the thread that does the replicas' common work (updates, too) take over their layer and stage."""
 
         @functools.wraps(original)
         def merged(replica: Any, function: Callable[..., Any], *args: Any) -> Any:
@@ -112,15 +112,13 @@ class ThreadStage(threading.local):
             del self.marks[depth:]
 
     def is_inner(self, tape: Any) -> bool:
-        """Return whether a tape's gradient is a part of another: of one that is being taken, or
-        of a tape that records.
-        """
+        """Return whether a tape's gradient is a part of another one, being taken or recorded by another tape."""
         return any(mark is not tape for mark in self.marks)
 
     def stage(self, scope: str, is_late: Callable[[], bool]) -> tuple[Stage, str]:
-        """Return the stage and the layer of an op that is being made; `scope` stands for a layer where none runs.
+        """Return the stage and the layer of an op that is being made; `scope` stands for the layer if none runs.
 
-        `is_late` returns whether the op takes in what comes from the backward pass.
+        `is_late` returns whether an input of the op comes from the backward pass.
         """
         innermost = self.marks[-1] if self.marks else None
         if innermost is _GRADIENT:
@@ -132,15 +130,15 @@ class ThreadStage(threading.local):
 
 
 class BackwardTensors:
-    """Which tensors of graphs come from the backward pass.
+    """Tells which tensors of graphs come from the backward pass.
 
-    `stage_of` returns the stage of an op, None where it is not known.
+    `stage_of` returns the stage of an op, None if it is not known.
     """
 
     def __init__(self, stage_of: Callable[[Any], Stage | None]) -> None:
         self._stage_of = stage_of
         self._known: dict[tuple[int, str, int], tuple[Any, bool]] = {}
-        """Answers, and the tensors that they are of: no other graph shall take the number of theirs."""
+        """The answers, with their tensors: these keep a graph alive, so that no other graph gets its id."""
 
     def __call__(self, tensor: Any) -> bool:
         """Return whether a tensor depends on a gradient."""
@@ -162,7 +160,7 @@ class BackwardTensors:
 
     @staticmethod
     def _sources(tensor: Any) -> list[Any]:
-        """Return what a tensor is made of, outside and inside of the function that gives it."""
+        """Return the tensors that a tensor is made of, outside and inside of the function that returns it."""
         op, graph, index = tensor.op, tensor.graph, tensor.value_index
         if op.type == "Placeholder":
             outside = [outer for outer, inner in getattr(graph, "captures", ()) if inner is tensor]
@@ -176,7 +174,7 @@ class BackwardTensors:
 
 
 def watch_layers(here: ThreadStage, cls: Any) -> None:
-    """Have the layer of Keras that runs noted, for the names of sites."""
+    """Have the running layer of Keras noted, for the names of sites."""
     original_call = cls.__call__
 
     @in_place_of(cls, "__call__")
@@ -189,7 +187,7 @@ def watch_layers(here: ThreadStage, cls: Any) -> None:
 
 
 def watch_optimizer(here: ThreadStage, cls: Any, method: str) -> None:
-    """Have the optimizer noted whose update is being made."""
+    """Have the optimizer noted that makes an update."""
     original = vars(cls).get(method)
     if original is None:  # it is inherited
         return
