@@ -1,7 +1,7 @@
 """The program's function and the replica that a graph belongs to: parts of a site's name.
 
-TensorFlow would number functions by what was traced before; names here do not depend on that, so that a site has the
-same name in every run.
+TensorFlow's numbers in names depend on earlier traces; names here do not, so that a site has the same name in every
+run.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class TensorFlowInstruments(Instruments):
         return self._injector is not None and self._injector.is_placed
 
     def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
+        """Return the record of the fault's hits so far; None if there were none."""
         return self._injector.firing() if self._injector is not None else None
 
     def memory(self) -> list[Site]:

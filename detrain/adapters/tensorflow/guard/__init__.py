@@ -1,1 +1,1 @@
-"""What the guard looks at, and how variables are held and put back."""
+"""The norms that the guard looks at; variables held and put back."""

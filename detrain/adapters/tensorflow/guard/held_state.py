@@ -1,6 +1,7 @@
-"""Variables of TensorFlow at a moment, held by reference, and what iterators hand out after it.
+"""TensorFlow's variables at a moment, held by reference, and the elements that iterators hand out after it.
 
-Iterators cannot be set back. What they hand out after a moment is kept while the moment is held, and handed out again.
+Iterators cannot be set back. The elements that they hand out after a moment are kept while the moment is held, and
+handed out again.
 """
 
 from __future__ import annotations
@@ -13,48 +14,48 @@ from typing import Any
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class TensorFlowHeldState:
-    """The variables, and what names and counts them, at a moment."""
+    """The variables at a moment, and the counts that name new objects."""
 
     generation: int
     built: int
-    """Pieces of building until then."""
+    """The number of pieces of lazy building until then."""
     values: dict[str, Any]
     uninitialized: frozenset[str]
     births: dict[str, int]
     made: dict[str, int]
     given: dict[str, int]
     iterators: weakref.WeakSet[Any]
-    """Those that there were."""
+    """The iterators that existed at the moment."""
     draws: tuple[int, dict[str, int]]
-    """Of eager random ops."""
+    """The draws of eager random ops."""
     pulls: list[tuple[weakref.ref[Any], Any]] = field(default_factory=list)
-    """What iterators have handed out since, until the next moment that was held."""
+    """Elements that iterators have handed out since, until the next held moment."""
     sets: list[tuple[weakref.ref[Any], str, object]] = field(default_factory=list)
-    """Attributes of Keras's objects that have been set since, likewise, and what they were."""
+    """Attributes of Keras's objects that have been set in the same time, with their values before."""
     following: TensorFlowHeldState | None = None
     made_by_load: dict[str, int] | None = None
-    """How many iterators over each shuffled set the load behind this moment made."""
+    """How many iterators over each shuffled set the load after this moment made."""
 
 
 class IteratorPulls:
-    """What iterators hand out after a moment that is held."""
+    """The elements that iterators hand out after a held moment."""
 
     def __init__(self) -> None:
         self._latest: weakref.ref[TensorFlowHeldState] | None = None
         self._again: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.is_loading = False
-        """Inside the load of a batch loop, whose batches the loop's wrapper keeps."""
+        """True inside the load of a batch loop, whose batches the loop's wrapper keeps."""
         self.by_python: set[str] = set()
-        """Iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change what bodies
-        read."""
+        """Keys of iterators that bodies have advanced and whose pipelines run Python: it may draw, count, or change
+        values that bodies read."""
 
     @property
     def latest(self) -> TensorFlowHeldState | None:
-        """The newest moment, while its holder keeps it."""
+        """The newest held moment; None if nobody keeps it any more."""
         return None if self._latest is None else self._latest()
 
     def follow(self, held: TensorFlowHeldState) -> None:
-        """A moment has been held."""
+        """Note that a moment has been held."""
         if (before := self.latest) is not None:
             before.following = held
         self._latest = weakref.ref(held)
@@ -72,11 +73,11 @@ class IteratorPulls:
         return value
 
     def has_waiting(self, iterator: Any) -> bool:
-        """Return whether an iterator has elements to hand out again, so that it is further than what draws from it."""
+        """Return whether an iterator has elements to hand out again, and so is further than its reader."""
         return bool(self._again.get(iterator))
 
     def take_back(self, held: TensorFlowHeldState) -> None:
-        """Take back what was handed out since a moment."""
+        """Take back the elements that were handed out since a moment."""
         taken: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         for moment in chain(held):
             for reference, value in moment.pulls:

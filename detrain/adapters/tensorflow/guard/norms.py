@@ -1,10 +1,9 @@
-"""What the guard looks at: the norms of variables, and of gradients where that is asked for; and small compiled
-functions over variables, as these need. Which variables of TensorFlow and Keras hold the history of a training, and
-what theory says of their size (docs/explanation/guard.md).
+"""The norms that the guard looks at, of variables and, if asked for, of gradients, and the small compiled functions
+that compute them: which variables of TensorFlow and Keras hold the training's history, and which bounds theory gives
+for their size (docs/explanation/guard.md).
 
-Watched are weights, the slots of optimizers, and the moving statistics of layers. They are told by who holds them, so
-that no names need to be known but those of the moving statistics; slots that a program makes by hand are told by their
-shapes.
+Watched are weights, slots of optimizers, and moving statistics of layers. They are recognized by their holders, so that
+only the names of moving statistics must be known; slots that a program makes by hand are recognized by their shapes.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from detrain.base.digest import Array
 from detrain.base.in_place import in_place_of
 
 _LOOKED_AT_AGAIN: Final = (5, 7, 11)
-"""Looks at which it is told anew what is watched: by then slots made by hand have values, sums of gradients some below
-zero."""
+"""The looks at which watched variables are chosen anew: by then slots made by hand have values, and sums of gradients
+some below zero."""
 
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
-"""For functions of many small operations: handing each to another thread takes longer than doing it."""
+"""The executor for functions of many small ops: handing each to another thread takes longer than running it."""
 _numbers: Final = itertools.count()
 
 _MOVING: Final = {"moving_mean": 1, "moving_variance": 2}
@@ -53,15 +52,15 @@ def find_watched(
     is_mask: Callable[[str, Any], bool],
     has_sign: Callable[[str, Any], bool] = lambda _key, _variable: False,
 ) -> list[Watched]:
-    """Return what is to be watched among the variables alive, by their keys.
+    """Return the variables to watch among the living ones, by their keys.
 
-    `is_mask` tells of a weight, or of what may be a slot, whether it is infinite by intent, `has_sign` whether one has
-    had values below zero, so that it holds no squares.
+    `is_mask` tells whether a weight, or a possible slot, is infinite by intent; `has_sign` whether it has had values
+    below zero, and so holds no squares.
     """
     keys = {id(variable.handle): key for key, variable in variables.items()}
     found: dict[str, Watched] = {}
     scalars: set[str] = set()
-    """Weights without axes, which an optimizer trains: other variables without axes are rates and counts."""
+    """Weights without axes that an optimizer trains: other variables without axes are rates and counts."""
     for owner, optimizer in _optimizers(births):
         for attribute, slots in _slots(optimizer):
             group, power = f"{owner} {attribute}", _power(optimizer, attribute)
@@ -89,7 +88,7 @@ def find_watched(
 
 
 def _optimizers(births: Births) -> Iterator[tuple[str, Any]]:
-    keras: Any = sys.modules.get("keras")  # a program without it shall not import it for us
+    keras: Any = sys.modules.get("keras")  # detrain must not import it where the program does not
     if keras is not None:
         yield from births.living(keras.optimizers.Optimizer)
 
@@ -100,7 +99,7 @@ def _is_of_metric(key: str, births: Births) -> bool:
 
 
 def _slots(optimizer: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lists of slots of an optimizer of Keras, by attribute."""
+    """Yield the lists of slots of a Keras optimizer, by attribute."""
     keras: Any = sys.modules["keras"]
     for name, value in vars(optimizer).items():
         if not isinstance(value, list) or name in ("_variables", "_trainable_variables"):
@@ -117,15 +116,15 @@ def _power(optimizer: Any, attribute: str) -> int:
 
 
 def _is_of_keras(optimizer: Any, *names: str) -> bool:
-    """Return whether an optimizer is one of these of Keras's: a class of the program may have the name, and other
-    moments.
+    """Return whether an optimizer is of one of these classes of Keras: a program's class may have the same name, but
+    other moments.
     """
     keras: Any = sys.modules["keras"]
     return type(optimizer) in [getattr(keras.optimizers, name) for name in names]
 
 
 def _clip(optimizer: Any, size: int) -> float:
-    """Return the largest Euclidean norm of a gradient of so many elements that the optimizer lets pass."""
+    """Return the largest Euclidean norm of a gradient of so many elements that the optimizer's clipping lets pass."""
     clips = [getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm")]
     value = getattr(optimizer, "clipvalue", None)
     norms = [float(clip) for clip in clips if clip is not None] + ([math.sqrt(size) * float(value)] if value is not None else [])
@@ -133,7 +132,7 @@ def _clip(optimizer: Any, size: int) -> float:
 
 
 def _limit(optimizer: Any, attribute: str, power: int, variable: Any) -> float:
-    """Return the bound on the norm of a mean of gradients, or of their squares, that follows from clipping."""
+    """Return clipping's bound on the norm of a mean of gradients, or of their squares; infinity if there is none."""
     if not _is_of_keras(optimizer, *_ADAM_LIKE, "RMSprop") or attribute not in ("_momentums", "_velocities"):
         return math.inf
     if _is_of_keras(optimizer, "RMSprop") and attribute == "_momentums":
@@ -163,42 +162,42 @@ class TensorFlowNorms:
         self._births, self._alive = births, alive
         self.inside = Inside(half_of_squares)
         self._generation = 0
-        """Goes up with each variable that is made or gone."""
+        """A number that goes up with each variable that is made or dropped."""
         self._watched: tuple[int, list[Watched], Compiled] | None = None
         self._norms: Array | None = None
-        """Of what is watched, at the last look; None where what is watched has changed since."""
+        """The norms of the watched variables at the last look; None if the watched variables have changed since."""
         self._masks: dict[str, bool] = {}
-        """Whether a variable had infinite values when it was first looked at."""
+        """True for each variable that was infinite by intent when it was first looked at."""
         self._signed: set[str] = set()
         self._looks = 0
         self._gradients: Gradients | None = None
         self._has_keras = False
         self._together: tuple[object, list[Watched]] = (None, [])
-        """What is watched of variables, and with the gradients behind it."""
+        """The watched variables of the last look, and these with the watched gradients after them."""
 
     def on_change(self, _reference: object = None) -> None:
-        """A variable has been made, or is gone."""
+        """Note that a variable has been made or dropped."""
         self._generation += 1
 
     @property
     def has_gradients(self) -> bool:
-        """Whether norms of gradients are put into what is traced."""
+        """True if norms of gradients are put into traces."""
         return self._gradients is not None
 
     def watch_gradients(self) -> None:
-        """Have the norms of gradients among what is watched."""
+        """Have the norms of gradients watched, too."""
         self._gradients = Gradients(self._births)
         if self._has_keras:
             self._gradients.on_keras()
 
     def on_keras(self) -> None:
-        """Keras is there now, whose optimizers are given gradients."""
+        """Note that Keras has been imported, whose optimizers take the gradients."""
         self._has_keras = True
         if self._gradients is not None:
             self._gradients.on_keras()
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]."""
+        """Return the variables and gradients watched for hardware faults, and their Euclidean norms [variable]."""
         watched, found = self._of_variables()
         if self._gradients is None or not self._gradients.watched:
             return watched, found
@@ -208,8 +207,8 @@ class TensorFlowNorms:
         return self._together[1], np.concatenate([found, self._gradients.norms()])
 
     def _of_variables(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched, and the norms [variable]: from where steps have ended, or by one call of a function a
-        device.
+        """Return the watched variables and their norms [variable], from where steps have ended, or by one function call
+        a device.
         """
         self._looks += 1
         if self._watched is None or self._watched[0] != self._generation or self._looks in _LOOKED_AT_AGAIN:
@@ -235,14 +234,14 @@ class TensorFlowNorms:
         return self._watched[1], self._norms
 
     def value(self, key: str) -> Array | None:
-        """Return the value of a variable alive; None for any other key."""
+        """Return the value of a living variable; None for any other key."""
         variable = self._alive().get(key)
         return None if variable is None else np.asarray(variable.numpy())
 
     def _is_mask(self, key: str, variable: Any) -> bool:
-        """Return whether a variable was infinite when it was first looked at. What is no number is by no one's intent.
+        """Return whether a variable had infinities, but no NaN (nobody intends that), when it was first looked at.
 
-        Nor is a weight that was made since the first look of all: a faulty step may have made it.
+        A weight made after the very first look is never a mask: a faulty step may have made its values infinite.
         """
         if self._watched is not None and variable.trainable:
             return self._masks.get(key, False)
@@ -252,17 +251,17 @@ class TensorFlowNorms:
         return self._masks[key]
 
     def _has_sign(self, key: str, variable: Any) -> bool:
-        """Return whether a variable has ever been found with a value below zero."""
+        """Return whether a look has ever found a value below zero in a variable."""
         if key not in self._signed and (variable.numpy() < 0).any():
             self._signed.add(key)
         return key in self._signed
 
 
 class Gradients:
-    """Notes half the sum of squares of all gradients, for each optimizer of Keras and replica, in the step itself: one
-    small sum in its graph.
+    """Notes half the sum of squares of all gradients, for each of Keras's optimizers and each replica, within the step:
+    as one small sum in its graph.
 
-    This is the only thing that the guard puts into a program's graph, so it is there only where it is asked for.
+    The guard puts nothing else into a program's graph, and this only if it is asked for.
     """
 
     def __init__(self, births: Births) -> None:
@@ -271,14 +270,14 @@ class Gradients:
         self.watched: list[Watched] = []
 
     def on_keras(self) -> None:
-        """Keras is there now."""
+        """Watch the optimizers of Keras, which has been imported."""
         import keras
 
         original = keras.optimizers.Optimizer.apply
 
         @in_place_of(keras.optimizers.Optimizer, "apply")
         def apply(optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-            # Scaled gradients may overflow, and such a step is left out; the optimizer inside gets them unscaled.
+            # Scaled gradients may overflow, and Keras skips such a step; the optimizer inside gets unscaled ones.
             if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 self._note(optimizer, grads)
             return original(optimizer, grads, *args, **kwargs)
@@ -302,7 +301,7 @@ class Gradients:
 
 
 class Compiled:
-    """A function over variables, one call a device. `make` gets a device's variables and returns a list of tensors."""
+    """A function over variables, one call a device. `make` takes a device's variables and returns a list of tensors."""
 
     def __init__(self, variables: Mapping[str, Any], make: Callable[[list[Any]], list[Any]]) -> None:
         by_device: dict[str, dict[str, Any]] = {}
@@ -316,7 +315,7 @@ class Compiled:
     def __call__(self) -> list[list[Any]]:
         """Return the tensors of each device."""
         runtime = context.context()
-        # The one thread of that executor would wait for itself where a function goes over devices.
+        # With several devices the single thread of that executor would wait for itself.
         with context.function_executor_type(_EXECUTOR if len(self._calls) == 1 else None):
             found = []
             for device, (function, captures, count) in self._calls:
@@ -337,23 +336,21 @@ def _compiled(device: str, variables: list[Any], make: Callable[[list[Any]], lis
 
 
 def sums_of_squares(variables: list[Any]) -> list[Any]:
-    """Return one tensor, half the sum of the squares of each variable: what is not a number in
-    it makes its sum none.
-    """
+    """Return a list of one tensor: half the sum of squares of each variable, NaN if the variable has a NaN."""
     return [tf.stack([half_of_squares(variable) for variable in variables])]
 
 
 def half_of_squares(variable: Any) -> Any:
-    """Return half the sum of the squares of a variable, or of what stands for one: `handle` and `dtype`."""
+    """Return half the sum of the squares of a variable, or of an object with `handle` and `dtype` in its place."""
     return tf.cast(tf.nn.l2_loss(wide(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))), tf.float32)
 
 
 def wide(value: Any) -> Any:
-    """Return a tensor whose squares do not overflow where the tensor itself is sound."""
+    """Return a tensor in a dtype in which the squares of sound values do not overflow."""
     return tf.cast(value, tf.float32) if value.dtype in (tf.float16, tf.bfloat16) else value
 
 
 def norms(sums: list[list[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the Euclidean norms [variable] for what `sums_of_squares` returned."""
+    """Return the Euclidean norms [variable] for the sums that `sums_of_squares` returned."""
     parts = [np.asarray(tensors[0]._numpy(), np.float64) for tensors in sums]
     return np.sqrt(2.0 * (np.concatenate(parts) if len(parts) != 1 else parts[0])) if parts else np.zeros(0)

@@ -1,14 +1,14 @@
-"""Sums of squares that are taken where a compiled step ends, so that a look at what it has written needs no call of its
-own.
+"""Takes sums of squares where a compiled step ends, so that a look at the variables that it wrote needs no separate
+call.
 
-In the place of a function of the program one of detrain's is called, which calls the program's, and reads behind it the
-variables that are looked at. The program's function is the one that it was: it is not inlined and is optimized by
-itself, with the shapes of variables known as in a call of its own (where they are not, sums are put in another order),
-so that its bits are what they are without a guard. Behind a step the processor's caches hold nothing of the code that a
-call needs: a look from outside takes 0.9 ms behind a step of 110 ms, of which the sums themselves are 0.04 ms.
+In place of a function of the program, detrain calls one of its own, which calls the program's and then reads the
+watched variables. The program's function stays as it was: it is not inlined and is optimized by itself, with the shapes
+of variables known as in a separate call (without them, sums are put in another order). So its bits are those of a run
+without a guard. After a step, the processor's caches hold nothing of the code that a call needs: a look from outside
+takes 0.9 ms after a step of 110 ms; the sums themselves take 0.04 ms of that.
 
-Functions that write variables are called so once they have been called twice. What else may have written one is heard
-of, and then the look is one from outside.
+A function that writes variables is called in this way once it has been called twice. `note_written` is told of all
+other writes; after one, the next look is one from outside.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from detrain.base.in_place import in_place_of
 _OWN: Final = "__detrain_"
 _WRITES: Final = re.compile("Assign|ResourceApply|ResourceSparseApply|ResourceScatter|ResourceStridedSlice")
 _COUNTED: Final = re.compile("Collective|Nccl")
-"""Ops that tell the calls of their functions apart."""
+"""Ops that depend on which call of their function they are in."""
 _XLA: Final = "_XlaMustCompile"
 _CALLS: Final = 2
 _MOST_UNKNOWN: Final = 256
@@ -42,13 +42,13 @@ _numbers: Final = itertools.count()
 
 Attr = attr_value_pb2.AttrValue
 Resources = tuple[tuple[int, int, Any], ...]
-"""Where among a function's inputs resources stand, the `id` of each, and what is known of its shape and type."""
+"""The resources among a function's inputs: (index, `id`, the known shape and type) of each."""
 Numbers = npt.NDArray[np.int64] | None
-"""Which of the variables that are looked at; None: all, in their order."""
+"""The numbers of some watched variables; None: all, in their order."""
 
 
 class _Variable(msgspec.Struct, eq=False):
-    """One that is looked at: of how many it is the how-manieth, and what reading it takes."""
+    """A watched variable: its number among them, and the data needed to read it."""
 
     number: int
     dtype: tf.DType
@@ -57,46 +57,46 @@ class _Variable(msgspec.Struct, eq=False):
 
 
 class _WritingFunction(msgspec.Struct, eq=False):
-    """A function of the program's that writes variables."""
+    """A function of the program that writes variables."""
 
     resources: Resources
     places: list[int]
-    """Where those stand that are looked at."""
+    """The indices of the watched ones among the function's inputs."""
     handles: list[int]
-    """The `id` of each: a function may be given other ones."""
+    """The `id` of each watched input: a later call may pass other variables."""
     numbers: Numbers
     function: Any = None
-    """That of detrain's, or None where the program's has to be called as it is."""
+    """detrain's function around it, or None if the program's must be called as it is."""
     copy: str = ""
-    """The name of the copy of the program's function that detrain's calls."""
+    """The name of the copy of the program's function that detrain's function calls."""
     options: Any = None
-    """With which detrain's function is called: nothing of it is optimized, or the program's would be optimized as a
-    part of it."""
+    """The options to call detrain's function with: they turn its optimization off, which would include the
+    program's function."""
     sums: Any = None
-    """What the last call has found [variable]; None since it was taken."""
+    """The sums of the last call [variable]; None once they have been taken."""
 
 
 class Inside:
-    """The functions of a program that are called so.
+    """The program's functions that are called through detrain's functions.
 
-    `make` gets a variable and returns what is looked at, one number.
+    `make` takes a variable and returns the one number that is looked at.
     """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
         self._watched: dict[int, _Variable] = {}
-        """By the `id` of the handle."""
+        """The watched variables, by the `id` of the handle."""
         self._steps: dict[bytes, _WritingFunction | None] = {}
-        """Functions by their names; None for those that leave alone what is looked at."""
+        """The known functions by their names; None for a function that does not write watched variables."""
         self._unknown: dict[bytes, tuple[int, Resources]] = {}
-        """Calls of others, and the resources that they were given."""
+        """Unknown functions: the number of calls, and the resources passed in the last one."""
         self._called: dict[bytes, _WritingFunction] = {}
         self._is_watching = False
         self.is_complete = False
-        """Whether nothing else has written, since the last look, what is looked at."""
+        """True if nothing but these functions has written a watched variable since the last look."""
 
     def watch(self, variables: Mapping[str, Any]) -> None:
-        """Look at these variables from now on."""
+        """Watch these variables from now on."""
         if not self._is_watching:
             self._is_watching = True
             self._replace_calls()
@@ -114,17 +114,19 @@ class Inside:
         self.forget()
 
     def note_written(self, handle: object) -> None:
-        """Something else than such a function writes a variable."""
+        """Note a write to a variable by anything but such a function."""
         if id(handle) in self._watched:
             self.is_complete = False
 
     def forget(self) -> None:
-        """All variables have been written: the next look is one from outside."""
+        """Note that all variables have been written: the next look must be one from outside."""
         self._called.clear()
         self.is_complete = False
 
     def take(self) -> list[tuple[Numbers, Any]]:
-        """Return what calls have found since the last look: which variables (in the order of `watch`), and a tensor."""
+        """Return the sums found since the last look, one (numbers of variables in the order of `watch`,
+        tensor) a function.
+        """
         found = [(step.numbers, step.sums) for step in self._called.values()]
         self._called.clear()
         self.is_complete = True
@@ -170,7 +172,7 @@ class Inside:
         self._unknown[name] = calls + 1, tuple(resources)
 
     def _looked_at(self, resources: Resources) -> tuple[list[int], list[int], Numbers]:
-        """Return places, handles and numbers of those resources that are looked at, in the order of `watch`."""
+        """Return the indices, handles and numbers of the watched resources, in the order of `watch`."""
         found = sorted(
             (self._watched[handle].number, place, handle) for place, handle, _known in resources if handle in self._watched
         )
@@ -187,7 +189,7 @@ class Inside:
             context.context().remove_function(step.copy)
 
     def _find(self, name: bytes, resources: Resources) -> _WritingFunction | None:
-        """Return what a function of the program's is called by."""
+        """Return the record by which a program's function is called; None if it writes no watched variable."""
         runtime = context.context()
         places, handles, numbers = self._looked_at(resources)
         if not places or not runtime.has_function(name):
@@ -202,8 +204,8 @@ class Inside:
         return step
 
     def _around(self, name: str, step: _WritingFunction) -> tuple[Any, str]:
-        """Return a function that calls the one with this name, with one output more, and the name of the copy that it
-        calls.
+        """Return a function that calls the one with this name and has one more output, and the name of the
+        copy that it calls.
         """
         runtime = context.context()
         definition = runtime.get_function_def(name)
@@ -215,7 +217,7 @@ class Inside:
             called = copy.signature.name = f"{_OWN}step_{next(_numbers)}"
             copy.attr["_noinline"].b = True
             for place, _handle, known in step.resources:
-                # What an eager call tells the optimizer, a call in a graph does not.
+                # Shapes and types that an eager call tells the optimizer, and a call in a graph does not.
                 if known is not None and known.is_set:
                     told = copy.arg_attr[place].attr
                     told["_handle_dtypes"].list.type.extend(each.dtype for each in known.shape_and_type)
@@ -250,7 +252,7 @@ class Inside:
 
 @contextlib.contextmanager
 def _options(runtime: Any, options: Any) -> Iterator[None]:
-    """Call functions with these options for as long as the context lasts."""
+    """Call functions with these options while the context lasts."""
     before = runtime.function_call_options
     runtime.function_call_options = options
     try:
@@ -260,16 +262,14 @@ def _options(runtime: Any, options: Any) -> Iterator[None]:
 
 
 def _without_optimizer(options: Any) -> Any:
-    """Return such options with which a graph runs as it was traced; calls in it say for themselves how they are
-    optimized.
-    """
+    """Return options with which a graph runs as it was traced; functions called in it bring options of their own."""
     config = config_pb2.ConfigProto.FromString(options.config_proto_serialized)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return context.FunctionCallOptions(options.executor_type, config)
 
 
 def _ops_in(name: str, seen: set[str]) -> set[str]:
-    """Return the types of the ops in a function, and in those that it calls."""
+    """Return the types of the ops in a function, and in functions that it calls."""
     runtime = context.context()
     found: set[str] = set()
     seen.add(name)

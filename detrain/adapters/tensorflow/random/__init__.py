@@ -1,1 +1,1 @@
-"""Random ops of TensorFlow, whose state is in kernels that Python cannot read."""
+"""TensorFlow's random ops, whose state lies in kernels that Python cannot read."""

@@ -1,8 +1,8 @@
-"""TensorFlow's random streams: the eager context's generator, and generators that a program holds; and what eager
-random ops have drawn by seeds of their own: counted, so that a resumed run draws as much again.
+"""TensorFlow's random streams: the eager context's generator, and generators that a program holds. And the draws of
+eager random ops with seeds of their own, which are counted, so that a resumed run draws as often again.
 
-Eager ops mostly draw a seed each from the eager context's generator, which is captured. Those that the program gives a
-seed go on in one kernel, whose state is how much it has drawn: that is counted, and drawn again where the kernel is
+Most eager ops draw their seed from the eager context's generator, which is captured. Ops to which the program gives a
+seed go on in one kernel, whose state is how much it has drawn: the draws are counted, and repeated if the kernel is
 new.
 """
 
@@ -26,22 +26,21 @@ from detrain.base.plain_types import ARRAYS
 from detrain.python.process.random_streams import PythonStream, RngState, Stream, WordStream
 
 _VALUES: Final = ("shape", "num_samples", "minval", "maxval")
-"""Arguments whose values decide how much is drawn."""
+"""Names of the arguments whose values decide how much is drawn."""
 
 
 _MOST_ELEMENTS: Final = 1 << 31
-"""Of one draw; a checkpoint that says more is none."""
+"""The most elements of one draw; a checkpoint with more is damaged."""
 
 
 class EagerDraws:
-    """What the kernels of eager random ops have drawn, of those that have more than one draw:
-    the program gives their seeds."""
+    """The draws of eager random ops whose kernels draw more than once, since the program gives their seeds."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        """Draws by (op, seeds, arguments as far as they decide how much is drawn, device), as JSON."""
+        """The draws by (op, seeds, parts of the arguments that decide how much is drawn, device), as JSON."""
         self._drawn = 0
-        """Draws of all eager random ops."""
+        """The number of draws of all eager random ops."""
         self._from_context: int | None = None
         self._ops: dict[str, Any] = {}
         original_seed, original_set = context.Context._internal_operation_seed, context.Context._set_global_seed
@@ -53,18 +52,18 @@ class EagerDraws:
 
         @in_place_of(context.Context, "_set_global_seed")
         def set_seed(runtime: Any, seed: Any) -> None:
-            # for numbers by chance: those that follow from the run's seed are (ops must have one that repeats)
+            # None asks for numbers by chance: the run's own seed gives some (deterministic ops must have a seed)
             if seed is None:
                 return
             original_set(runtime, seed)
-            self._counts.clear()  # all kernels are new then
+            self._counts.clear()  # a new seed makes all kernels new
 
     def watch(self, name: str, op: Any) -> None:
-        """Know an op: its calls go through `run`."""
+        """Take up an op whose calls go through `run`."""
         self._ops[name] = op
 
     def run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run an op in eager code."""
+        """Run an op in eager code, and count its draw."""
         drawn = self._ops[name](*args, **kwargs)
         self._drawn += 1
         given = inspect.signature(self._ops[name]).bind(*args, **kwargs).arguments
@@ -73,24 +72,23 @@ class EagerDraws:
             self._from_context = None
             return drawn
         size = {key: _decides(key, value) for key, value in given.items() if key not in ("seed", "seed2", "name")}
-        device = tf.nest.flatten(drawn)[0].backing_device  # each has a kernel of its own
+        device = tf.nest.flatten(drawn)[0].backing_device  # each device has its own kernel
         key = json.dumps([name, seed, seed2, size, device], sort_keys=True)
         self._counts[key] = self._counts.get(key, 0) + 1
         return drawn
 
     def state(self) -> tuple[int, dict[str, int]]:
-        """Return how many draws there were, and those of kernels that go on."""
+        """Return the number of all draws, and the counts of kernels that go on."""
         return self._drawn, dict(self._counts)
 
     def go_back(self, state: tuple[int, dict[str, int]]) -> None:
-        """Have the kernels as they were when `state` was taken in this process."""
+        """Set the kernels back to where they were when `state` was called in this process."""
         if state[0] != self._drawn:
             self._drawn = state[0]
             self._set(state[1])
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Have the kernels as those were that had drawn this.
-        Raises CheckpointDamaged for what no run can have drawn."""
+        """Bring the kernels to where they have drawn so often. Raises CheckpointDamaged for impossible counts."""
         if counts == self._counts:
             return
         try:
@@ -116,8 +114,9 @@ class EagerDraws:
 
 
 def _decides(name: str, value: Any) -> Any:
-    """Return what decides how much is drawn: what is no tensor, the value of some that are,
-    of the others their shape and type."""
+    """Return the part of an argument that decides how much is drawn: a plain value itself; of a tensor the type, and
+    the values or the shape.
+    """
     if isinstance(value, tf.DType):
         return value.name
     if not isinstance(value, (tf.Tensor, tf.Variable, *ARRAYS)):
@@ -128,14 +127,14 @@ def _decides(name: str, value: Any) -> Any:
 
 
 def _elements(name: str, value: Any) -> int:
-    """Return how many elements it takes in memory to draw with an argument again, at the least."""
+    """Return the least number of elements that a draw with this argument needs in memory."""
     if not isinstance(value, dict) or name in ("minval", "maxval"):
         return 0
     return math.prod(map(abs, np.ravel(value["value"]).tolist() if "value" in value else value["shape"]))
 
 
 def _again(value: Any) -> Any:
-    """Return an argument with which an op draws as much as with that which `_decides` has seen."""
+    """Return an argument with which an op draws as much as with the one that `_decides` described."""
     if not isinstance(value, dict):
         return value
     return tf.constant(value["value"], value["dtype"]) if "value" in value else tf.ones(value["shape"], value["dtype"])
@@ -149,7 +148,7 @@ class TensorFlowStreams:
         return {"tensorflow": _ContextStream()}
 
     def held_generator(self, value: object) -> Stream | None:
-        """Return a `tf.random.Generator` as a stream, None for all other objects."""
+        """Return a `tf.random.Generator` as a stream; None for all other objects."""
         variable = resource_variable_ops.BaseResourceVariable
         is_plain = isinstance(value, tf.random.Generator) and isinstance(value.state, variable)
         return _TensorFlowGenerator(value) if is_plain else None

@@ -1,16 +1,16 @@
-"""Stateful random ops of traced functions, lifted to stateless ops on counters that a checkpoint holds.
+"""Stateful random ops in traced functions, replaced by stateless ops on counters that a checkpoint holds.
 
-The state of TensorFlow's stateful random ops lives in C++ kernels that Python can neither read nor set. Each such op in
-a traced function becomes its stateless twin, seeded by (the op's own seeds, a counter), and the counter, a variable,
-goes up by one each time the op runs. Counters are found again by (function, turn of the op in its trace), so that
-retraces share them.
+TensorFlow's stateful random ops keep their state in C++ kernels, where Python can neither read nor set it. Each such op
+in a traced function becomes its stateless twin, seeded by (the op's own seeds, a counter); the counter, a variable,
+goes up by one each time the op runs. A counter is found again by (function, turn of the op in its trace), so that
+retraces share it.
 
 Eager ops are counted (`eager_draws`). The functions of tf.data stay as they are: every iterator starts their kernels
-anew, and prefetching makes a counter's value at a cut meaningless.
+anew, and because of prefetching a counter's value at a cut would mean nothing.
 
-Random ops whose state nobody can read are found as a program comes to run them, to be named beforehand: those that come
-into traced functions and have no twin, and those in what is no longer traced: functions out of a SavedModel, imported
-graphs, sessions of TensorFlow 1.
+Random ops whose state nobody can read are found as a program comes to run them, to be named beforehand: ops without a
+twin in traced functions, and ops that are not traced any more: in functions of a SavedModel, in imported graphs, in
+sessions of TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ TWINS: Final[dict[str, Draw]] = {
     "random_gamma": _gamma,
     "random_poisson_v2": _poisson,
 }
-"""For each stateful random op, by its name in `gen_random_ops`, its stateless twin, which draws by a seed that it is
-given: not what the stateful op would have drawn, but of the same distribution, shape and type."""
+"""The stateless twin of each stateful random op, by the op's name in `gen_random_ops`. It draws by a seed that it is
+given: other numbers than the stateful op's, but of the same distribution, shape and type."""
 
 
 class RandomCounters:
@@ -162,8 +162,7 @@ class RandomCounters:
                 view._children_cache[view.root]["detrain_random_counters"] = counters
 
     def _watch_first_values(self) -> None:
-        """Let first values of variables that a function draws be drawn outside of it:
-        under XLA TensorFlow has no other way."""
+        """Have initial values of variables that a function draws be drawn outside of it: XLA allows no other way."""
         original = lift_to_graph.lift_to_graph
 
         @in_place_of(lift_to_graph, "lift_to_graph")
@@ -185,8 +184,7 @@ class RandomCounters:
             return op_map
 
     def _order(self, tensors: Any) -> list[Any] | None:
-        """Return the operations that such values take, each behind what it takes itself;
-        None if that is more than counters."""
+        """Return the ops that such values need, each after its inputs; None if they need inputs other than counters."""
         order, seen = [], set()
         left = [(tensor.op, False) for tensor in tensors]
         while left:
@@ -202,7 +200,7 @@ class RandomCounters:
         return order
 
     def _handle(self, op: Any) -> Any:
-        """Return the handle of the counter that a function has taken in as this operation, or None."""
+        """Return the handle of the counter that a function has captured as this op, or None."""
         if op.type != "Placeholder" or not isinstance(op.graph, func_graph.FuncGraph):
             return None
         outer = next((outer for outer, inner in op.graph.captures if inner is op.outputs[0]), None)
@@ -213,16 +211,16 @@ class RandomCounters:
         graph.detrain_random_ops = turn + 1
         key = f"{graph.detrain_function} {turn}"
         if key not in self._counters:
-            # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
-            # refuses. Named by its key: functions of replicas are traced in threads of their own, where nobody on the
-            # stack owns them.
+            # Not tf.Variable: that asks the variable creators of the functions being traced, which refuse if a function
+            # is traced again. Named by its key: replicas' functions are traced in threads of their own, with no owner
+            # on the stack.
             with tf.init_scope(), self._births.naming(f"{key} random counter"):
                 self._counters[key] = ResourceVariable(0, dtype=tf.int64, trainable=False, name=f"random_counter_{turn}")
         return self._counters[key]
 
 
 class KeptByKernels:
-    """Watches for such ops from the moment TensorFlow is there."""
+    """The random ops whose state nobody can read, watched from the moment when TensorFlow has been imported."""
 
     def __init__(self) -> None:
         self._found: set[str] = set()
@@ -231,11 +229,11 @@ class KeptByKernels:
         self._watch_graphs()
 
     def names(self) -> list[str]:
-        """Return them, in words."""
+        """Return the ops found so far, in words."""
         return sorted(self._found)
 
     def _watch_ops(self) -> None:
-        """Name the random ops that come into traced functions and have not been lifted, by whatever way."""
+        """Note the random ops that come into traced functions by any way and have not been lifted."""
         original = func_graph.FuncGraph._create_op_internal
 
         @in_place_of(func_graph.FuncGraph, "_create_op_internal")
@@ -246,19 +244,19 @@ class KeptByKernels:
             return original(graph, op_type, *args, **kwargs)
 
     def _watch_loaded(self) -> None:
-        """See the calls of those functions of SavedModels that draw, from eager code or from functions being traced."""
+        """Note calls of SavedModel functions that draw, from eager code or from functions being traced."""
         original = function_deserialization.load_function_def_library
 
         @in_place_of(function_deserialization, "load_function_def_library")
         def loaded(library: Any, *args: Any, **kwargs: Any) -> Any:
-            drawing = _drawing(library)  # loading renames what is in it
+            drawing = _drawing(library)  # before loading, which renames the functions
             functions = original(library, *args, **kwargs)
             for name in drawing:
                 functions[name]._call_flat = self._named_call(name, functions[name]._call_flat)
             return functions
 
     def _watch_graphs(self) -> None:
-        """See sessions on graphs that draw, and graphs that draw which are imported into functions."""
+        """Note sessions on graphs that draw, and graphs that draw and are imported into functions."""
         original_run, original_import = sessions.BaseSession.run, importer.import_graph_def
 
         @in_place_of(sessions.BaseSession, "run")
@@ -288,8 +286,7 @@ def _draws_in(graph: Any, _version: int) -> bool:
 
 
 def _drawing(library: Any) -> set[str]:
-    """Return the names of the functions of a library in which there are stateful random ops,
-    or calls of such functions."""
+    """Return the names of a library's functions that contain stateful random ops, or calls of such functions."""
     calls = {function.signature.name: set(_called(function)) for function in library.function}
     found = {name for name, ops_in in calls.items() if any(map(is_random, ops_in))}
     size = -1

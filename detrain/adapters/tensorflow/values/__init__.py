@@ -1,1 +1,1 @@
-"""Values of TensorFlow: how tensors, tables and what is made of parts are read and made."""
+"""TensorFlow's values: how tensors, tables and objects with parts are read and made."""

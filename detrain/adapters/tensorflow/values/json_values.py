@@ -1,7 +1,7 @@
-"""Values as JSON can have them: plain data, and by its name what has one in the run.
+"""Values in a form that JSON can hold: plain data by value, other objects by their names in the run.
 
-Names have: variables, models, optimizers and whatever else is registered (`Births`); functions and classes of modules;
-members of enumerations. A description is a dict of one entry: its kind, and what it takes to make an equal value.
+Objects with names are variables, models, optimizers and all others registered with `Births`; functions and classes of
+modules; members of enumerations. A description is a dict of one entry: the kind, and the data to make an equal value.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _CONTAINERS: Final[dict[str, Any]] = {f"{kind} of": CONTAINERS[kind] for kind in
 _MOST_DEPTH: Final = 16
 _MOST_PARTS: Final = 1 << 14
 _MOST_ELEMENTS: Final = 1 << 10
-"""A larger array is no setting."""
+"""The most elements of an array: a larger one is no setting."""
 
 
 class NoDataError(Exception):
-    """A value that is no data and has no name, or is large."""
+    """A value is not data and has no name, or is too large."""
 
 
 class NotThereError(Exception):
-    """What a description names has not been made yet."""
+    """The object that a description names has not been made yet."""
 
 
 class ValueDescriptions:
-    """Describes values, and makes equal ones. `births`: the names of what is registered."""
+    """Describes values, and makes equal ones. `births` has the names of registered objects."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
@@ -69,7 +69,7 @@ class ValueDescriptions:
         return self._described_items(value, lambda item: self._described(item, depth + 1, count))
 
     def _described_items(self, value: Any, describe: Callable[[Any], Description]) -> Description:
-        """Return the description of a list, tuple, dict or set, of its items by the given function."""
+        """Return the description of a list, tuple, dict or set, with its items described by the given function."""
         if isinstance(value, list):
             return {"list": [describe(item) for item in value]}
         if type(value) is tuple:
@@ -86,7 +86,7 @@ class ValueDescriptions:
         raise NoDataError
 
     def recall(self, description: Description) -> Any:
-        """Return an equal value; lists and dicts are plain ones. Raises NotThereError."""
+        """Return a value equal to the described one; lists and dicts are plain ones. Raises NotThereError."""
         [(kind, content)] = description.items()
         match kind:
             case "value":

@@ -1,10 +1,10 @@
-"""Lookup tables that change: captured by what they export, put back by removing and inserting.
+"""Lookup tables that change: captured by export, put back by removing and inserting entries.
 
 Tables that are filled once and never change (`StaticHashTable`, most of Keras's vocabularies) are no state. Entries are
-kept in the order of their keys, beside the order in which the table exports them, on which sums over an export depend.
-TensorFlow's hash table puts a new entry in front of all others (`std::unordered_map`, as long as it does not grow): so
-entries are inserted in the reverse order, into a table that has grown. Where that is not the order after all, it is
-said.
+stored in the order of their keys, along with the order in which the table exports them, on which sums over an export
+depend. TensorFlow's hash table puts a new entry before all others (`std::unordered_map`, as long as it does not grow):
+so entries are inserted in reverse order, into a table that has already grown. A warning is given if the order still
+differs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTHS: Final = "lengths of "
 
 
 class Tables:
-    """All mutable tables alive, by key."""
+    """All living mutable tables, by key."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
@@ -39,7 +39,7 @@ class Tables:
             self._watch(cls)
 
     def arrays(self) -> dict[str, Array]:
-        """Return what the tables hold, in the order of their keys; text as its bytes and their lengths."""
+        """Return the tables' entries, in the order of their keys; text as its bytes and their lengths."""
         found = dict(self._pending)
         for name, reference in self._tables.items():
             table = reference()
@@ -52,7 +52,7 @@ class Tables:
         return found
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Fill the tables; what belongs to one that does not exist yet waits for it."""
+        """Fill the tables; entries of a table that does not exist yet wait for it."""
         self._pending = dict(arrays)
         for name in list(self._tables):
             self._claim(name)
@@ -92,7 +92,7 @@ class Tables:
 def _exported(table: Any) -> tuple[Array, Array]:
     """Return the keys and values of a table.
 
-    A dense one also exports its empty places, under keys that no entry may have.
+    The empty places of a dense table, exported under keys that no entry may have, are left out.
     """
     with tf.init_scope():
         keys, values = (np.asarray(part.numpy()) for part in table.export())
@@ -104,7 +104,7 @@ def _exported(table: Any) -> tuple[Array, Array]:
 
 
 def is_of_table(name: str) -> bool:
-    """Return whether the name of an array is that of a table's keys, their order, or its values."""
+    """Return whether an array's name is that of a table's keys, their order, or its values."""
     owner, _, part = name.rpartition("/")
     return part in ("keys", "values", "order") and owner.rpartition("/")[2].partition(".")[0] in (
         "table",

@@ -1,13 +1,13 @@
-"""The memory of variables: read without a copy; and filled from a checkpoint, in memory of tensors that a variable
-takes over.
+"""The memory of variables: read without a copy, and filled from a checkpoint by tensors whose memory a variable takes
+over.
 
 Reading a variable copies nothing: the tensor shares its buffer. A later update of the variable sees that the buffer is
-shared and writes into a new one (`PrepareToUpdateVariable`, and XLA, which takes a buffer over only where nobody else
-has it). So holding what was read is copy on write, on the device, of just what changes. Where sparse updates write in
-place, reading copies.
+shared and writes into a new one (`PrepareToUpdateVariable`; XLA, too, takes a buffer over only if nobody else has it).
+So holding a tensor that was read is copy on write, on the device, of only the parts that change. Where sparse updates
+write in place, reading copies.
 
-TensorFlow uses memory again that it has had. A large array of NumPy's is new from the kernel each time, which takes
-longer than to read it from a file in memory: 1 GB in 0.2 to 1 s, against 0.2 s.
+TensorFlow uses memory again that it had before. A large NumPy array gets new memory from the kernel each time, which
+takes longer than to read its data from a file in memory: 0.2 to 1 s for 1 GB, against 0.2 s.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from detrain.base.array_memory import address_of
 from detrain.base.digest import Array
 
 _LARGE_BYTES: Final = 1 << 20
-"""Below this a copy costs less than the trouble."""
+"""The size in bytes below which a copy costs less than avoiding it."""
 NO_NUMBERS: Final = (tf.string, tf.resource, tf.variant)
-"""The dtypes of variables that no checkpoint holds."""
+"""The dtypes of variables without numbers, which no checkpoint holds."""
 
 HIDDEN: Final = "detrain_hidden"
-"""Names of such variables begin so; the adapter does not take them for the program's."""
+"""The beginning of the names of detrain's own variables; the adapter does not take them for the program's."""
 _GRADIENT: Final = "DetrainLinked"
 
 
 class Reader:
     """Reads variables by one op a device.
 
-    Raises tf.errors.FailedPreconditionError where one of them has no value yet.
+    Raises tf.errors.FailedPreconditionError if a variable has no value yet.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
@@ -64,8 +64,8 @@ class Reader:
 
 
 def read_each(variables: Mapping[str, Any]) -> dict[str, Array]:
-    """Return variables' values as arrays that share their buffers, without those that have none yet, or are not of
-    numbers.
+    """Return the variables' values as arrays that share their buffers; variables without a value or without numbers are
+    left out.
     """
     numbers = {key: variable for key, variable in variables.items() if variable.dtype not in NO_NUMBERS}
     with tf.init_scope():
@@ -83,7 +83,7 @@ def has_value(variable: Any) -> bool:
 
 
 def components_of(variable: Any) -> list[Any]:
-    """Return the variables of TensorFlow behind one of Keras, or of TensorFlow itself: one for each replica."""
+    """Return the TensorFlow variables behind a variable of Keras or TensorFlow: one for each replica."""
     value = getattr(variable, "_value", variable)
     parts = getattr(value, "values", None)
     return list(parts) if isinstance(parts, tuple | list) else [value]
@@ -95,20 +95,20 @@ def array_of(tensor: Any) -> Array:
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a new array, to be filled: a large one of numbers in the memory of a tensor that `taken_over` returns."""
+    """Return a new array to fill: a large one of numbers lies in the memory of a tensor that `taken_over` returns."""
     size = math.prod(shape) * dtype.itemsize
     if size < _LARGE_BYTES or dtype.kind not in "fiu":
         return np.zeros(shape, dtype)
     with tf.device("CPU:0"):
         tensor = tf.raw_ops.Empty(shape=shape, dtype=tf.as_dtype(dtype), init=False)
-    # Its own buffer, never a copy.
+    # The tensor's own buffer, never a copy.
     memory: Any = (ctypes.c_char * size).from_address(address_of(np.asarray(memoryview(tensor))))
     memory.tensor = tensor  # lives as long as the array
     return np.ndarray(shape, dtype, memory)
 
 
 def taken_over(array: Array, dtype: Any) -> Any:
-    """Return a tensor of what an array holds, in the array's very memory if `new_array` made it."""
+    """Return a tensor of an array's values, in the array's own memory if `new_array` made it."""
     tensor = getattr(array.base, "tensor", None)
     return tf.constant(array, dtype) if tensor is None else tensor
 
@@ -118,17 +118,17 @@ def hidden_variable(value: Any, dtype: Any) -> Any:
 
     May be called while a function is traced.
     """
-    # Not tf.Variable: that asks the creators of the functions being traced, and a function that is traced again
-    # refuses.
+    # Not tf.Variable: that asks the variable creators of the functions being traced, which refuse if a function is
+    # traced again.
     with tf.init_scope():
         return ResourceVariable(value, dtype=dtype, trainable=False, name=HIDDEN)
 
 
 def linked(original: Any, replacement: Any) -> Any:
-    """Return a tensor with the replacement's value, through which gradients flow to the original as if it were that
-    one.
+    """Return a tensor with the replacement's value, through which gradients flow to the original.
 
-    For gradients that are taken by walking through a graph (those of nested functions): tapes do not look at these ops.
+    This is for gradients that are taken by walking through a graph (those of nested functions): tapes do not look at
+    these ops.
     """
     with original.graph.gradient_override_map({"IdentityN": _GRADIENT}):
         result = array_ops.identity_n([replacement, original])[0]
