@@ -1,11 +1,11 @@
 """`Model.fit` with probes: Keras's own loops over epochs and batches get the probes that a program's loops get.
 
-The function is compiled anew from its own source (`fit_source`), so that a cut in it is a cut like any other: its
-locals (callbacks, logs) are state, and what runs between the loops runs again on the way to a cut. Here is what the
-probes in it call, and where its loader is: saved, and set in a resumed run.
+`fit` is compiled anew from its own source (`fit_source`), so that a cut in it is a cut like any other: its locals
+(callbacks, logs) are state, and code between the loops runs again on the way to a cut. This module has the functions
+that those probes call; it also saves the position of the loader, and restores it in a resumed run.
 
 A step fetches its batch itself, inside the compiled function. While a run fast-forwards, the batches are pulled from
-the iterator instead; their digests are taken in the data pipeline (`fit_data`).
+the iterator instead. A stage of the data pipeline takes their digests (`fit_data`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from detrain.python.inspect.frames import names_of, outwards
 _EPOCH_ITERATOR: Final = os.path.join("trainers", "epoch_iterator.py")
 _CHANGED: Final = "the arrays that fit() validates on (changed in place in the loop, before it copied them)"
 _LIBRARIES: Final = (os.path.dirname(tf.__file__) + os.sep, str(PACKAGE) + os.sep)
-"""Where TensorFlow's code lies, and ours."""
+"""The folders of TensorFlow's code and of detrain's."""
 FIT: Final = "fit"
-"""The key of the position of the loader of the `fit` that is running."""
+"""The key of the position of the running `fit`'s loader."""
 
 
 class FitInstrument:
-    """Instruments `fit`, and knows the loader of the one that is running."""
+    """Puts probes into `fit`, and knows the loader of the running one."""
 
     def __init__(self, probes: Probes | None) -> None:
         self._probes = probes
@@ -62,25 +62,25 @@ class FitInstrument:
         self._given: weakref.ref[Any] | None = None
         self._has_fetched = False
         self._runs_python = False
-        """Whether fetching a batch runs Python of the program, or that is not known."""
+        """True if fetching a batch runs Python of the program, or may run it."""
         self._judged: Any = None
-        """What the loader's pipeline was before our stage came behind it; None if it is no such pipeline."""
+        """The loader's pipeline without detrain's stage for digests; None if the data are no tf.data set."""
         self._iterator: weakref.ref[Any] | None = None
-        """What the last step was done with."""
+        """The iterator of the last step."""
         self._passes: list[list[list[int]]] = []
-        """What has been drawn from the iterator of each pass over the data: [first epoch, epochs, steps in each]. Of
-        data that are made anew by each iterator, the last pass counts alone."""
+        """The draws from the iterator of each pass over the data, as runs: [first epoch, epochs, steps in each]. Of
+        data that each iterator makes anew, only the last pass is kept."""
         self._turn = 0
-        """Steps done in the epoch that is running."""
+        """The number of steps done in the running epoch."""
         self._target: tuple[int, Callable[[Any], None]] | None = None
-        """Steps to pass over without fetching, and the position to set the iterator to."""
+        """The number of steps to pass over without fetching, and a function that sets the iterator's position."""
         self._validates_on: tuple[str, str] = ("", "")
-        """Digests of the arrays for validation before the loop, and when `fit` copied them, as it first validated."""
+        """Digests of the arrays for validation: before the loop, and when `fit` copied them as it first validated."""
         self._names: Mapping[str, Any] = {}
-        """The locals of the `fit` that is running, as they were before its loops."""
+        """The locals of the running `fit`, as they were before its loops."""
 
     def watch(self) -> None:
-        """Keras is there now. Raises FrameworkUnsupported if its `fit` is not the one this was written for."""
+        """Put probes into `fit` of Keras, which has been imported. Raises FrameworkUnsupported for an unknown `fit`."""
         from keras.src.backend.tensorflow import trainer
         from keras.src.callbacks.backup_and_restore import BackupAndRestore
         from keras.src.trainers.data_adapters import generator_data_adapter, py_dataset_adapter
@@ -110,8 +110,7 @@ class FitInstrument:
         self.end_step = probes.end_fetch
 
     def _note_ends(self, cls: Any) -> None:
-        """Know when an epoch is over, also where a step has found no further batch,
-        so that its loop was left by an error."""
+        """Note the end of each epoch, even if a step found no further batch, and an error ended the loop."""
         original = cls.catch_stop_iteration
 
         @contextlib.contextmanager
@@ -126,7 +125,7 @@ class FitInstrument:
     # Called from the instrumented function.
 
     def begin(self, steps: Any, given: object, epochs: Iterable[int]) -> Iterable[int]:
-        """`fit` is about to enter its epoch loop: `steps` is its EpochIterator, `given` what the program trains on."""
+        """Prepare for the epoch loop that `fit` will enter. `steps` is its EpochIterator, `given` the training data."""
         self._steps = weakref.ref(steps)
         self._given = weakref.ref(given) if isinstance(given, GeneratorType) else None
         self._has_fetched = False
@@ -146,12 +145,12 @@ class FitInstrument:
         return epochs
 
     def steps(self, steps: Any, _given: object) -> Iterator[Any]:
-        """Yield the steps of an epoch. `_given` is named so that what the program trains on counts as state."""
+        """Yield the steps of an epoch. `_given` is an argument so that the program's training data count as state."""
         self._turn, passed = 0, 0
         for step in steps:
             self._has_fetched = True
             self._note_turn(steps, step[2])
-            # the iterator was made as in the first run; what it gave there need not be fetched
+            # the iterator was made as in the first run; its earlier elements need not be fetched
             if self._target is not None:
                 (passed, set_to), self._target = self._target, None
                 set_to(step[2])
@@ -161,8 +160,7 @@ class FitInstrument:
         self._turn = 0
 
     def _note_turn(self, steps: Any, iterator: Any) -> None:
-        """A step of the epoch that is running is about to be done with an iterator,
-        which may have been drawn from before."""
+        """Note a step, about to run, of the running epoch, and its iterator, which may have been drawn from before."""
         assert self._probes is not None
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
@@ -176,27 +174,27 @@ class FitInstrument:
         runs.append([epoch, 1, 1])
 
     def begin_step(self) -> None:
-        """The step is about to fetch its batch."""
+        """Note that the step is about to fetch its batch."""
         if self._runs_python:
             assert self._probes is not None
             self._probes.begin_fetch()
 
     def validates(self, *data: object) -> None:
-        """The set for validation has been made, of copies of arrays as they are now."""
+        """Note that `fit` has made the set for validation, from copies of the arrays as they are now."""
         self._validates_on = self._validates_on[0], digest_of_arrays(data)
 
     def not_captured(self) -> list[str]:
-        """Return what of the running `fit` no resumed run will have."""
+        """Return, in words, the state of the running `fit` that a resumed run would lack."""
         before, copied = self._validates_on
         return [] if before == copied else [_CHANGED]
 
     def source(self) -> Any:
-        """Return the set that the running `fit` draws from by an iterator that it has now, or None."""
+        """Return the set that the running `fit` draws from by an iterator of now; None if there is none."""
         steps = None if self._steps is None else self._steps()
         return self._judged if steps is not None and (self._turn or _lives_on(steps)) else None
 
     def pull(self, iterator: Iterator[Any]) -> None:
-        """Fetch what a step would have fetched, without the step."""
+        """Fetch the batches of a step without running the step."""
         assert self._probes is not None
         for _ in range(self._running().steps_per_execution):
             try:
@@ -207,8 +205,7 @@ class FitInstrument:
                 note_batch(batch, self._probes.note_fetched, is_whole=False)
 
     def refetch(self, item: object, fetched: Sequence[list[np.ndarray[Any, Any]]]) -> object | None:
-        """Return a step of the running `fit` that fetches these batches again,
-        or None if that would not be the same."""
+        """Return a step of the running `fit` that fetches these batches again; None if it would not be the same."""
         steps = None if self._steps is None else self._steps()
         dataset = None if steps is None or self._runs_python else steps._distributed_dataset
         spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else None
@@ -219,19 +216,19 @@ class FitInstrument:
             for parts in fetched:
                 yield tf.nest.pack_sequence_as(spec, parts)
 
-        # Of the very signature of the real one: the compiled step is not traced anew.
+        # Its signature is that of the real iterator: so the compiled step is not traced anew.
         first, last, _iterator = item
         return first, last, iter(tf.data.Dataset.from_generator(elements, output_signature=spec))
 
     def is_pure(self, loader: object) -> bool:
-        """Return whether a loader is what yields the steps of the running `fit`, and its data need no Python."""
+        """Return whether a loader is the generator of the running `fit`'s steps, and its data run no Python."""
         is_ours = isinstance(loader, GeneratorType) and loader.gi_code is FitInstrument.steps.__code__
         return is_ours and not self._runs_python
 
     # State.
 
     def state(self) -> dict[str, Any] | None:
-        """Return where the loader of the `fit` that is running is."""
+        """Return the state of the running `fit`'s loader; None if none is running."""
         steps = None if self._steps is None else self._steps()
         if steps is None:
             return None
@@ -248,10 +245,11 @@ class FitInstrument:
         }
 
     def position(self, read_with: Callable[[Any, Callable[[], Array]], Array], *, is_forced: bool) -> Array | None:
-        """Return the position of the iterator that is drawn from or kept between epochs, None without one.
-        Raises NoPosition.
+        """Return the position of the iterator that is drawn from or kept between epochs, None without one. Raises
+        NoPosition.
 
-        `read_with` is given the set and what reads the position, and notes what shuffled sets have given by then.
+        `read_with` takes the set and a function that reads the position, and notes how many seeds shuffled sets have
+        given.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or not (self._turn or (_lives_on(steps) and steps._steps_seen)):
@@ -269,10 +267,10 @@ class FitInstrument:
         position: Array | None,
         given: Mapping[str, int],
     ) -> None:
-        """Bring the loader to where it was, if no epoch has begun in this process.
+        """Bring the loader to its position in the checkpoint, if no epoch has begun in this process.
 
-        `set_seeds` has shuffled sets, by key, give the seeds that they gave next when the first run made its iterator;
-        `given` is what they had given at the checkpoint.
+        `set_seeds` has shuffled sets, by key, go on with the seeds from which the first run made its iterator; `given`
+        has how many seeds they had given at the checkpoint.
         """
         steps = None if self._steps is None else self._steps()
         if steps is None or state is None or self._has_fetched:
@@ -317,8 +315,7 @@ class FitInstrument:
                 self._replay(self._passes[-1], steps._current_iterator)
 
     def _make_validation(self) -> None:
-        """Make the iterator over the validation set that `fit` makes once and keeps:
-        making it may draw random numbers."""
+        """Make the validation iterator, as `fit` does once: making it may draw random numbers."""
         names, model = self._names, self._names["self"]
         model._eval_epoch_iterator = type(self._running())(
             x=names["val_x"],
@@ -336,7 +333,7 @@ class FitInstrument:
         return self._given is not None and self._given() is value
 
     def _replay(self, runs: list[list[int]], iterator: Iterator[Any]) -> None:
-        """Draw from an iterator what the first run has drawn from it in a pass."""
+        """Draw as many batches from an iterator as the first run drew from it in a pass."""
         assert self._probes is not None
         for first, epochs, turns in runs:
             for epoch in range(first, first + epochs):
@@ -349,8 +346,7 @@ class FitInstrument:
 
 
 def _hold_back(backup: Any, probes: Probes) -> None:
-    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch,
-    from another state."""
+    """Keep Keras's own backup from resuming where detrain does: it would begin with another epoch and state."""
     original = backup.on_train_begin
 
     @in_place_of(backup, "on_train_begin")
@@ -360,11 +356,11 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `FitInstrument`,
-    who look after it.
+    """Return whether the loops of `fit`, `evaluate` or `predict`, or `FitInstrument`, are making an iterator: they
+    restore it themselves.
 
-    So whether they are the first around TensorFlow's code (many frames of it,
-    where a strategy distributes a set) and ours.
+    These are the first frames around the frames of TensorFlow (many of them, if a strategy distributes a set) and
+    detrain.
     """
     for each in outwards(frame):
         file = each.f_code.co_filename
@@ -376,5 +372,5 @@ def is_of_fit(frame: FrameType | None) -> bool:
 
 
 def _lives_on(steps: Any) -> bool:
-    """Return whether an iterator is kept from epoch to epoch."""
+    """Return whether `fit` keeps its iterator from epoch to epoch."""
     return steps._current_iterator is not None and steps.steps_per_epoch is not None

@@ -1,9 +1,8 @@
-"""How Keras hands out the data of a `fit`, made the same in every run: in turn, by one thread, in a known order; and
-digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them. A stage behind all
-others of the data pipeline takes them, or, where pipelines run ahead of the steps, the fetching step itself.
+"""Makes Keras hand out the data of a `fit` in the same way in every run: in turn, by one thread, in a known order. It
+also takes digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them: in a last
+stage of the data pipeline, or in the fetching step itself, where pipelines run ahead of the steps.
 
-For `fit`, which brings a loader back to where it was. What is changed here is changed for all data of Keras's in this
-process.
+This is for `fit`, whose loader detrain brings back to its position, but it changes all of Keras's data in this process.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _HANDLES: Final = (tf.variant, tf.resource)
 
 
 def is_generator(steps: Any) -> bool:
-    """Return whether `fit` draws from a generator of the program's."""
+    """Return whether `fit` draws from a generator of the program."""
     return type(steps.data_adapter).__name__ == "GeneratorDataAdapter"
 
 
 def allow_permutation(adapter: Any, dataset: Any) -> None:
-    """Let arrays be shuffled: an iterator draws one permutation, whole, before its first batch, and then ends."""
+    """Let arrays be shuffled: an iterator draws one whole permutation before its first batch, and then no more."""
     if type(adapter).__name__ == "ArrayDataAdapter":
         for stage in stages(dataset):
             if [type(source).__name__ for source in stage._inputs()] == ["_RangeDataset"]:
@@ -41,7 +40,8 @@ def allow_permutation(adapter: Any, dataset: Any) -> None:
 
 
 def order_of(steps: Any) -> list[int] | None:
-    """Return what the iterator over a PyDataset that is running is to give: numbers of batches, the next one first.
+    """Return the batches that the running iterator over a PyDataset is still to give: their numbers, the next one
+    first.
 
     None for other data, and for a PyDataset that has no end.
     """
@@ -52,8 +52,7 @@ def order_of(steps: Any) -> list[int] | None:
 
 
 def note_order(adapter: Any) -> None:
-    """Have a PyDataset's batches given by an order that is known, and can be set:
-    to come back to a batch runs no other."""
+    """Have a PyDataset give its batches in a known order that can be set: a resumed run loads none before its cut."""
 
     def finite(self: Any) -> Iterator[Any]:
         order = self.__dict__.pop("detrain_left", None)
@@ -70,8 +69,7 @@ def note_order(adapter: Any) -> None:
 
 
 def fetch_in_turn(adapter: Any) -> None:
-    """Take the prefetching stage off loaders that run Python: how far they run ahead is chance,
-    and so is what they draw."""
+    """Take the prefetching stage off loaders that run Python: how far it runs ahead is chance, and so are its draws."""
     original = adapter.get_tf_dataset
 
     @in_place_of(adapter, "get_tf_dataset")
@@ -81,8 +79,7 @@ def fetch_in_turn(adapter: Any) -> None:
 
 
 def start_no_workers(adapter: Any) -> None:
-    """Have a PyDataset's batches fetched one after another: what several workers draw, or count,
-    has no order of its own."""
+    """Have a PyDataset's batches fetched in turn: among several workers, the order of draws and counts is chance."""
     original = adapter.__init__
 
     @in_place_of(adapter, "__init__")
@@ -95,21 +92,20 @@ def start_no_workers(adapter: Any) -> None:
 
 
 class TakesDigest(Protocol):
-    """What takes the digest of a batch, or of a part of it (`Probes.note_fetched`)."""
+    """The function that takes the digest of a batch, or of a part of it (`Probes.note_fetched`)."""
 
     def __call__(self, parts: list[np.ndarray[Any, Any]], *, is_whole: bool) -> None:
-        """Take it."""
+        """Take the digest."""
 
 
 def digest_of_arrays(data: object) -> str:
-    """Return a digest of the arrays of NumPy in a nested value; empty without one."""
+    """Return a digest of the NumPy arrays in a nested value; empty if there are none."""
     arrays = [each for each in tf.nest.flatten(data) if isinstance(each, np.ndarray) and not each.dtype.hasobject]
     return "".join(map(digest_array, arrays))
 
 
 def digesting(dataset: Any, note: TakesDigest, *, is_whole: bool) -> Any:
-    """Return a set that gives what another gives, and has digests taken of it. `is_whole`:
-    a step fetches no more than one."""
+    """Return a set with the elements of another, which takes their digests. `is_whole`: a step fetches at most one."""
 
     def passed(*element: Any) -> Any:
         note_batch(element, note, is_whole=is_whole)
@@ -119,8 +115,7 @@ def digesting(dataset: Any, note: TakesDigest, *, is_whole: bool) -> Any:
 
 
 def digest_distributed(note: TakesDigest) -> None:
-    """Take the digests of batches of distributed sets where a step fetches them:
-    their pipelines run ahead of the steps."""
+    """Take the digests of distributed sets' batches where a step fetches them: pipelines run ahead of the steps."""
     original = DistributedIteratorBase.get_next
 
     @in_place_of(DistributedIteratorBase, "get_next")
@@ -132,7 +127,7 @@ def digest_distributed(note: TakesDigest) -> None:
 
 
 def note_batch(element: Any, note: TakesDigest, *, is_whole: bool) -> None:
-    """Take the digest of a batch, now or whenever the function that is being traced runs."""
+    """Take the digest of a batch, now or at each run of the function that is being traced."""
 
     def noted(*parts: np.ndarray[Any, Any]) -> None:
         note(list(parts), is_whole=is_whole)

@@ -1,6 +1,6 @@
-"""Keras's `fit`, compiled anew from its own source with calls of the probes put in and all line numbers kept.
+"""Keras's `fit`, compiled anew from its own source with calls of the probes added and all line numbers kept.
 
-The loops of one Keras are known; a `fit` with other loops is refused, never guessed at.
+detrain knows the loops of one version of Keras. It refuses a `fit` with other loops, and never guesses.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from detrain.python.inspect.frames import adopt
 NAME: Final = "_detrain"
 """The name of the probes in the globals of Keras's module."""
 _TRAIN: Final = "train_function("
-"""What `fit` calls to do a step."""
+"""The call by which `fit` runs a step."""
 _VALIDATING: Final = "self._eval_epoch_iterator ="
 VALIDATION: Final = ("val_x", "val_y", "val_sample_weight")
-"""Names that Keras's `fit` has for what it validates on."""
+"""The local names of the validation data in Keras's `fit`."""
 
 
 def instrumented(function: Any) -> Any:
@@ -88,8 +88,8 @@ def _at(loop: ast.For, text: str) -> ast.stmt:
 
 
 class Probes(Protocol):
-    """What the runtime gives to an adapter for a framework's own training loop: the probes, and what a lazy load takes.
-    So the adapter need not import the runtime.
+    """The functions that the runtime gives to an adapter for a framework's own training loop: the probes, and those for
+    a load inside of the body. So the adapter need not import the runtime.
     """
 
     def epoch_loop(self, iterable: Iterable[Any]) -> Iterator[Any]:
@@ -114,17 +114,18 @@ class Probes(Protocol):
         """Return whether the run is on its way to a checkpoint."""
 
     def note_all_streams(self) -> None:
-        """Have the random streams at all batches of this phase recorded:
-        its loader can only be replayed from its start."""
+        """Have the random streams recorded at all batches of this phase: its loader can only be replayed from
+        the start.
+        """
 
     def epoch(self) -> int:
-        """Return the epoch that is running, -1 before the first."""
+        """Return the running epoch, -1 before the first."""
 
     def load_again(self, epoch: int, batch: int, load: Callable[[], None]) -> None:
-        """Have a batch of this phase loaded by the random streams that it was loaded by, and compared with it."""
+        """Load a batch of this phase again, with the random streams of its first load, and compare the two."""
 
     def begin_fetch(self) -> None:
-        """Have the random streams recorded as they are now, behind callbacks: Python is about to fetch the batch."""
+        """Record the random streams after callbacks, as Python is about to fetch the batch."""
 
     def end_fetch(self) -> None:
-        """Have the batch recorded that has been fetched, before callbacks see it."""
+        """Record the fetched batch, before callbacks see it."""

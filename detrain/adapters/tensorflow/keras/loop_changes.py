@@ -1,13 +1,13 @@
-"""What a loop sets on Keras's objects: noted as it is set, and compared with what it was before the loop.
+"""Changes that a loop makes to Keras's objects: noted as they happen, and compared with the values before the loop.
 
-Losses, schedules, regularizers and constraints of Keras's own classes have no variables, and anything that a loop sets
-on them is state, however it is set: `setattr(loss, name, value)`, or `loss._fn_kwargs["delta"] = 0.5`, which no look at
-the program's source shows. Numbers, texts and functions are captured as on layers; lists, dicts and arrays by what they
-hold. In objects of the program's classes the walk over Python's state finds these.
+Losses, schedules, regularizers and constraints of Keras's own classes have no variables. Any attribute that a loop sets
+on them is state, in whatever way it is set: `setattr(loss, name, value)`, or `loss._fn_kwargs["delta"] = 0.5`, which no
+look at the program's source shows. Numbers, texts, booleans and functions are captured as on layers; lists, dicts and
+arrays by their content. In objects of the program's classes, the walk over Python's state finds such values.
 
-The masks of dropout that recurrent cells keep from call to call, where a program calls the cells itself, are drawn at
-the first call, and stay until the cell is told to drop them. They are captured; those that building ahead has left are
-no tensors that anything could use.
+Recurrent cells that a program calls itself keep dropout masks from call to call: they draw them at the first call, and
+keep them until told to drop them. These masks are captured; masks left by building ahead are no tensors that anything
+could use.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from detrain.python.inspect.names import computes, find_static, is_findable, is_
 from detrain.python.inspect.object_graph import ABSENT
 
 _BUILDING: Final = frozenset({"built", "_called", "_built", "_is_graph_network", "_jit_compile", "_run_eagerly"})
-"""Say how far an object is built, or compiled: so in a resumed process when it is."""
+"""Attributes that say how far an object is built or compiled: a resumed process sets them when it builds the object."""
 SEEDS_2: Final = "_random_generator"
-"""What layers of Keras 2 draw by: given a seed, it counts that up with each draw."""
+"""The attribute with the generator of a Keras 2 layer: if it was given a seed, it counts that up with each draw."""
 
 Constants = dict[str, dict[str, dict[str, Any]]]
-"""Of objects: parts of their state (`attributes`, `functions`, `settings`), each by name."""
+"""The state of objects by key: parts of it (`attributes`, `functions`, `settings`), each by name."""
 _HOLDERS: Final = (list, tuple, dict, *ARRAYS)
 MASKS: Final = ("_dropout_mask", "_recurrent_dropout_mask")
 _CACHES: Final = ("_dropout_mask_cache", "_recurrent_dropout_mask_cache")
-"""Where cells of Keras 2 keep them, by the graph; those of no graph under an object that is none."""
+"""Attributes where cells of Keras 2 keep masks, by the graph; those of no graph under a key that is no graph."""
 
 
 def scalars(value: Any) -> dict[str, Any]:
-    """Return the numbers, texts and truths in an object's attributes."""
+    """Return the numbers, texts and booleans in an object's attributes."""
     return {name: item for name, item in list(vars(value).items()) if type(item) in SCALARS and name not in _BUILDING}
 
 
 def _is_named_function(value: Any) -> bool:
-    """Return whether a value is a function that its name leads to: the program's, or a library's that only computes."""
+    """Return whether a value is a function found by its name: the program's, or a library's that only computes."""
     return computes(value) or (isinstance(value, types.FunctionType) and is_findable(value))
 
 
 def functions_of(value: Any) -> dict[str, str]:
-    """Return the names of the functions in an object's attributes that have one, by attribute."""
+    """Return, by attribute, the names of the functions in an object's attributes that can be found by name."""
     return {name: static_name(item) for name, item in list(vars(value).items()) if _is_named_function(item)}
 
 
 def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> None:
-    """Set the functions in attributes that are others than at the checkpoint."""
+    """Set the functions in attributes that differ from those at the checkpoint."""
     for key in state.keys() & objects.keys():
         own, now = vars(objects[key]), functions_of(objects[key])
         for name, function in state[key].items():
@@ -70,7 +70,7 @@ def set_functions(state: dict[str, dict[str, str]], objects: dict[str, Any]) -> 
 
 
 class SetInLoop:
-    """What a loop has set on objects that were there before it."""
+    """The changes that a loop has made to objects that existed before it."""
 
     def __init__(
         self, scalars: Callable[[Any], dict[str, Any]], without_variables: tuple[type, ...], descriptions: ValueDescriptions
@@ -79,17 +79,17 @@ class SetInLoop:
         self._before: Constants = {}
 
     def begin(self, objects: dict[str, Any]) -> None:
-        """A training loop is about to be entered."""
+        """Note the objects' state as a training loop is about to be entered."""
         self._before = {key: self._of(value) for key, value in objects.items()}
 
     def now(self, objects: dict[str, Any]) -> dict[str, Any]:
-        """Return what is other than it was then."""
+        """Return the values that differ from those at `begin`."""
         found = changed({key: self._of(value) for key, value in objects.items() if key in self._before}, self._before)
         return {"objects": found} if found else {}
 
     @contextlib.contextmanager
     def again(self, state: dict[str, Any], objects: dict[str, Any]) -> Iterator[None]:
-        """Set it again for as long as the context lasts."""
+        """Set these changed values again while the context lasts."""
         found = {key: parts for key, parts in state.get("objects", {}).items() if key in objects}
         before = {key: self._of(objects[key]) for key in found}
         self._put(found, objects)
@@ -112,8 +112,8 @@ class SetInLoop:
 
 
 class LoopFunctions:
-    """Functions of the program in attributes of Keras's objects, and vocabularies: what the loop has put there is
-    named.
+    """The program's functions in attributes of Keras's objects, and vocabularies: those that the loop has set
+    are named.
     """
 
     def __init__(self) -> None:
@@ -121,13 +121,13 @@ class LoopFunctions:
         self._tables: dict[str, weakref.ref[Any]] = {}
 
     def begin(self, objects: dict[str, Any]) -> None:
-        """A training loop is about to be entered."""
+        """Note the functions and vocabularies as a training loop is about to be entered."""
         self._at_phase = {key: self._found(value) for key, value in objects.items()}
         tables = {key: vars(value).get("lookup_table") for key, value in objects.items()}
         self._tables = {key: weakref.ref(table) for key, table in tables.items() if table is not None}
 
     def not_captured(self, objects: dict[str, Any]) -> list[str]:
-        """Return, in words, what the loop has put there."""
+        """Return, in words, the functions and vocabularies that the loop has put there."""
         return [
             f"{name} of {key} (function: set in the loop)"
             for key, before in self._at_phase.items()
@@ -146,11 +146,11 @@ class LoopFunctions:
 
 
 NoteChange = Callable[[Any, str, object], None]
-"""Is told of an object of Keras's, an attribute of it that has been set, and the value before."""
+"""A function that takes an object of Keras, the name of an attribute that has been set on it, and the value before."""
 
 
 def watch_sets(note: NoteChange, classes: Iterable[Any]) -> None:
-    """Have the numbers, texts and truths noted that are set on objects of these classes."""
+    """Have the numbers, texts, booleans and named functions noted that are set on objects of these classes."""
 
     def noting(original: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
         @functools.wraps(original)
@@ -168,7 +168,7 @@ def watch_sets(note: NoteChange, classes: Iterable[Any]) -> None:
 
 
 def watch_frozen(note: NoteChange) -> None:
-    """Have it noted where a variable of Keras is frozen, or no longer so."""
+    """Have it noted when a variable of Keras is frozen or unfrozen."""
     import keras
 
     trainable: Any = keras.Variable.trainable
@@ -181,7 +181,7 @@ def watch_frozen(note: NoteChange) -> None:
 
 
 def classes_without_variables(keras: Any) -> tuple[Any, ...]:
-    """Return the classes in a module `keras` whose objects have no variables, and settings that are state."""
+    """Return the classes of a module `keras` whose objects have no variables, but settings that are state."""
     return (
         keras.losses.Loss,
         keras.optimizers.schedules.LearningRateSchedule,
@@ -207,7 +207,7 @@ def watch_births(births: Births, classes: tuple[Any, ...]) -> None:
 
 
 def contents(value: object, descriptions: ValueDescriptions) -> dict[str, Any]:
-    """Return what the lists, dicts and arrays in an object's attributes hold, as JSON can have it."""
+    """Return the content of lists, dicts and arrays in an object's attributes, in a form that JSON can hold."""
     found = {}
     for name, item in [] if is_own_class(type(value)) else list(vars(value).items()):
         if isinstance(item, _HOLDERS):
@@ -217,7 +217,7 @@ def contents(value: object, descriptions: ValueDescriptions) -> dict[str, Any]:
 
 
 def set_contents(value: object, state: Mapping[str, Any], descriptions: ValueDescriptions) -> None:
-    """Set those of these attributes that are others than they were; a list or dict stays the same object."""
+    """Set those of these attributes whose content differs; a list or dict stays the same object."""
     own, now = vars(value), contents(value, descriptions)
     for name in state.keys() & now.keys():
         if now[name] == state[name]:
@@ -233,7 +233,7 @@ def set_contents(value: object, state: Mapping[str, Any], descriptions: ValueDes
 
 
 def changed(now: Constants, before: Constants) -> Constants:
-    """Return what is other than it was, of objects that were there."""
+    """Return the values that differ, of objects and names that existed before."""
     found: Constants = {}
     for key in now.keys() & before.keys():
         for part, values in now[key].items():
@@ -245,9 +245,7 @@ def changed(now: Constants, before: Constants) -> Constants:
 
 
 def masks(value: Any) -> dict[str, Any]:
-    """Return the masks that a cell keeps: type, shape and bytes of each, lists of them where it keeps one for each
-    gate.
-    """
+    """Return the dtype, shape and bytes of each mask that a cell keeps; lists of them if it keeps one for each gate."""
     own = vars(value)
     held = {name: own.get(name) for name in MASKS}
     for name in own.keys() & set(_CACHES):
@@ -261,7 +259,7 @@ def kept_masks(births: Births, cell_type: type) -> list[str]:
 
 
 def restore_masks(state: dict[str, Any], objects: dict[str, Any]) -> None:
-    """Set them, by the keys of their cells. Raises Diverged where a cell is not there."""
+    """Set the masks, by the keys of their cells. Raises Diverged if a cell does not exist."""
     lost = sorted(state.keys() - objects.keys())
     if lost:
         raise Diverged(
@@ -283,7 +281,7 @@ def restore_masks(state: dict[str, Any], objects: dict[str, Any]) -> None:
 def _described(mask: Any) -> list[Any] | None:
     if isinstance(mask, list):
         return [_described(item) for item in mask]
-    if not isinstance(mask, EagerTensor):  # of a function's graph, which no other can use
+    if not isinstance(mask, EagerTensor):  # a mask of a function's graph, which no other graph can use
         return None
     return [mask.dtype.name, mask.shape.as_list(), mask.numpy().tobytes().hex()]
 

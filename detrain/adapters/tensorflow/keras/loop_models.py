@@ -1,19 +1,19 @@
-"""Models, optimizers and metrics that a loop makes: they are made again, by what Keras's own settings say, under their
-names.
+"""Models, optimizers and metrics that a loop makes: a resumed run makes them again from Keras's own settings, under
+their names.
 
-A loop that keeps a copy of its best model, or loads one, makes objects that a resumed process lacks. A whole model of
-Keras's own classes is data in Keras's own words, the same that its files hold; what it holds is found by where it lies
-in it (`model_survey`), and named as in the first run, so that its variables, and what was set on its parts, come back
-as those of all others do. When all is back, the model is compared with what it was: each part at its place, and all
-that lies beside (`check`).
+A loop that keeps a copy of its best model, or loads one, makes objects that a resumed process lacks. Keras itself can
+describe a whole model of its own classes as data, the same that its files hold. The parts of the model are found by
+their paths in it (`model_survey`), and named as in the first run, so that its variables, and values that were set on
+its parts, come back like all others. When all is back, the model is compared with the first one: each part at its path,
+and all other content (`check`).
 
-Only what is certain is described: a layer that another model or the program's past has, too, a wrapper, an average of
-weights, a class or function of the program's, an attribute that the program has put there: such a model is named as
-lost where it appears.
+A model is described only if all of it is certain. It is not if it has a layer that another model or the program has,
+too, a wrapper, an average of weights, a class or function of the program, or an attribute that the program has put
+there: such a model is named as lost where it appears.
 
-Of metrics, a new one for each epoch, the values are variables, and come back as those of any others. Only classes that
-Keras itself offers are made, and of settings that are numbers, texts and truths: a checkpoint names neither a class of
-the program's nor code.
+The values of metrics (a new one for each epoch, say) are variables, and come back like all others. Only classes that
+Keras itself offers are made, and only from settings that are numbers, texts and booleans: a checkpoint names neither a
+class of the program nor code.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.stored_attributes import library_names, stores
 
 MADE: Final = "keras.made"
-"""The kind of what is in such a model, in a checkpoint."""
+"""The kind, in a checkpoint, of a part of such a model."""
 
 METRIC: Final = "keras.Metric"
 _LIBRARIES: Final = ("keras", "tf_keras")
 _PLAIN: Final = (bool, int, float, str, type(None))
 
 _DENIED: Final = frozenset({"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "RNN", "StackedRNNCells"})
-"""Layers that hold code of the program's, a path, or layers of any kind."""
+"""Layers that hold code of the program, a path, or layers of any kind."""
 _VALUES: Final = frozenset({"__keras_tensor__", "__tuple__"})
-"""What stands in settings for inputs of layers, and for tuples."""
+"""The class names in settings that stand for inputs of layers, and for tuples."""
 
 
 class ModelDescriptions:
-    """Describes such objects where the state of the program leads to them. `owners`:
-    the keys of what was built by itself."""
+    """Describes such objects if the program's state leads to them. `owners` returns the keys of objects built on their
+    own, outside of a trace.
+    """
 
     def __init__(self, births: Births, surveys: Surveys, owners: Callable[[], set[str]]) -> None:
         import keras
@@ -64,15 +65,14 @@ class ModelDescriptions:
         self._models = (keras.Sequential, keras.src.models.functional.Functional)
         self._optimizer = keras.optimizers.Optimizer
         self._known: dict[int, tuple[Any, str]] = {}
-        """What is in those that can be described, by identity: that, and the key of the one that it is in."""
+        """The parts of objects that can be described, by identity: (the part, the key of the object that it is in)."""
         self._looked_at: object = None
-        """When that was found: nothing that counts has changed then."""
+        """The moment when these were found: until it changes, nothing that matters can have changed."""
         self._described: dict[str, dict[str, Any]] = {}
         self._asked: set[str] = set()
 
     def part(self, value: Any) -> str | None:
-        """Return the key of what a resumed process will find in an object that is made again;
-        None for anything else."""
+        """Return the key of a part that a resumed process will find in an object made again; None for anything else."""
         if not self._births.is_of_loop(value) and not isinstance(value, self._keras.Layer):
             return None
         if self._looked_at is None or self._looked_at != self._births.moment():
@@ -84,13 +84,13 @@ class ModelDescriptions:
         return self._births.key(value)
 
     def described(self) -> list[dict[str, Any]]:
-        """Return, as JSON can have it, what has been asked for by its parts, and forget it."""
+        """Return, in a form that JSON can hold, the objects whose parts were asked for, and forget them."""
         found = [self._described[key] for key in sorted(self._asked)]
         self._known, self._described, self._asked, self._looked_at = {}, {}, set(), None
         return found
 
     def _look(self) -> None:
-        """Find what can be described."""
+        """Find the objects that can be described."""
         self._known, self._described, self._asked, self._looked_at = {}, {}, set(), self._births.moment()
         kinds = (*self._models, self._optimizer)
         roots = {key: each for key, each in self._whole(kinds).items() if self._births.is_of_loop(each)}
@@ -103,7 +103,7 @@ class ModelDescriptions:
             is_alone = all(times[id(part)] == 1 for part in survey.parts.values())
             described = None
             if is_alone and self._is_certain(root, survey) and not self._is_shared(survey):
-                # Keras: no settings
+                # the errors by which Keras says that an object has no settings
                 with contextlib.suppress(TypeError, ValueError, NotImplementedError, AttributeError):
                     described = self._describe(root, survey)
             if described is not None:
@@ -111,14 +111,13 @@ class ModelDescriptions:
                 self._known |= {id(part): (part, key) for part in survey.parts.values()}
 
     def _whole(self, kinds: tuple[type, ...]) -> dict[str, Any]:
-        """Return what is alive of these kinds, but for the models that a Sequential has made for itself:
-        it lets go of them."""
+        """Return the living objects of these kinds, except models that a Sequential made for itself: it drops them."""
         alive = {key: value for key, value in self._births.alive() if isinstance(value, kinds)}
         makers = {key: alive.get(key.rpartition("/")[0]) for key, value in alive.items() if type(value) is self._models[1]}
         return {key: value for key, value in alive.items() if type(makers.get(key)) is not self._keras.Sequential}
 
     def _is_certain(self, root: Any, survey: Survey) -> bool:
-        """Return whether an object is of Keras's own making, through and through, and of the loop's."""
+        """Return whether an object, with all its parts, is of Keras's own classes and made by the loop."""
         keys = {self._surveys.key(part) for part in survey.parts.values()}
         outside = frozenset[str]().union(*(stores(module.__file__ or "").outside for module in user_modules().values()))
         for path, part in survey.parts.items():
@@ -127,7 +126,7 @@ class ModelDescriptions:
             if not is_own_part or not _is_kerass(part) or isinstance(inner(part), DistributedVariable):
                 return False
             if not outside & (own_attributes(part) or {}).keys() <= library_names(type(part)):
-                return False  # the program has put something there
+                return False  # the program has put an attribute there
             if isinstance(part, self._keras.Layer) and not (self._is_plain(part) and self._is_built_alone(part, keys)):
                 return False
             if isinstance(part, self._optimizer) and (part.use_ema or hasattr(part, "inner_optimizer")):
@@ -144,13 +143,12 @@ class ModelDescriptions:
         return is_plain and not is_changed and not getattr(layer, "stateful", False)
 
     def _is_built_alone(self, layer: Any, keys: set[str | None]) -> bool:
-        """Return whether no function has built a layer as it was traced:
-        such a trace differs from one that finds it built."""
+        """Return whether no function built a layer in its trace: such a trace differs from one that finds it built."""
         is_of_loop = all(self._births.is_of_loop(inner(each)) for each in layer._trainable_variables)
         return is_of_loop or not keys.isdisjoint(self._owners())
 
     def _is_shared(self, survey: Survey) -> bool:
-        """Return whether a layer of it is also in another one."""
+        """Return whether a layer of the object is also in another object."""
         own = {id(part) for part in survey.parts.values()}
 
         def is_held() -> bool:
@@ -159,7 +157,7 @@ class ModelDescriptions:
 
         if not is_held():
             return False
-        gc.collect()  # it may be one that nobody has any more
+        gc.collect()  # the other object may be one that nobody holds any more
         return is_held()
 
     def _describe(self, root: Any, survey: Survey) -> dict[str, Any] | None:
@@ -189,7 +187,7 @@ class ModelDescriptions:
         }
 
     def is_known(self, item: Any) -> bool:
-        """Return whether settings are plain, and name only classes that Keras has."""
+        """Return whether settings are plain data, and name only classes that Keras has."""
         if isinstance(item, list | tuple):
             return all(map(self.is_known, item))
         if not isinstance(item, dict):
@@ -216,7 +214,7 @@ def _is_of_keras(cls: type) -> bool:
 
 
 class _RemadeModel(NamedTuple):
-    """A model or optimizer that has been made again."""
+    """A model or optimizer that has been made again, and its description."""
 
     value: Any
     described: dict[str, Any]
@@ -225,9 +223,8 @@ class _RemadeModel(NamedTuple):
 class LoopModels:
     """Describes such objects, and makes them again.
 
-    `rename` gives a variable or another object the key that it had in the first run, or none; `take_as_built` notes
-    that an object is built; `find_variable` returns the variable with a key; `owners` the keys of what was built by
-    itself.
+    `rename` gives a variable or another object its key of the first run, or none; `take_as_built` notes that an object
+    is built; `find_variable` returns the variable with a key; `owners` is that of `ModelDescriptions`.
     """
 
     def __init__(
@@ -247,10 +244,10 @@ class LoopModels:
         self.part, self.described = self._descriptions.part, self._descriptions.described
         self._made: list[_RemadeModel] = []
         self.again: frozenset[str] = frozenset()
-        """Keys of the parts of what has been made again by now."""
+        """The keys of all parts of the objects that have been made again so far."""
 
     def remake(self, described: list[dict[str, Any]]) -> None:
-        """Make what the checkpoint has and this process lacks; models first. Raises Diverged."""
+        """Make the objects that the checkpoint has and this process lacks; models first. Raises Diverged."""
         self._made = []
         for each in sorted(described, key=lambda each: not each["is model"]):
             self._remake(each)
@@ -263,7 +260,7 @@ class LoopModels:
                 value = self._make(described)
             except DetrainError:
                 raise
-            except Exception as error:  # an edge: of settings, Keras may raise anything
+            except Exception as error:  # an edge: Keras may raise anything for settings
                 raise _not_again(key, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}") from error
         self._made.append(_RemadeModel(value, described))
 
@@ -278,7 +275,7 @@ class LoopModels:
             survey = self._name(made, described)
         for path, (value, names) in survey.drawn.items():
             vars(value).update({name: described["drawn"][path][name] for name in names if path in described["drawn"]})
-        # What is still to be built is counted as it is.
+        # Objects that are still to be built are counted when they are.
         there = {_group(self._surveys.key(part) or "") for part in survey.parts.values()}
         for owner, counts in described["counts"].items():
             self._births.set_counts_of(owner, {label: count for label, count in counts.items() if (owner, label) in there})
@@ -288,14 +285,14 @@ class LoopModels:
         return made
 
     def _constructed(self, settings: dict[str, Any]) -> Any:
-        """Return the object that has these settings. Keras itself would build the optimizer as it compiles a model."""
+        """Return the object with these settings, compiled here: Keras's own way would also build the optimizer."""
         made = self._lib.deserialize_keras_object({name: item for name, item in settings.items() if name != "compile_config"})
         if settings.get("compile_config"):
             made.compile(**self._lib.deserialize_keras_object(settings["compile_config"]))
         return made
 
     def _build(self, made: Any, described: dict[str, Any]) -> None:
-        """Build an optimizer for the variables that it had: those of its model, or by their keys. Raises Diverged."""
+        """Build an optimizer for its variables: those of its model, or those found by their keys. Raises Diverged."""
         parts = self._surveys.of(made).parts if described["is model"] else {}
         where = {key: path for path, key in described["keys"].items()}
         found = [parts.get(where[key]) if parts else self._find_variable(key) for key in described["trained"]]
@@ -304,7 +301,7 @@ class LoopModels:
         optimizer_of(made).build(found)
 
     def _name(self, made: Any, described: dict[str, Any]) -> Survey:
-        """Give what was made apart the keys that it had. Raises Diverged."""
+        """Give the objects that were made apart their keys of the first run. Raises Diverged."""
         survey = self._surveys.of(made)
         for path, part in survey.parts.items():
             if path not in described["keys"]:
@@ -318,7 +315,7 @@ class LoopModels:
         return survey
 
     def finish(self) -> None:
-        """Build the optimizers that functions which are gone had built as they were traced. Raises Diverged."""
+        """Build the optimizers that were built in traces of functions that are gone. Raises Diverged."""
         for value, described in self._made:
             optimizer = optimizer_of(value)
             if described["trained"] is not None and not optimizer.built:
@@ -327,8 +324,9 @@ class LoopModels:
                     self._name(value, described)
 
     def check(self, has_value: Callable[[str], bool]) -> None:
-        """Raise Diverged where what has been made again is not what it was.
-        `has_value` says whether a variable has its own."""
+        """Raise Diverged if an object made again is not as it was. `has_value`: whether a variable has its
+        own value.
+        """
         made, self._made, self.again = self._made, [], frozenset()
         for value, described in made:
             survey, key = self._surveys.of(value), described["key"]
@@ -359,9 +357,7 @@ def _not_again(key: str, why: str) -> Diverged:
 
 
 def metric_parts(births: Births, value: Any) -> list[object] | None:
-    """Return the library, the class, the key and the settings of a metric that the loop has made, or None for anything
-    else.
-    """
+    """Return the library, class, key and settings of a metric that the loop has made; None for anything else."""
     if not births.is_of_loop(value):
         return None
     library = next(
@@ -376,9 +372,9 @@ def metric_parts(births: Births, value: Any) -> list[object] | None:
 
 
 def remake_metric(births: Births, library: str, name: str, key: str, settings: str) -> object | None:
-    """Return the metric with a key, made again if there is none;
+    """Return the metric with a key, made again if there is none.
 
-    None if Keras has no such class, or not with such settings.
+    None if Keras has no such class, or cannot take such settings.
     """
     found = births.find(key)
     cls = _class_of(library, name) if library in _LIBRARIES else None
@@ -390,7 +386,7 @@ def remake_metric(births: Births, library: str, name: str, key: str, settings: s
 
 
 def _is_plain(settings: dict[str, Any]) -> bool:
-    """Return whether Keras looks up nothing by a name in the settings: a function, an object of another class."""
+    """Return whether no setting names something that Keras would look up: a function, an object of another class."""
     values = [item for each in settings.values() for item in (each if type(each) is list else [each])]
     return "fn" not in settings and all(type(each) in _PLAIN for each in values)
 

@@ -1,6 +1,6 @@
-"""What one of Keras's objects holds: its parts by where they lie, and in words all that lies beside them.
+"""The content of a Keras object: its parts by their paths in it, and all other content in words.
 
-For who describes a model, and compares one that has been made again with what it was. Nothing here changes an object.
+It serves to describe a model, and to compare a model that was made again with the first one. It changes no object.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ _NO_STATE: Final = frozenset(
     | {"_self_name_based_restores", "_self_saveable_object_factories"}
     | {f"_self_unconditional_{what}" for what in ("checkpoint_dependencies", "dependency_names", "deferred_dependencies")}
 )
-"""Attributes in which Keras and TensorFlow keep account: of calls that there have been,
-and once more of what others hold."""
+"""Attributes with bookkeeping of Keras and TensorFlow: about past calls, and copies of content of other attributes."""
 _OF_CALLS: Final = frozenset({"Node", "KerasTensor", "SymbolicArguments", "Signature"})
 _TEXTS: Final = (bool, int, float, str, bytes, re.Pattern, np.dtype, tf.DType, np.generic, tf.TensorShape)
 _MOST_PARTS: Final = 1 << 16
 WIDTH: Final = 6
-"""Digits that are kept of what lies beside the parts: they decide nothing but the words of a refusal."""
+"""The number of digits kept of each digest of other content: they serve only for the words of a refusal."""
 
 
 class Survey(NamedTuple):
-    """What an object holds."""
+    """The content of an object."""
 
     parts: dict[str, Any]
-    """By where they lie: the layers, variables, and all else that has a name in the run, itself (at "") first."""
+    """The layers, variables and other parts with a name in the run, by path; first the object itself (at "")."""
     drawn: dict[str, tuple[Any, tuple[str, ...]]]
-    """What was given a seed or a number in its name as it was made, and the attributes that have it: no settings do."""
+    """Objects given a seed or numbered name as they were made, and the attributes that hold it: settings lack it."""
     others: list[str]
-    """What lies beside them, in words."""
+    """The other content, in words."""
 
 
 class Surveys:
@@ -57,10 +56,10 @@ class Surveys:
         self._births, self._keras, self._drawing = births, keras, RandomInitializer
 
     def of(self, root: Any) -> Survey:
-        """Return what an object holds: by the attributes, and places in containers, that lead to it, in their order."""
+        """Return an object's content, by the attributes and places in containers that lead to it, in their order."""
         survey = Survey({}, {}, [])
         first: dict[int, str] = {}
-        held = []  # as long as identities count
+        held = []  # keeps the objects alive while their identities are compared
         waiting = collections.deque([("", root)])
         while waiting and len(first) < _MOST_PARTS:
             path, value = waiting.popleft()
@@ -96,7 +95,7 @@ class Surveys:
         return survey
 
     def _words(self, value: Any) -> str | None:
-        """Return what a value is, in words; None for one that holds others, or has a name."""
+        """Return a value in words; None for one that holds others, or has a name."""
         if isinstance(value, _TEXTS):
             return repr(value)
         if isinstance(value, np.ndarray | tf.Tensor) and not isinstance(value, tf.Variable):
@@ -114,7 +113,7 @@ class Surveys:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a value holds, each after its place."""
+    """Yield (place, object) of each object that a value holds."""
     if isinstance(value, Mapping):
         yield from sorted(((str(name), item) for name, item in value.items()), key=lambda each: each[0])
     elif isinstance(value, list | tuple):
@@ -125,12 +124,12 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def digest(words: list[str]) -> str:
-    """Return a digest of what lies beside the parts of an object."""
+    """Return a digest of the other content of an object, given in words."""
     return digest_bytes("\n".join(words).encode())
 
 
 def brief(words: str) -> str:
-    """Return what is kept of one such thing."""
+    """Return the digits that are kept of one piece of other content."""
     return digest_bytes(words.encode())[:WIDTH]
 
 
@@ -140,6 +139,6 @@ def optimizer_of(value: Any) -> Any:
 
 
 def inner(value: Any) -> Any:
-    """Return the variable of TensorFlow that one of Keras holds; anything else as it is."""
+    """Return the TensorFlow variable in a variable of Keras; anything else as it is."""
     held = getattr(value, "_value", None)
     return held if isinstance(held, tf.Variable) else value

@@ -1,11 +1,11 @@
-"""State of Keras's own objects besides their variables: what a loop sets on them, and Keras's settings.
+"""State of Keras's own objects besides their variables: attributes that a loop sets on them, and Keras's settings.
 
 A program that unfreezes a layer (`layer.trainable = True`, or `model.layers[0].trainable`), lets dropout grow
-(`layer.rate += 0.1`) or changes `keras.config` in its loop has state in attributes that are the library's. Numbers,
-texts and truths among the attributes of layers, optimizers and metrics are captured whole, and functions
-(`layer.activation = tf.nn.tanh`) by their names; those of a resumed process that differ are set. A function that no
-name leads to is named where the loop has set it. Which layers and which optimizer a model has cannot be set: where the
-loop has changed that, the run that resumes stops.
+(`layer.rate += 0.1`) or changes `keras.config` in its loop has state in attributes of the library's objects. Numbers,
+texts and booleans among the attributes of layers, optimizers and metrics are captured whole, and functions
+(`layer.activation = tf.nn.tanh`) by their names; a resumed process sets those that differ. A function that cannot be
+found by a name is reported if the loop has set it. The layers and the optimizer of a model cannot be set: if the loop
+has changed these, the resumed run stops.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from detrain.base.errors import Diverged
 from detrain.python.inspect.object_graph import ABSENT
 
 _PARTS: Final = ("_layers", "_optimizer", "optimizer")
-"""Attributes that say what a model consists of."""
+"""Attributes that hold the parts of a model."""
 
 _SET_2: Final = ("_trainable", "_clipnorm", "_clipvalue", "_global_clipnorm", "_u_product_counter")
-"""Private attributes of Keras 2 that lie behind public ones, and what Nadam counts where its steps are not compiled."""
+"""Private attributes of Keras 2 that lie behind public ones, and Nadam's counter for steps that are not compiled."""
 
 _CONFIG: Final = frozenset({"floatx", "epsilon", "image_data_format", "max_epochs", "max_steps_per_epoch"})
 _SEED: Final = "global_random_seed"
@@ -47,7 +47,7 @@ _GENERATOR: Final = "global_seed_generator"
 
 
 class _ObjectState:
-    """What both know of the objects of a Keras: of which of its classes they are, and what the loop sets on them."""
+    """The common part of `KerasState` and `Keras2State`: objects of certain classes, and the loop's changes to them."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _ObjectState:
         self._functions = LoopFunctions()
 
     def state(self) -> dict[str, Any]:
-        """Return the state, as JSON can have it."""
+        """Return the state in a form that JSON can hold."""
         objects = self._objects()
         settings = {key: value for key, value in objects.items() if isinstance(value, self._without_variables)}
         return {
@@ -76,7 +76,7 @@ class _ObjectState:
         }
 
     def _restore_objects(self, state: dict[str, Any], objects: dict[str, Any]) -> None:
-        """Set all of it but for the attributes."""
+        """Restore all of the state except the attributes."""
         set_functions(state.get("functions", {}), objects)
         for key, settings in state.get("settings", {}).items():
             if key in objects:
@@ -84,26 +84,24 @@ class _ObjectState:
         restore_masks(state.get("masks", {}), objects)
 
     def kept_masks(self) -> list[str]:
-        """Return, in words, the masks of dropout that cells keep from call to call."""
+        """Return, in words, the dropout masks that cells keep from call to call."""
         return kept_masks(self._births, self._cell_type)
 
     def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
+        """Note the objects' state as a training loop is about to be entered."""
         self._set.begin(self._objects())
         self._functions.begin(self._objects())
 
     def set_in_loop(self) -> dict[str, Any]:
-        """Return what the loop has set on objects that were there before it: a function that is
-        traced now may read it.
-        """
+        """Return the changes that the loop has made to earlier objects: a function traced now may read them."""
         return self._set.now(self._objects())
 
     def as_set(self, state: dict[str, Any]) -> AbstractContextManager[None]:
-        """Have that set for as long as a function is traced."""
+        """Put such changes in place while a function is traced."""
         return self._set.again(state, self._objects())
 
     def not_captured(self) -> list[str]:
-        """Return which functions the loop has put on objects."""
+        """Return, in words, the functions and vocabularies that the loop has put on objects."""
         return self._functions.not_captured(self._objects())
 
     def _objects(self) -> dict[str, Any]:
@@ -111,7 +109,7 @@ class _ObjectState:
 
 
 class KerasState(_ObjectState):
-    """Reads and sets the state. `trainable_variables` yields (key, variable) of all of Keras's variables alive."""
+    """Reads and restores the state of Keras 3. `variables` yields (key, variable) of all living variables of Keras."""
 
     def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         import keras
@@ -126,7 +124,7 @@ class KerasState(_ObjectState):
         self._frozen: dict[str, bool] = {}
 
     def state(self) -> dict[str, Any]:
-        """Return the state, as JSON can have it."""
+        """Return the state in a form that JSON can hold."""
         return super().state() | {
             "config": {name: getattr(self._config, name)() for name in _CONFIG},
             "dtype_policy": self._config.dtype_policy().name,
@@ -137,12 +135,12 @@ class KerasState(_ObjectState):
         }
 
     def restore(self, state: dict[str, Any], again: frozenset[str] = frozenset()) -> None:
-        """Set the state. `again`: keys of what has been made again, and lacks what Keras adds later.
+        """Restore the state. `again`: keys of parts that were made again, and lack attributes that Keras adds later.
 
-        Raises Diverged where a model consists of what this process does not have.
+        Raises Diverged if a model has parts that this process lacks.
         """
         config, objects = state["config"], self._objects()
-        for name in _CONFIG & config.keys():  # earlier versions kept less
+        for name in _CONFIG & config.keys():  # earlier versions of detrain kept fewer settings
             if getattr(self._config, name)() != config[name]:
                 getattr(self._config, f"set_{name}")(config[name])
         policy = state["dtype_policy"] if "dtype_policy" in state else config["dtype_policy"]
@@ -176,13 +174,13 @@ class KerasState(_ObjectState):
                     )
 
     def _global_seeds(self) -> tuple[int | None, str | None]:
-        """Return the seed that the program has set last, and the key of the generator behind draws without one of their
-        own.
+        """Return the global seed that the program set last, and the key of the generator for draws without a generator
+        of their own.
         """
         return _global(_SEED), self._births.key(_global(_GENERATOR))
 
     def _set_global_seeds(self, seed: int | None, key: str | None) -> None:
-        """Make the generator that the first draw in the loop has made: to make it draws a number of Python's."""
+        """Set the global seed and generator. A missing one is made now, which draws a number from Python's stream."""
         generator = None if key is None else self._births.find(key)
         if key is not None and generator is None:
             with self._births.naming(key):
@@ -191,16 +189,14 @@ class KerasState(_ObjectState):
             _set_global(name, value)
 
     def set_in_loop(self) -> dict[str, Any]:
-        """Return what the loop has set on objects that were there before it: a function that is
-        traced now may read it.
-        """
+        """Return the changes that the loop has made to earlier objects: a function traced now may read them."""
         frozen = {key: not variable.trainable for key, variable in self._variables()}
         now = {key: is_frozen for key, is_frozen in frozen.items() if self._frozen.get(key, False) != is_frozen}
         return super().set_in_loop() | ({"frozen": now} if now else {})
 
     @contextlib.contextmanager
     def as_set(self, state: dict[str, Any]) -> Iterator[None]:
-        """Have that set for as long as a function is traced."""
+        """Put such changes in place while a function is traced."""
         variables = dict(self._variables())
         frozen = {key: value for key, value in state.get("frozen", {}).items() if key in variables}
         frozen = {key: value for key, value in frozen.items() if variables[key].trainable == value}
@@ -215,14 +211,14 @@ class KerasState(_ObjectState):
                 variables[key].trainable = not is_frozen
 
     def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
+        """Note the objects' state and parts as a training loop is about to be entered."""
         super().begin_phase()
         self._frozen = {key: not variable.trainable for key, variable in self._variables()}
         built = {key: value for key, value in self._objects().items() if vars(value).get("built")}
         self._at_phase = {key: self._parts(value) for key, value in built.items()}
 
     def not_captured(self) -> list[str]:
-        """Return which models have other parts than when the loop was entered, and what the loop has put on objects."""
+        """Return, in words, the models whose parts the loop has changed, and the functions it has put on objects."""
         objects = self._objects()
         return [
             f"{name.strip('_')} of {key} (changed in the loop: {_shown(now)})"
@@ -233,7 +229,7 @@ class KerasState(_ObjectState):
         ] + super().not_captured()
 
     def _parts(self, value: Any) -> dict[str, list[str]]:
-        """Return the keys of the registered objects that a model consists of."""
+        """Return the keys of the registered objects that are a model's parts, by attribute."""
         own, found = vars(value), {}
         for name in _PARTS:
             held = own.get(name)
@@ -245,7 +241,7 @@ class KerasState(_ObjectState):
 
 
 class Keras2State(_ObjectState):
-    """Reads and sets the numbers, texts and truths among the public attributes of layers and optimizers of Keras 2."""
+    """Reads and restores numbers, texts and booleans in the public attributes of layers and optimizers of Keras 2."""
 
     def __init__(self, births: Births) -> None:
         import tf_keras
@@ -256,10 +252,10 @@ class Keras2State(_ObjectState):
         super().__init__(births, tf_keras, (Layer, Optimizer, legacy.Optimizer), DropoutRNNCellMixin, _settings)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set the state."""
+        """Restore the state."""
         objects = self._objects()
         self._restore_objects(state, objects)
-        attributes = state.get("attributes", state)  # earlier versions kept nothing else
+        attributes = state.get("attributes", state)  # earlier versions of detrain kept attributes only
         for key, value in objects.items():
             now = _settings(value)
             for name, content in attributes.get(key, {}).items():
@@ -267,14 +263,14 @@ class Keras2State(_ObjectState):
                     continue
                 if name == SEEDS_2:
                     vars(value)[name]._seed = content
-                elif name[0] == "_":  # of this object alone: to set the property `trainable` sets it of all layers in it
+                elif name[0] == "_":  # on this object alone: the property `trainable` sets all layers in it
                     vars(value)[name] = content
                 else:
                     setattr(value, name, content)
 
 
 def _found(look: Callable[[Any], dict[str, Any]], objects: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what there is in objects, of those that have any, by their keys."""
+    """Return the non-empty results of `look`, by the objects' keys."""
     return {key: found for key, value in objects.items() if (found := look(value))}
 
 
@@ -287,7 +283,7 @@ def names_given() -> dict[str, int]:
 
 
 def _global(name: str) -> Any:
-    """Return what Keras keeps for all, under this name; None if nothing."""
+    """Return Keras's global attribute of this name; None if there is none."""
     from keras.src.backend.common import global_state
 
     return global_state.get_global_attribute(name)
@@ -300,9 +296,9 @@ def _set_global(name: str, value: object) -> None:
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """Return what a program sets on an object of Keras 2, and the seed that it draws with next, if it was given one.
+    """Return the attributes that a program sets on a Keras 2 object, and the seed of its next draw, if one was given.
 
-    What else is private says how far it is built.
+    The other private attributes say how far the object is built.
     """
     found = {name: item for name, item in scalars(value).items() if name[0] != "_" or name in _SET_2}
     seed = getattr(vars(value).get(SEEDS_2), "_seed", None)

@@ -1,10 +1,10 @@
-"""Where the weights file that Keras would write of a model has which variable, so that a checkpoint can be exported
+"""The places of variables in the weights file that Keras would write of a model, so that a checkpoint can be exported
 without Keras.
 
-Keras names the places on a walk from the model through attributes and containers, at each object of which the object
-says what it stores (`keras/src/saving/saving_lib.py` of 3.15, `_save_state`). The walk here is Keras's, but runs no
-code of the program, which could move on the program's state: where Keras would run any, the model is refused, with its
-name.
+Keras names the places on a walk from the model through attributes and containers; each object on the walk says which
+variables it stores (`keras/src/saving/saving_lib.py` of 3.15, `_save_state`). The walk here follows Keras's, but runs
+no code of the program, since that could change the program's state: where Keras would run such code, the model is
+refused, and the refusal names it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from detrain.adapters.stable_names import Births
 from detrain.store.snapshot import WeightsFile, WeightsGroup
 
 _KINDS: Final = ("Operation", "Layer", "Functional", "Sequential", "Metric", "Loss")
-"""What Keras calls the kinds of objects whose attributes it walks; those of optimizers are listed here without making
-one."""
+"""Keras's names for the kinds of objects whose attributes it walks. The attributes of optimizers are listed here
+without making an object."""
 _CONTAINERS: Final = (list, dict, tuple)
 _METHODS: Final = (types.FunctionType, classmethod, staticmethod)
 _LIBRARIES: Final = ("keras", "tensorflow", "builtins")
 _ASKED: Final = ("__dir__", "__getattribute__", "_obj_type", "name", "save_own_variables")
-"""What the walk asks of an object besides its attributes."""
+"""The methods and names that the walk uses of an object, besides its attributes."""
 _OWN: Final = frozenset({"_trainable_variables", "_non_trainable_variables", "_layers", "_operations"})
-"""Attributes that Keras passes over on its walk, but reads in what it calls."""
+"""Attributes that Keras skips on its walk, but that methods it calls read."""
 _DEEPEST: Final = 16
 _CONTENT: Final = "content"
 
 
 class KerasWeights:
-    """Answers from memory until a model or variable is made, or an object has another attribute or content of a
-    container.
+    """Finds the weights files. It answers from memory until a model or variable is made, or an object's attributes or
+    its containers' content change.
 
-    To be made before Keras's classes are watched: Keras makes an object of each kind to learn its attributes.
+    It must be made before Keras's classes are watched: Keras makes an object of each kind to learn its attributes.
     """
 
     def __init__(self, births: Births, variable_key: Callable[[Any], str | None]) -> None:
@@ -57,17 +57,17 @@ class KerasWeights:
         self._files: dict[str, WeightsFile] = {}
 
     def on_object(self, made: Any) -> None:
-        """A layer, model or other operation was made."""
+        """Note that a layer, model or other operation was made."""
         self._made += 1
         if isinstance(made, self._types.model):
             self._models.add(made)
 
     def on_variable(self) -> None:
-        """A variable was made."""
+        """Note that a variable was made."""
         self._made += 1
 
     def files(self) -> dict[str, WeightsFile]:
-        """Return the weights file of each model alive, by the model's key."""
+        """Return the weights file of each living model, by the model's key."""
         models = self._alive()
         shape = self._shape_of(models)
         if shape != self._shape:
@@ -78,7 +78,7 @@ class KerasWeights:
         return self._files
 
     def _alive(self) -> dict[str, Any]:
-        """Return the models by key, in its order, without the one that a Sequential makes for itself."""
+        """Return the models by key, in the keys' order, without the model that a Sequential makes for itself."""
         models = list(self._models)
         inner = {id(vars(model).get("_functional")) for model in models if isinstance(model, self._types.sequential)}
         found = {key: model for model in models if id(model) not in inner and (key := self._births.key(model))}
@@ -100,7 +100,7 @@ class KerasWeights:
         return WeightsFile(name, tuple(walk.groups.values()))
 
     def _shape_of(self, models: dict[str, Any]) -> list[object]:
-        """Return what the files depend on: which objects have which others in which attributes, by identity."""
+        """Return the facts that the files depend on: which objects hold which others in which attributes, by id."""
         shape: list[object] = [self._made]
         for key, model in models.items():
             shape += (key, id(model), bool(vars(model).get("built")))
@@ -125,16 +125,16 @@ class KerasWeights:
 
 
 class _Types:
-    """Classes of Keras."""
+    """The classes of Keras that the walk knows."""
 
     def __init__(self, model: type[Any], sequential: type[Any], optimizer: type[Any], saveable: type[Any]) -> None:
         self.model, self.sequential, self.optimizer, self.saveable = model, sequential, optimizer, saveable
 
 
 class _Counted(dict[type, str]):
-    """What counts for the shape of a value of a type: nothing, itself, or its content as well.
+    """For each type, the part of its values that counts for the shape: nothing, the object itself, or also its content.
 
-    Faster than `isinstance`.
+    This is faster than `isinstance`.
     """
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
@@ -149,7 +149,7 @@ class _Counted(dict[type, str]):
 class _Walked:
     """An object that the walk came to.
 
-    Which attributes count is looked up only where names, or types of values, are others.
+    Its attributes that count are looked up again only if names or types of values have changed.
     """
 
     __slots__ = ("_attributes", "_counts", "_names", "_passed", "_types", "reference")
@@ -162,7 +162,7 @@ class _Walked:
         self._attributes: list[tuple[str, str]] = []
 
     def attributes(self, own: dict[str, Any]) -> list[tuple[str, str]]:
-        """Return the names of those that count, and what does of each."""
+        """Return (name, "itself" or "content") of each attribute that counts."""
         names, types_now = list(own), list(map(type, own.values()))
         if types_now != self._types or names != self._names:
             self._names, self._types = names, types_now
@@ -172,7 +172,7 @@ class _Walked:
 
 
 class _Refused(Exception):
-    """The model has what only its own code could save."""
+    """The model has content that only its own code could save."""
 
 
 class _ModelWalk:
@@ -184,10 +184,10 @@ class _ModelWalk:
         self.visited: dict[int, Any] = {}
 
     def save(self, saveable: Any, path: str) -> None:
-        """Do what `_save_state` does."""
+        """Walk an object as Keras's `_save_state` does."""
         if id(saveable) in self.visited:
             return
-        children = list(self._children(saveable))  # first, as it asks whether code of the program would run
+        children = list(self._children(saveable))  # first, to find out whether code of the program would run
         self.visited[id(saveable)] = saveable
         if hasattr(saveable, "save_own_variables"):
             self._save_own(saveable, path)
@@ -199,7 +199,7 @@ class _ModelWalk:
                 self._save_container(child, inner, set())
 
     def _save_container(self, container: Any, path: str, visited: set[int]) -> None:
-        """Do what `_save_container_state` does."""
+        """Walk a container as Keras's `_save_container_state` does."""
         from keras.src.utils.naming import to_snake_case
 
         if id(container) in visited:
@@ -213,7 +213,7 @@ class _ModelWalk:
                 self._save_container(item, f"{path}/{_unique('container', used)}", visited)
 
     def _save_own(self, saveable: Any, path: str) -> None:
-        """Note the variables that the object stores, by what Keras's own class has it store."""
+        """Note the variables that an object stores, as the method of Keras's own class stores them."""
         stored: dict[str, Any] = {}
         if isinstance(saveable, self._types.optimizer):  # it stores values, in this order
             stored = {str(number): variable for number, variable in enumerate(saveable.variables)}
@@ -229,7 +229,7 @@ class _ModelWalk:
             self.groups[path] = WeightsGroup(path, name, tuple(key for key in keys if key is not None))
 
     def _children(self, saveable: Any) -> Iterator[tuple[str, Any]]:
-        """Yield what `_walk_saveable` does, in its order."""
+        """Yield the same attributes as Keras's `_walk_saveable`, in its order."""
         for name in _ASKED:
             cls, _found = _static(saveable, name)
             is_replaced = name in vars(saveable) and name != "name"
@@ -246,9 +246,9 @@ class _ModelWalk:
 
 
 def _attribute(saveable: Any, name: str) -> Any:
-    """Return an attribute as `getattr` does, None for a method or what cannot be had.
+    """Return an attribute as `getattr` does; None for a method, or if there is no value.
 
-    Raises _Refused for a program's property.
+    Raises _Refused for a property of the program.
     """
     cls, found = _static(saveable, name)
     kind = type(found)
@@ -259,7 +259,7 @@ def _attribute(saveable: Any, name: str) -> Any:
         return None
     if not hasattr(kind, "__get__"):
         return found
-    if callable(found):  # a method under a decorator: `tf.function`, say, makes another function at each look
+    if callable(found):  # a method under a decorator: `tf.function`, say, makes another function at each access
         return None
     if not _is_of_library(cls):
         raise _Refused(f"{_shown(saveable)} has a property {name!r}, which Keras reads and which is not run at a checkpoint")
@@ -270,7 +270,7 @@ def _attribute(saveable: Any, name: str) -> Any:
 
 
 def _static(saveable: Any, name: str) -> tuple[type[Any] | None, Any]:
-    """Return the class that has a name, and what it has under it."""
+    """Return the class that has an attribute of this name, and the attribute's value there."""
     for cls in type(saveable).__mro__:
         if name in vars(cls):
             return cls, vars(cls)[name]
@@ -282,7 +282,7 @@ def _is_of_library(cls: type[Any]) -> bool:
 
 
 def _first_replica(value: Any) -> Any:
-    """Return the variable of the first replica, whose value Keras stores, for one that replicas have copies of."""
+    """Return the first replica's variable of a mirrored one, whose value Keras stores; other values as they are."""
     inner = getattr(value, "_value", None)
     return inner._primary if isinstance(inner, MirroredVariable) else value
 
@@ -297,9 +297,9 @@ def _shown(saveable: Any) -> str:
 
 
 def _skipped() -> dict[str, frozenset[str]]:
-    """Return the attributes that Keras passes over, by kind.
+    """Return the attributes that Keras skips, by kind of object.
 
-    What making objects for it has set in Keras is taken back.
+    Keras makes objects to find these; the changes of its global state are taken back.
     """
     from keras.src.backend.common import global_state
     from keras.src.saving.saving_lib import get_attr_skipset
