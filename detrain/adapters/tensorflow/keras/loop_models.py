@@ -324,9 +324,7 @@ class LoopModels:
                     self._name(value, described)
 
     def check(self, has_value: Callable[[str], bool]) -> None:
-        """Raise Diverged if an object made again is not as it was. `has_value`: whether a variable has its
-        own value.
-        """
+        """Raise Diverged if an object made again is not as it was. `has_value` says if a variable has its own value."""
         made, self._made, self.again = self._made, [], frozenset()
         for value, described in made:
             survey, key = self._surveys.of(value), described["key"]

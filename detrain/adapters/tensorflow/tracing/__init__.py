@@ -1,1 +1,1 @@
-"""What is traced and built in the loop, and how a resumed run builds it ahead."""
+"""Functions traced and layers built in the loop, and how a resumed run builds them ahead."""

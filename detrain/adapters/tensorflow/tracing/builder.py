@@ -1,6 +1,6 @@
-"""Building ahead for TensorFlow and Keras: what an earlier process built, in its order, each by its call.
+"""Building ahead for TensorFlow and Keras: a resumed process builds each unit of an earlier one, in order, by its call.
 
-What is built is watched by `traced_functions` and `keras_building`; here is the order, and who is to build what.
+`traced_functions` and `keras_building` watch what is built; this module keeps the order and finds the owners.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from detrain.base import messages
 from detrain.base.errors import DetrainError
 
 FUNCTION: Final = "tensorflow.function"
-"""The kind of a method that the loop has compiled, in a checkpoint."""
+"""The kind, in a checkpoint, of a method that the loop has compiled."""
 
 
 class Builder:
-    """Watches what is built, and builds it ahead in a resumed process."""
+    """Watches units of lazy building, and builds them ahead in a resumed process."""
 
     def __init__(self, births: Births, building: Building, summaries: Summaries) -> None:
         self._births = births
@@ -47,33 +47,33 @@ class Builder:
         self.make_legacy_slots = self._keras.make_slots
         self._owners = MethodOwners(births)
         self._waiting: list[BuiltUnit] = []
-        """What owners had built which were not there when all else was built ahead."""
+        """Units whose owners did not exist when all others were built ahead."""
         self.is_in_loop = False
         building.has_company = _has_company
         building.reads, building.as_read, building.noting = self._reads, self._as_read, self._noting
         self._summaries = summaries
         self._values = CapturedReads(births)
         self.keras_states: dict[str, Any] = {}
-        """Which say what the loop has set on Keras's objects, and put it in place."""
+        """The states of Keras 3 and 2: they read the values that the loop set on Keras's objects, and put
+        them in place."""
         self._functions = TracedFunctions(births, building, calls, self._owners, summaries, lambda: self.is_in_loop)
         self.function_parts, self.remake_function = self._functions.parts, self._functions.remake
 
     @property
     def holds_metrics(self) -> bool:
-        """Whether a compiled function has taken hold of a metric that the loop has made."""
+        """True if a compiled function has captured a metric that the loop has made."""
         return self._functions.holds_metrics
 
     def made_again(self) -> dict[str, dict[str, str]]:
-        """Return, by model, the functions that it trains, tests and predicts with,
-        where it was told to make another one."""
+        """Return, by model and maker, the present functions of models that were told to make new ones."""
         return made_again(self._births)
 
     def make_again(self, made: Mapping[str, Mapping[str, str]]) -> None:
-        """Have models make such functions until they have those."""
+        """Have models make such functions until they have the given ones."""
         make_again(self._births, made)
 
     def build_ahead(self, units: list[BuiltUnit]) -> None:
-        """Build, in order, what an earlier process had built; what cannot be built ahead is left for later."""
+        """Build an earlier process's units in order; a unit that cannot be built ahead is left for later."""
         self._building.is_ahead = True
         self._owners.note_before(units)
         left: list[str] = []
@@ -91,8 +91,9 @@ class Builder:
         self._building.is_ahead = False
 
     def build_made(self) -> None:
-        """Build what was built by functions that the loop had made and that have been made again: in order, and once
-        the program is as it was, for these may be called in another order than they first were."""
+        """Build the units of functions that the loop had made and that have been made again: in order, and only once
+        the program's state is restored, since they may be called in another order than at first.
+        """
         for unit in self._waiting:
             owner = self._births.find(unit.owner)
             if owner is not None and not self._building.is_built(unit):
@@ -100,14 +101,14 @@ class Builder:
         self._waiting = []
 
     def _is_built_ahead(self, owner: object, unit: BuiltUnit) -> bool:
-        """Build a unit; return whether it could be done."""
+        """Build a unit; return whether that could be done."""
         if unit.call is None:
             return False
         try:
             self._build(owner, json.loads(unit.call))
         except DetrainError:
             raise
-        except NotThereError:  # of something that is built when it is needed, and so is this
+        except NotThereError:  # it names an object that is built when it is needed, and so is this unit
             return False
         except Exception as error:  # an edge: tracing runs the program's code, which may raise anything
             if not unit.has_failed:
@@ -141,7 +142,7 @@ class Builder:
         return self._summaries.noting(reads.get("summaries", {}))
 
     def _find(self, key: str) -> Any:
-        """Return the owner with a key, having it made if it is a function that Keras or an attribute look-up makes."""
+        """Return the owner with a key; a function that Keras or an attribute access makes is made for it."""
         found = self._births.find(key)
         if found is not None:
             return found
@@ -160,7 +161,7 @@ class Builder:
         if call.get("strategy") is None:
             self._build_in_scope(owner, call)
             return
-        with self._calls.recall({"key": call["strategy"]}).scope():  # whose variables and slots are all of one kind
+        with self._calls.recall({"key": call["strategy"]}).scope():  # gives all variables and slots the same kind
             self._build_in_scope(owner, call)
 
     def _build_in_scope(self, owner: Any, call: dict[str, Any]) -> None:
@@ -168,8 +169,8 @@ class Builder:
         if isinstance(owner, MethodType):
             owner(*args, **kwargs)
         elif isinstance(owner, polymorphic_function.Function):
-            # Where the first value of a variable is drawn in the function, it cannot be had outside; a later one is
-            # restored.
+            # An initial value that the function draws for a variable cannot be had outside of it; the value at the cut
+            # is restored.
             with contextlib.suppress(lift_to_graph.UnliftableError), self._keras.as_compiled(owner), in_keras_at(call.get("scope")):
                 owner.get_concrete_function(*args, **kwargs)
         else:
@@ -177,5 +178,5 @@ class Builder:
 
 
 def _has_company() -> bool:
-    """Return whether this is one of several replicas of a strategy."""
+    """Return whether this code runs in one of several replicas of a strategy."""
     return not tf.distribute.in_cross_replica_context() and bool(tf.distribute.get_strategy().num_replicas_in_sync > 1)

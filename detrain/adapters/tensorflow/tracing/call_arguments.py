@@ -1,5 +1,5 @@
-"""What a function or layer has been called with, as JSON can have it: tensors by type and shape, what has a name by
-that.
+"""The arguments of calls of functions and layers in a form that JSON can hold: tensors by type and shape, named objects
+by their names.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from detrain.base.plain_types import ARRAYS
 class Calls(ValueDescriptions):
     """Describes calls.
 
-    `variable_key` and `keras_variable` are those of `Builder`: Keras's variables are around TensorFlow's.
+    `variable_key` and `keras_variable` are those of `Builder`: Keras's variables wrap TensorFlow's.
     """
 
     def __init__(self, births: Births, variable_key: Callable[[Any], str | None], keras_variable: Callable[[str], Any]) -> None:
         super().__init__(births)
         self._variable_key, self._keras_variable = variable_key, keras_variable
         self._containers: tuple[type[Any], ...] = (list, dict, data_structures.ListWrapper)
-        """Lists and dicts of other classes are other structures for TensorFlow. What models make of a list is one."""
+        """The classes that TensorFlow takes as plain lists and dicts, with those that models make of a list."""
 
     def on_keras(self) -> None:
-        """Keras is there now."""
+        """Take up Keras's own class of lists: Keras has been imported."""
         from keras.src.utils.tracking import TrackedList
 
         self._containers = (*self._containers, TrackedList)
 
     def describe_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], scope: str | None = None) -> str | None:
-        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a layer that is
-        called.
+        """Return a call as JSON, with the strategy around it; `scope` is Keras's path of names around a called layer.
 
         None if an argument is no data.
         """

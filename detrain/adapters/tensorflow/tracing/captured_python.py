@@ -1,12 +1,12 @@
-"""What a compiled function reads of Python as it is traced: it is a constant in the trace.
+"""The Python values that a compiled function reads as it is traced: they are constants in the trace.
 
-A function that reads what the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the first batch of the run,
-with the values of that moment. A resumed run traces it ahead of the cut; so that it becomes the same function, these
-values are put in place for as long as it is traced. They are found by a walk from the function over what its code can
-reach by names: variables of closures, globals, attributes and contents of objects. Values are data, and what has a
-name: variables, models and optimizers, functions and classes of the program, members of enumerations. What the loop has
-set on objects of Keras's is put in place, too (`keras.state`). What all of this misses shows in the digest of the trace
-(`BuiltUnit.forms`), and is refused.
+A function that reads values which the loop sets (`min(1.0, epoch / 10)`, `self.beta`) is traced in the run's first
+batch, with the values of that moment. A resumed run traces it ahead of the cut; to get the same function, it puts these
+values in place during the trace. A walk finds them: it starts at the function, and goes over all that its code can
+reach by names: variables of closures, globals, attributes and contents of objects. Values are data or objects with
+names: variables, models and optimizers, functions and classes of the program, members of enumerations. Values that the
+loop has set on Keras's objects are put in place, too (`keras.state`). If all of this misses a value, the digest of the
+trace differs (`BuiltUnit.forms`), and the run is refused.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from detrain.python.inspect.object_graph import ABSENT
 from detrain.python.inspect.stored_attributes import is_of_framework, program_names, stores
 
 PathPart = tuple[str, Any]
-"""How one comes from an object to what it leads to: the kind of the way (see `_lead`), and a name or key."""
+"""A step from one object to another: its kind (see `_lead`), and a name or key."""
 Read = tuple[list[PathPart], Description]
-"""The way to a value from the function, and the value, as data."""
+"""The way from the function to a value, and the value as data."""
 _Found = tuple[list[PathPart], Any]
 """The way to an object, and the object."""
 
@@ -45,11 +45,11 @@ _MOST_OBJECTS: Final = 4000
 _MOST_DEPTH: Final = 16
 _MOST_ITEMS: Final = 64
 _MOST_TEXT: Final = 1 << 14
-"""Values that take more are not kept: a checkpoint has them for each function."""
+"""The longest text of a value that is kept, because a checkpoint stores the values for each function."""
 _ANY: Final = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
 )
-"""Code with one of these names reads attributes under any name."""
+"""Names in code that reads attributes under any name."""
 _WAYS: Final = frozenset(
     {
         *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
@@ -57,9 +57,9 @@ _WAYS: Final = frozenset(
         *("kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint"),
     }
 )
-"""Attributes of Keras's objects that lead to what the program may have made."""
+"""Attributes of Keras's objects that lead to objects which the program may have made."""
 _HOLDERS: Final = frozenset({"types", "argparse", "collections"})
-"""Modules of Python's whose objects hold what a program puts there."""
+"""Python's modules with classes whose objects hold the program's values."""
 _FUNCTIONS: Final = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 _PARTS: Final[dict[str, tuple[Any, Callable[[Any, Any], object]]]] = {
     "global": (types.FunctionType, lambda value, name: value.__globals__.get(name, ABSENT)),
@@ -74,30 +74,30 @@ _PARTS: Final[dict[str, tuple[Any, Callable[[Any, Any], object]]]] = {
     "class": (object, lambda value, _: type(value)),
     "base": (type, lambda value, number: value.__mro__[number] if number < len(value.__mro__) else ABSENT),
 }
-"""Ways that lead to a part of an object of some class, and how they do."""
+"""The kinds of steps to a part of an object: the object's class, and the function that returns the part."""
 
 
 class CapturedReads:
-    """Finds such values, and puts them in place again. `births`: the names of variables, models and optimizers."""
+    """Finds such values, and puts them in place again. `births` has the names of variables, models and optimizers."""
 
     def __init__(self, births: Births) -> None:
         self._descriptions = ValueDescriptions(births)
 
     def reads(self, function: Any, owner: object) -> list[Read]:
-        """Return the values that a function may read as it is traced;
+        """Return the values that a function may read as it is traced.
 
-        `owner` is the object of Keras's that made it, or None.
+        `owner` is the object of Keras that made the function, or None.
         """
         first: list[_Found] = [([], function), *([([("owner", None)], owner)] if owner is not None else [])]
         code = _Code(self._describe)
-        # An edge: it looks at objects of all kinds; what it misses shows in the trace.
+        # An edge: the walk looks at objects of all kinds; values that it misses show in the trace.
         with contextlib.suppress(Exception):
             collections.deque(walk(first, code.below, lambda found: id(found[1]), is_wide=True, most=_MOST_OBJECTS), 0)
         return code.values_read()
 
     @contextlib.contextmanager
     def as_read(self, function: Any, owner: object, values: Sequence[Read]) -> Iterator[None]:
-        """Put these values in place, and put back what was there; what the code inside has put there besides stays."""
+        """Put these values in place, and put the former ones back; other values that the code inside sets stay."""
         undo: list[Callable[[], None]] = []
         for way, described in values:
             with contextlib.suppress(Exception):  # an edge, as above
@@ -122,16 +122,16 @@ class CapturedReads:
         undo.append(self._put(holder, kind, name, now, self._descriptions.recall(described)))
 
     def _describe(self, value: Any) -> Description | None:
-        """Return a value as JSON can have it; None for one that is no data and has no name, or is large."""
+        """Return a value in a form that JSON can hold; None if it is not data and has no name, or is too large."""
         try:
             return self._descriptions.describe(value)
         except NoDataError:
             return None
 
     def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
-        """Put a value in place; return what puts back what was there, unless what is there then is no data any more."""
+        """Put a value in place; return a function that puts the former one back, unless newer content is no data."""
         for cls in BASES:
-            if isinstance(now, cls) and isinstance(value, cls):  # the same object for all that hold it
+            if isinstance(now, cls) and isinstance(value, cls):  # it stays the same object for all who hold it
                 before = list(now.items()) if isinstance(now, dict) else list(now)
                 _fill(now, value.items() if isinstance(value, dict) else value)
                 return lambda: _fill(now, before)
@@ -146,7 +146,7 @@ class CapturedReads:
 
 
 class _Code:
-    """What code can reach: values, after the ways to them and the names that are read there."""
+    """The values that code can reach, with the ways to them, and the names that it reads."""
 
     def __init__(self, describe: Callable[[Any], Description | None]) -> None:
         files = [getattr(module, "__file__", None) or "" for module in user_modules().values()]
@@ -154,7 +154,7 @@ class _Code:
         self._describe = describe
         self._names: set[str] = set()
         self._values: list[tuple[list[PathPart], Any, bool]] = []
-        """Ways, values, and whether the program's code alone reads what is there: then by its name."""
+        """Ways, values, and whether only the program's code reads that place: then it does so by the name."""
 
     def values_read(self) -> list[Read]:
         """Return the values whose names the code reads."""
@@ -168,7 +168,7 @@ class _Code:
         return found
 
     def below(self, found: _Found) -> Iterator[_Found]:
-        """Yield what an object leads to; note the values in it."""
+        """Yield the objects that an object leads to; note the values in it."""
         way, value = found
         is_of_program = isinstance(value, types.ModuleType | type) or is_own_class(type(value))
         for step in self._steps(value):
@@ -213,7 +213,7 @@ class _Code:
     def _steps_of_attributes(self, value: Any) -> list[PathPart]:
         is_known = is_own_class(type(value)) or type(value).__module__ in _HOLDERS
         if not is_known and not any(is_of_framework(base) for base in type(value).__mro__):
-            return []  # a library's: a logger leads to `open`, and so to detrain's own state
+            return []  # a library's object: a logger leads to `open`, and so to detrain's own state
         own = own_attributes(value)
         names = [] if own is None or isinstance(value, data_structures.ListWrapper) else list(own)
         ways: list[PathPart] = []
@@ -237,7 +237,7 @@ class _Code:
         return [*found, *(("global", name) for name in sorted(names) if name in function.__globals__)]
 
     def _names_in(self, code: types.CodeType) -> set[str]:
-        """Return the names that code reads, with the code of functions in it."""
+        """Return the names read by code and by the functions defined in it."""
         names = {name for each in codes_in(code) for name in each.co_names}
         self._names |= names
         return names
@@ -250,7 +250,7 @@ def _follow(value: Any, way: Sequence[Any]) -> Any:
 
 
 def _lead(value: Any, kind: str, name: Any) -> Any:
-    """Return what a step leads to, past the hooks of classes; ABSENT if it leads nowhere."""
+    """Return the object that a step leads to, without calling hooks of classes; ABSENT if it leads nowhere."""
     if kind in _PARTS:
         cls, part = _PARTS[kind]
         return part(value, name) if isinstance(value, cls) else ABSENT
@@ -268,14 +268,14 @@ def _lead(value: Any, kind: str, name: Any) -> Any:
         case "item" if isinstance(value, dict):
             return (
                 dict.get(value, name, ABSENT) if issubclass(type(value), dict) else value.get(name, ABSENT)
-            )  # a proxy of TensorFlow's
+            )  # TensorFlow's proxy of a dict
         case "item" if isinstance(value, list | tuple) and isinstance(name, int) and name < len(value):
             return value[name]
     return ABSENT
 
 
 def _plain(value: Any) -> Any:
-    """Return the function behind what a class makes of one."""
+    """Return the function behind a property, cached property, static or class method; other values as they are."""
     if isinstance(value, property):
         return value.fget
     if isinstance(value, functools.cached_property):
@@ -306,7 +306,7 @@ def _is_settable(holder: Any, kind: str, name: Any) -> bool:
 
 
 def _set(holder: Any, kind: str, name: Any, what: Any) -> None:
-    """Bind what a step leads to; ABSENT: unbind it."""
+    """Bind the place that a step leads to; ABSENT: unbind it."""
     is_gone = what is ABSENT
     with contextlib.suppress(AttributeError, KeyError, ValueError):  # unbound already
         match kind:

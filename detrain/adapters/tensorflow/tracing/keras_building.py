@@ -1,6 +1,6 @@
-"""What Keras's layers, metrics and optimizers build when they are first called, and building it ahead on placeholders.
+"""The building of Keras's layers, metrics and optimizers at their first call, and how it is done ahead on placeholders.
 
-Keras names what it builds after the scope that it is built in: so a call is noted with its scope, and made again there.
+Keras names the objects that it builds after the scope around: so a call is noted with its scope, and repeated there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import names_of
 
 ON_BATCH: Final = "_maybe_symbolic_build"
-"""Keras's method by which a model that a strategy mirrors makes what it trains with, at the first of its batches."""
+"""Keras's method by which a model under a strategy makes its objects for training, at its first single batch."""
 
 
 class KerasBuilding:
-    """Watches what Keras builds, and builds it ahead in a resumed process."""
+    """Watches Keras's building, and does it ahead in a resumed process."""
 
     def __init__(self, births: Births, building: Building, calls: Calls, variables: KerasVariables) -> None:
         self._births, self._building, self._calls, self._variables = births, building, calls, variables
@@ -36,7 +36,7 @@ class KerasBuilding:
         self._optimizer_types: tuple[type[Any], ...] = ()
         self._layer_2_types: tuple[type[Any], ...] = ()
         self._layer_ahead: Any = None
-        """The layer of Keras's that is being built ahead."""
+        """The Keras layer that is being built ahead."""
 
     def is_layer(self, value: object) -> bool:
         """Return whether an object is a layer of Keras 3."""
@@ -59,7 +59,7 @@ class KerasBuilding:
         @in_place_of(keras.Layer, "_maybe_build")
         def built(layer: Any, call_spec: Any) -> Any:
             if layer is self._layer_ahead and not layer.built:
-                # as the first run did, whose calls come later: first values are computed, others restored
+                # as in the first run, and without a call: initial values are computed, and restored ones replace them
                 with tf.init_scope():
                     original_build(layer, call_spec)
                 raise _BuiltAheadError
@@ -83,7 +83,7 @@ class KerasBuilding:
             self._watch_apply(optimizer)
 
     def _watch_batches(self, cls: Any) -> None:
-        """Watch what a model under a strategy makes as it is given a batch by itself (`train_on_batch`)."""
+        """Watch the building of a model under a strategy that is given a single batch (`train_on_batch`)."""
         building, births, original = self._building, self._births, getattr(cls, ON_BATCH)
 
         @in_place_of(cls, ON_BATCH)
@@ -98,7 +98,7 @@ class KerasBuilding:
                 original(model, iterator, data_batch)
 
     def _watch_apply(self, cls: Any) -> None:
-        """Watch how an optimizer of Keras is built by its first `apply`, eagerly."""
+        """Watch how the first `apply` builds a Keras optimizer eagerly."""
         building, births, original = self._building, self._births, cls.apply
 
         @in_place_of(cls, "apply")
@@ -110,8 +110,7 @@ class KerasBuilding:
                 return original(optimizer, grads, trainable_variables)
 
     def watch_2(self) -> None:
-        """Watch the layers of Keras 2. Each is built by itself, when it is first called:
-        the call stands on the stack."""
+        """Watch the layers of Keras 2. Each is built on its own at its first call, whose arguments are on the stack."""
         from tf_keras.layers import Layer
         from tf_keras.optimizers import Optimizer, legacy
 
@@ -131,7 +130,7 @@ class KerasBuilding:
             with building.unit(births.key(layer) or "", lambda: describe(layer, inputs, call)):
                 found = original(layer, inputs)
                 if layer is self._layer_ahead and building.is_ahead and isinstance(layer.call, polymorphic_function.Function):
-                    raise _BuiltAheadError  # each trace of it is a piece of building by itself
+                    raise _BuiltAheadError  # each trace of its `call` is a unit of its own
                 return found
 
         @in_place_of(Optimizer, "apply_gradients")
@@ -140,7 +139,7 @@ class KerasBuilding:
                 return original_apply(optimizer, grads_and_vars, *args, **kwargs)
             pairs = list(grads_and_vars)
             variables = [variable for _gradient, variable in pairs]
-            scope = f"{optimizer.name}/"  # its slots are named after it
+            scope = f"{optimizer.name}/"  # the optimizer's slots are named after it
             with building.unit(births.key(optimizer) or "", lambda: self._calls.describe_call((variables,), {}, scope)):
                 return original_apply(optimizer, pairs, *args, **kwargs)
 
@@ -148,19 +147,20 @@ class KerasBuilding:
             self._watch_slots(optimizer, method)
 
     def _watch_slots(self, cls: Any, method: str) -> None:
-        """Name the slots of an optimizer of Keras 2 after their variables: it makes them where a gradient comes,
-        in any order."""
+        """Name the slots of a Keras 2 optimizer after their variables: it makes slots as gradients come, in
+        any order.
+        """
         births, original = self._births, getattr(cls, method)
 
         @in_place_of(cls, method)
         def made(*args: Any, **kwargs: Any) -> Any:
-            optimizer, variable, name, *_ = [*args, *kwargs.values()]  # its callers give all in this order
+            optimizer, variable, name, *_ = [*args, *kwargs.values()]  # all callers pass these in this order
             owner, of = births.key(optimizer), self._variables.key(variable)
             with births.naming(f"{owner}/{name} of {of}") if owner and of else contextlib.nullcontext():
                 return original(*args, **kwargs)
 
     def make_slots(self, waiting: list[str]) -> None:
-        """Make the slots of Keras 2's legacy optimizers whose values wait: behind the loop no gradient comes."""
+        """Make slots of Keras 2's legacy optimizers whose values wait: no gradient may come after the loop."""
         from tf_keras.optimizers import legacy
 
         optimizers: Any = self._births.living(legacy.Optimizer)
@@ -170,11 +170,11 @@ class KerasBuilding:
                 variable = self._births.find(of) if key.startswith(f"{owner}/") and of else None
                 if variable is not None:
                     with tf.name_scope(optimizer._name):
-                        _ = optimizer.iterations  # which comes before all slots
+                        _ = optimizer.iterations  # made before all slots
                         optimizer.add_slot(variable, slot)
 
     def build(self, owner: Any, args: list[Any], kwargs: dict[str, Any], scope: str | None) -> None:
-        """Build a layer, metric or optimizer for what it was called with, in its name scope."""
+        """Build a layer, metric or optimizer for the arguments of its call, in its name scope."""
         if isinstance(owner, self._optimizer_types):
             with self._building.unit(self._births.key(owner) or "", lambda: None), tf.name_scope(scope or ""):
                 owner.build(*args)
@@ -185,12 +185,11 @@ class KerasBuilding:
         import keras
 
         if isinstance(owner, keras.Layer) and owner._parent_path is None:
-            owner._parent_path = scope  # its variables are named after it, and slots after these
+            owner._parent_path = scope  # the layer's variables are named after it, and slots after these
         self._call_on_placeholders(owner, owner.build if isinstance(owner, keras.Metric) else owner, args, kwargs, scope)
 
     def as_compiled(self, function: Any) -> AbstractContextManager[None]:
-        """Have a model of Keras 2 train what it was compiled to train,
-        as its own methods do around its training function."""
+        """Have a Keras 2 model train the variables it was compiled for, as its methods do around its train function."""
         parent, _, label = (self._births.key(function) or "").rpartition("/")
         model = self._births.find(parent)
         if not isinstance(model, self._layer_2_types) or not label.startswith("make_train_function"):
@@ -209,7 +208,7 @@ class KerasBuilding:
 
 
 class _BuiltAheadError(BaseException):
-    """A layer has been built, and need not be called. Keras reports what is an Exception."""
+    """Raised once a layer is built and need not be called. It is no Exception, which Keras would report."""
 
 
 def _placeholder(value: Any) -> Any:
@@ -222,7 +221,7 @@ def _placeholder(value: Any) -> Any:
 
 
 class KerasVariables:
-    """Knows each of Keras's variables once it has a value."""
+    """Keras's variables, each known once it has a value."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
@@ -230,7 +229,7 @@ class KerasVariables:
         self._types: tuple[type[Any], ...] = ()  # known once Keras is imported
 
     def watch(self) -> None:
-        """Keras is there now."""
+        """Watch Keras's variables: Keras has been imported."""
         from keras.src.backend.tensorflow.core import Variable
 
         self._types = (Variable,)
@@ -244,12 +243,12 @@ class KerasVariables:
                 self._variables[key] = variable
 
     def key(self, value: Any) -> str | None:
-        """Return the key of a variable, TensorFlow's or Keras's."""
+        """Return the key of a variable of TensorFlow or Keras; None for anything else."""
         inner = value._value if isinstance(value, self._types) else value
         return self._births.key(inner) if issubclass(type(inner), tf.Variable) else None
 
     def alive(self) -> list[tuple[str, Any]]:
-        """Return Keras's variables that are alive, after their keys."""
+        """Return (key, variable) of each living variable of Keras."""
         return list(self._variables.items())
 
     def find(self, key: str) -> Any:
@@ -257,7 +256,7 @@ class KerasVariables:
         return self._variables.get(key)
 
     def rename(self, before: str, key: str | None) -> None:
-        """Give one of Keras's variables, if it is one, another key, or none."""
+        """Give the Keras variable with a key, if there is one, another key, or none."""
         variable = self._variables.pop(before, None)
         if variable is not None and key is not None:
             self._variables[key] = variable

@@ -1,10 +1,10 @@
-"""The functions that a model of Keras's trains, tests and predicts with, which it makes, and anew when told to; and
-where among Keras's layers a call stands: what a function makes that a layer calls is named after its path.
+"""The functions that a Keras model makes to train, test and predict, and makes anew when told to. And the path of a
+called layer among Keras's layers, after which objects made in the call are named.
 
-A resumed run has a model make them as often as the first run did, so that they have the same keys.
+A resumed run has a model make these functions as often as the first run did, so that they get the same keys.
 
-TensorFlow compiles a method anew for each object, and a resumed run must know which was whose. Objects have no names in
-the run; those of one class are told apart by the things with a name that they hold.
+TensorFlow compiles a method anew for each object, and a resumed run must know which function belonged to which. Objects
+have no names in the run; those of one class are told apart by the named objects that they hold.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from detrain.python.inspect.frames import outwards
 from detrain.python.inspect.names import is_user_class
 
 MAKERS: Final = ("make_train_function", "make_test_function", "make_predict_function")
-"""Keras's methods that make them."""
+"""Keras's methods that make these functions."""
 
 _MOST_HELD: Final = 64
-"""So many things that one object holds tell it from others."""
+"""The most held objects by which an object is told from others."""
 
 
 def function_label(python_function: Any, frame: FrameType | None) -> str:
-    """Return a function's name, behind the method of Keras that makes it where one does."""
+    """Return a function's name, after the name of the Keras method that makes it, if one does."""
     name = getattr(python_function, "__name__", "function")
     maker = next((each.f_code.co_name for each in outwards(frame) if each.f_code.co_name in MAKERS), "")
     return f"{maker} {name}" if maker else str(name)
 
 
 def made_again(births: Births) -> dict[str, dict[str, str]]:
-    """Return, by model, the functions that it trains, tests and predicts with,
-    where it was told to make another one."""
+    """Return, by model and maker, the present functions of models that were told to make new ones."""
     found: dict[str, dict[str, str]] = {}
     for key, model in births.alive():
         for maker in MAKERS:
@@ -52,7 +51,7 @@ def made_again(births: Births) -> dict[str, dict[str, str]]:
 
 
 def make_again(births: Births, made: Mapping[str, Mapping[str, str]]) -> None:
-    """Have models make such functions until they have those."""
+    """Have models make such functions until they have the given ones."""
     for key, makers in made.items():
         model: Any = births.find(key)
         for maker, function in makers.items():
@@ -63,7 +62,7 @@ def make_again(births: Births, made: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def function_in(births: Births, value: Any) -> str | None:
-    """Return the key of the compiled function that a function of Keras's is, or calls."""
+    """Return the key of the compiled function that one of Keras's functions is, or calls."""
     if isinstance(value, polymorphic_function.Function):
         return births.key(value)
     if not isinstance(value, FunctionType):
@@ -73,14 +72,13 @@ def function_in(births: Births, value: Any) -> str | None:
 
 
 def maker_of(births: Births, key: str) -> object:
-    """Return the object of Keras's whose method has made a function, or None."""
+    """Return the Keras object whose method made a function, or None."""
     found = births.find(key.rpartition("/")[0])
     return None if isinstance(found, polymorphic_function.Function) else found
 
 
 def path_in_keras() -> str | None:
-    """Return the path of the Keras layer that is being called:
-    a function that it calls names after it what it makes."""
+    """Return the path of the Keras layer that is being called: functions that it calls name new objects after it."""
     if "keras" not in sys.modules:
         return None
     from keras.src.backend.common.name_scope import current_path
@@ -90,7 +88,7 @@ def path_in_keras() -> str | None:
 
 @contextlib.contextmanager
 def in_keras_at(path: str | None) -> Iterator[None]:
-    """Be where a Keras layer of this path is called."""
+    """Enter Keras's name scopes of a layer with this path."""
     if not path:
         yield
         return
@@ -103,31 +101,30 @@ def in_keras_at(path: str | None) -> Iterator[None]:
 
 
 class MethodOwners:
-    """What the objects held that functions were compiled for."""
+    """The content of objects for which methods were compiled."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
         self._held: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-        """Of the functions that are compiled for each object with a method:
-        what the object held when they were made."""
+        """For each function compiled for one object: the content of the object when the function was made."""
         self._before: dict[str, dict[str, str]] = {}
         """The same, by the keys of the functions that the run had before it was resumed."""
 
     def note(self, function: Any, instance: object) -> dict[str, str]:
-        """Note what an object holds that a function is being compiled for; return it."""
+        """Note the content of an object for which a function is being compiled; return it."""
         held = self._held[function] = self.held_by(instance)
         return held
 
     def of(self, function: Any) -> dict[str, str]:
-        """Return what the object of a function held; nothing for a function that has none."""
+        """Return the content of a function's object; nothing for a function that has none."""
         return self._held.get(function, {}) if function is not None else {}
 
     def note_before(self, units: Iterable[BuiltUnit]) -> None:
-        """Note what the run had before it was resumed."""
+        """Note the content that the units had before the run was resumed."""
         self._before |= {unit.owner: unit.held for unit in units}
 
     def make(self, key: str, function: Any) -> None:
-        """Have a method compiled, by looking it up, for the one object that it was compiled for under this key."""
+        """Have a method compiled, by an attribute access, for the one object of the function with this key."""
         name, held = key.rpartition("/")[2].partition(".")[0], self._before.get(key, {})
         instances = _instances(name, function)
         if len(instances) > 1:
@@ -136,14 +133,12 @@ class MethodOwners:
             getattr(instances[0], name)
 
     def known_by(self, key: str, held: dict[str, str]) -> str | None:
-        """Return the key that the run had for a function, compiled for an object that holds this,
-        before it was resumed."""
+        """Return the key that the run had, before it was resumed, for a function of an object with this content."""
         same = [known for known, was in self._before.items() if known.partition(".")[0] == key and _agree(was, held)]
         return same[0] if len(same) == 1 and self._births.find(same[0]) is None else None
 
     def held_by(self, value: Any, path: str = "", depth: int = 3) -> dict[str, str]:
-        """Return the keys of the objects with one that an object holds, by where:
-        what tells it from others of its class."""
+        """Return the keys of named objects that an object holds, by path: they tell it from others of its class."""
         key = self._births.key(value)
         if key is not None or not depth:
             return {path: key} if key is not None else {}
@@ -160,7 +155,7 @@ class MethodOwners:
 
 
 def _instances(name: str, function: Any) -> list[Any]:
-    """Return the objects alive that have a function as a method with this name."""
+    """Return the living objects that have a function as a method of this name."""
     alive = gc.get_objects()
     classes = [each for each in alive if isinstance(each, type)]
     kinds = {id(each) for each in classes if any(vars(base).get(name) is function for base in each.__mro__)}
@@ -168,6 +163,6 @@ def _instances(name: str, function: Any) -> list[Any]:
 
 
 def _agree(was: dict[str, str], now: dict[str, str]) -> bool:
-    """Return whether two objects hold the same, as far as both hold anything at one place."""
+    """Return whether two objects hold the same objects at all paths that both have, and there is such a path."""
     common = was.keys() & now.keys()
     return bool(common) and all(was[path] == now[path] for path in common)

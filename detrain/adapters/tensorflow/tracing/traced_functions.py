@@ -1,7 +1,7 @@
-"""Compiled functions: each gets a key as it is made, and each trace is a piece of building, with its call. The form of
-a traced function is what two traces have in common if they compute the same.
+"""Compiled functions: each gets a key as it is made, and each trace is a unit of building, with its call. Two traces
+have the same form if they compute the same.
 
-Methods that the loop has compiled can be made again in a resumed run, by the arguments that they were compiled with.
+A resumed run can make methods again that the loop has compiled, from the arguments of their compilation.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of, outwards
 
 _OF_DATASET: Final = "_tf_data_function"
-"""The attribute of functions that tf.data makes around those of the program."""
+"""The attribute of functions that tf.data makes around the program's functions."""
 _FIRST_VALUES: Final = "Function._initialize_uninitialized_variables.<locals>.initialize_variables"
-"""TensorFlow's function that gives a function's new variables their first values:
-it leaves out those that have been restored."""
+"""TensorFlow's function that gives a function's new variables their initial values: it skips restored variables."""
 _FOR_INSTANCE: Final = "class_method_to_instance_method"
 """TensorFlow's function that compiles a method for one object."""
 
 _WIDTH: Final = 3
-"""Bytes of each operation's digest that an outline has: they decide nothing but the words of a refusal."""
+"""The number of bytes of each op's digest in an outline: they serve only for the words of a refusal."""
 _MOST_SHOWN: Final = 8
-"""Elements of a constant that are shown."""
+"""The most elements of a constant that is shown."""
 _MOST_OPERATIONS: Final = 1 << 12
-"""Of a larger graph no outline is kept: a checkpoint has it for each function."""
+"""The most ops of a graph that has an outline: a checkpoint stores one for each function."""
 
 
 class TracedFunctions:
-    """Watches functions being made and traced."""
+    """Watches functions as they are made and traced."""
 
     def __init__(
         self,
@@ -65,15 +64,15 @@ class TracedFunctions:
         self._births, self._building, self._calls, self._owners = births, building, calls, owners
         self._summaries, self._is_in_loop = summaries, is_in_loop
         self._options: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
-        """How the loop has compiled methods."""
+        """The arguments with which the loop has compiled methods."""
         self._of_datasets: set[str] = set()
-        """Keys of the functions that sets of tf.data call."""
+        """Keys of the functions that tf.data sets call."""
         self.holds_metrics = False
-        """Whether a compiled function has taken hold of a metric that the loop has made."""
+        """True if a compiled function has captured a metric that the loop has made."""
         self._watch_functions()
 
     def parts(self, value: Any) -> list[object] | None:
-        """Return what a method that the loop has compiled is made of, or None for anything else."""
+        """Return [key, Python function, options] of a method that the loop has compiled; None for anything else."""
         found = self._options.get(value) if isinstance(value, polymorphic_function.Function) else None
         options = None if found is None else self._calls.describe_call(*found)
         return None if options is None else [self._births.key(value), value.python_function, options]
@@ -122,13 +121,13 @@ class TracedFunctions:
             frame = sys._getframe(1)
             owner = births.owner(frame, polymorphic_function.Function)
             name = getattr(kwargs.get("python_func", args[1] if len(args) > 1 else None), "__qualname__", "")
-            # A set's own function is traced as the set is made, at the same moment in each run, and for each set anew.
+            # A set's function is traced when the set is made, at the same moment in each run, and anew for each set.
             is_of_dataset = owner in self._of_datasets
-            function = births.find(owner)  # none for graphs that no function of the program's is traced for
+            function = births.find(owner)  # none if the graph belongs to no function of the program
             held = self._owners.of(function)
             with building.not_noted() if is_of_dataset else self._unit_of_trace(frame, owner, held):
                 if building.is_again and (made := kwargs.get("func_graph")) is not None:
-                    made.seed = building.seed[0]()  # it was made just before
+                    made.seed = building.seed[0]()  # the graph was made just before
                 graph = original_trace(*args, **kwargs)
                 self._note_captured(graph)
                 if owner and name != _FIRST_VALUES:
@@ -136,8 +135,7 @@ class TracedFunctions:
                 return graph
 
     def _unit_of_trace(self, frame: FrameType, owner: str, held: dict[str, str]) -> AbstractContextManager[None]:
-        """Return the piece of building that a trace is. Gradients of functions are traced as calls with them come,
-        in any order."""
+        """Return a trace's unit of building. Gradients of functions are traced when calls need them, in any order."""
         building = self._building
         if owner and not building.is_inside and _is_of_gradient(frame):
             of = digest_bytes((self._describe_trace(frame, owner) or "").encode())
@@ -145,12 +143,11 @@ class TracedFunctions:
         return building.unit(owner, lambda: self._describe_trace(frame, owner), held)
 
     def _keys_of_handles(self) -> dict[int, str]:
-        """Return the keys of the variables alive, by the identity of their handles."""
+        """Return the keys of living variables, by the identity of their handles."""
         return {id(variable.handle): key for key, variable in self._births.living(tf.Variable) if hasattr(variable, "handle")}
 
     def _note_captured(self, graph: Any) -> None:
-        """Note whether a function has taken hold of a writer, or of a metric that the loop has made:
-        it stays with that one."""
+        """Note whether a function has captured a writer, or a metric that the loop has made: it will go on using it."""
         handles = {id(outer) for outer, _inner in graph.captures if outer.dtype is tf.resource}
         self._summaries.note_captured(handles)
         for key, variable in self._births.living(tf.Variable) if handles and not self.holds_metrics else ():
@@ -158,7 +155,7 @@ class TracedFunctions:
                 self.holds_metrics |= hasattr(self._births.find(key.rpartition("/")[0]), "update_state")
 
     def _describe_trace(self, frame: FrameType | None, owner: str) -> str | None:
-        """Return the call that a function is being traced for, from its frame on the stack."""
+        """Return the call that a function is being traced for, from the call's frame on the stack."""
         for each in outwards(frame):
             code = each.f_code
             if code.co_varnames[:1] == ("self",) and code.co_name in ("_call", "_get_concrete_function_garbage_collected"):
@@ -170,24 +167,19 @@ class TracedFunctions:
 
 
 def _is_of_gradient(frame: FrameType | None) -> bool:
-    """Return whether TensorFlow is about to trace a gradient:
-    of a function or loop in one that an eager tape has recorded."""
+    """Return whether TensorFlow is about to trace the gradient of a function or loop inside a recorded function."""
     return any(each.f_code is gradients_util._GradientsHelper.__code__ for each in outwards(frame))
 
 
 class GraphForm(NamedTuple):
-    """The form of a graph: its digest, what it takes to tell where another one differs, its operations with their
-    digests.
-    """
+    """The form of a graph: its digest, an outline to tell where another one differs, and its ops with digests."""
 
     digest: str
     outline: str
     operations: list[tuple[Any, bytes]]
 
     def difference(self, outline: str) -> str:
-        """Return, in words, the first operation that a graph with another outline did not have; empty if that is not
-        known.
-        """
+        """Return, in words, the first op that a graph with another outline lacked; empty if it is not known."""
         known = base64.b64decode(outline)
         before = {known[start : start + _WIDTH] for start in range(0, len(known), _WIDTH)}
         new = [operation for operation, digest in self.operations if _brief(digest) not in before]
@@ -197,11 +189,11 @@ class GraphForm(NamedTuple):
 
 
 def form(graph: Any, keys: Mapping[int, str]) -> GraphForm:
-    """Return the form of a graph: kinds of operations, their numbers and types, constants, and what is wired to what.
+    """Return the form of a graph: the kinds of ops, their attributes of numbers and types, constants, and the wiring.
 
-    It is what tracing takes from Python. `keys`: those of variables, by the identity of their handles; which one is
-    read counts. Names and texts are left out (the handle of an iterator is of one process), and in which order what is
-    independent was made.
+    A trace takes just these from Python. `keys` has the keys of variables by the identity of their handles, since it
+    counts which variable is read. Names and texts are left out (the handle of an iterator belongs to one process), and
+    so is the order in which independent ops were made.
     """
     found: dict[int, bytes] = {}
     captured = {id(inner.op): outer for outer, inner in graph.captures}
@@ -231,7 +223,7 @@ def _brief(digest: bytes) -> bytes:
 
 
 def _described(operation: Any) -> str:
-    """Return an operation in words: what it is, constants in it, and the line of the program that made it."""
+    """Return an op in words: its kind, its constants, and the line of the program that made it."""
     inputs = [value for value in map(_value, operation.inputs) if value is not None]
     what = f"{operation.type} of {', '.join(inputs)}" if inputs else _value(operation.outputs[0]) if operation.outputs else None
     frames = [frame for frame in operation.traceback or () if is_user_file(frame.filename)]
@@ -246,9 +238,7 @@ def _value(tensor: Any) -> str | None:
 
 
 def _numbers(operation: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield the attributes of an operation that decide what it computes, as bytes: no names of functions, no texts, no
-    shapes.
-    """
+    """Yield the attributes of an op that decide its computation, as bytes: no names of functions, texts or shapes."""
     for name, value in sorted(operation.node_def.attr.items()):
         kind = value.WhichOneof("value")
         is_text = kind == "tensor" and value.tensor.dtype == tf.string.as_datatype_enum
