@@ -203,7 +203,7 @@ class TensorFlow(Adapter):
         self._keras.finish_made()
 
     def begin_phase(self) -> None:
-        """Note the parts of models; drop doubts about iterators of earlier code, which each process runs itself."""
+        """Note the parts of models; forget doubtful orders of shuffled sets from code that each process runs itself."""
         self._builder.is_in_loop = True
         self._births.begin_loop(next(iter(user_frames(sys._getframe())), None))
         self._datasets.begin_phase()

@@ -67,7 +67,7 @@ class TensorFlowLeaves(TensorLeaves):
             return None
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
-        """Return an eager tensor with an array's values; None if a form is given, which another adapter made."""
+        """Return an eager tensor with an array's values; None if a form is given, since that is another adapter's."""
         return tf.constant(array, tf.string if array.dtype == object else None) if form is None else None
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:

@@ -1,4 +1,4 @@
-"""Fixes one order for ops in traced functions that TensorFlow leaves to timing, with deterministic ops or without.
+"""One fixed order for ops in traced functions that TensorFlow leaves to timing, with deterministic ops or without.
 
 - **Sums in Grappler.** Its memory optimizer replaces an `AddN` of three tensors and more by `AssignAdd`s to a temporary
   variable, which run as their inputs come, if it estimates that a function needs more than 0.8 of a device's memory:
@@ -307,7 +307,7 @@ def _input(leaf: _Leaf) -> Any:
 
 
 def _of_maker(buffer: _Buffer, maker: Any) -> _Buffer:
-    """Return the state of a buffer: FREE becomes MAYBE if the op that made its tensor may share it."""
+    """Return a buffer's state: FREE becomes MAYBE if the output of its tensor's maker may be held elsewhere."""
     while (source := _same_buffer(maker)) is not None:
         maker = source.op
     return _Buffer.MAYBE if buffer is _Buffer.FREE and maker.type in _MAYBE_HELD else buffer

@@ -33,7 +33,7 @@ _SETTINGS: Final = ("step", _CONDITION)
 
 
 class Summaries:
-    """Reads these settings as a trace begins, and puts them in place for the same trace in a resumed process."""
+    """These settings: read as a trace begins, and put in place for the same trace in a resumed process."""
 
     def __init__(self, births: Births) -> None:
         self._descriptions = ValueDescriptions(births)

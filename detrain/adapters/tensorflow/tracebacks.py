@@ -1,4 +1,4 @@
-"""Hides detrain's frames in the errors of TensorFlow and Keras, which say where and by whose calls ops were made.
+"""A filter of detrain's frames in errors of TensorFlow and Keras, which say where and by whose calls ops were made.
 
 Both libraries leave out their own frames, and TensorFlow those of files in a list; detrain's files are added to that.
 """

@@ -1,4 +1,5 @@
-"""Sees where weights are updated, under any name: an optimizer is applied, or variables are set by their gradients.
+"""The places where weights are updated, under any name: an optimizer is applied, or variables are set by their
+gradients.
 
 In eager code an update is a call of Python. A compiled function is Python only while it is traced: the graph that an
 update was traced into is marked (with the graphs around it), and every later run of it from eager code is an update.
@@ -29,8 +30,8 @@ may be taken only to look at something (a saliency map, a check of gradients) be
 
 
 class TensorFlowUpdates:
-    """Calls `on_update(number)` at each update made from eager code. The number tells one updater (optimizer, function)
-    from another.
+    """The watcher of updates. It calls `on_update(number)` at each update made from eager code. The number tells one
+    updater (optimizer, function) from another.
 
     `on_assign(number)` is called where a trainable variable is set for no known reason: by a program that trains
     without gradients, or one that restores weights. `on_write(handle)` is called where any variable is set outside of

@@ -1,5 +1,5 @@
-"""Watches the elements of tf.data iterators: those drawn by eager code are counted; iterators that functions advance
-are marked.
+"""The elements of tf.data iterators: those drawn by eager code are counted; iterators that functions advance are
+marked.
 
 Nobody counts the elements that a compiled function draws from its iterator. `begin` notes the seeds when an iterator is
 made, and `end` notes that one has run out.

@@ -24,7 +24,7 @@ from detrain.python.inspect.held import walk
 _MOST_BYTES: Final = 64 << 20
 """The largest position that keeps checkpoints quick, in bytes: buffers of shuffling are stored by value."""
 _MOST_PLACES: Final = 1 << 16
-"""Most places of a shuffle's buffer: even empty ones take time to write (13 to 80 s for a million over 22 rows)."""
+"""The most places of a shuffle's buffer: even empty ones take time to write (a million over 22 rows 13 to 80 s)."""
 _GRAPH_INSIDE: Final = b".is_dataset"
 """The mark, in a position, of an element that is a dataset: a graph, which TensorFlow would run. detrain runs nothing
 from a file."""

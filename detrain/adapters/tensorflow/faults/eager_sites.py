@@ -123,7 +123,7 @@ def located(op: Any, injection: Injection, operands: Mapping[str, tuple[int, Any
 
 
 class EagerSites:
-    """Watches the eager ops of steps.
+    """The watcher of the eager ops of steps.
 
     `where` knows the thread's stage and layer; `injector` puts a fault in, if it is not None.
     """
@@ -285,7 +285,7 @@ class EagerSites:
         is_hit = self.injector is not None and self.injector.must_hit(op.key, "")
         try:
             result = self._hit(op, inputs, run, recorded) if is_hit else run(inputs)
-        except core._FallbackException:  # it comes again by the other way
+        except core._FallbackException:  # TensorFlow runs the op again by `execute`
             self._turns[op.base] -= 1
             if is_hit and self.injector is not None:
                 self.injector.arm(0)
@@ -305,7 +305,7 @@ class EagerSites:
         try:
             outputs = self.injector.hit(op, run) if is_hit and self.injector is not None else op.outputs
             result = run([*inputs[:place], outputs[0], *inputs[place + 1 :]])
-        except core._FallbackException:  # it comes again by the other way
+        except core._FallbackException:  # TensorFlow runs the op again by `execute`
             self._turns[op.base] -= 1
             if is_hit and self.injector is not None:
                 self.injector.arm(0)

@@ -72,8 +72,9 @@ class Replacer(Protocol):
 
 
 class Sites:
-    """Watches ops as they are made. `points(name, replica)` returns a site's replacers; with `counts` runs
-    are counted.
+    """The watcher of ops as they are made.
+
+    `points(name, replica)` returns a site's replacers; with `counts` runs are counted.
     """
 
     def __init__(self, points: Callable[[str, int], list[Replacer]], *, counts: bool, has_digests: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Puts a fault into a compiled step: traced once, armed by variables, with no Python in the graph.
+"""A fault in a compiled step: traced once, armed by variables, with no Python in the graph.
 
 At the site stands `If(gate)`; all sites share one gate. While it is closed, the value passes unchanged, and the graph's
 other ops are as without a fault. While it is open, each run of the op lowers the countdown by one; at 0 the value is

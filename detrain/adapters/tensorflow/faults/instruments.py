@@ -36,7 +36,7 @@ class TensorFlowInstruments(Instruments):
         ]
         self._injector: InjectionPoint | EagerInjector | None = None
         first = plans[0]
-        if first.digests_at is None:  # with sites or without, a graph is computed as it was traced
+        if first.digests_at is None:  # no optimizer: with sites or without, a graph is computed as traced
             tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         self._sites = Sites(self._points, counts=first.is_profile, has_digests=first.digests_at is not None)
         if plans[0].injection is not None:

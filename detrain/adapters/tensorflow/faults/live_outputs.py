@@ -85,8 +85,7 @@ class _LivenessWalk:
 
 
 class FirstAccesses:
-    """Finds the first access to each variable among a function's inputs; it looks at a function once, however often
-    called.
+    """The first access to each variable among functions' inputs; each function is looked at once, however often called.
 
     Ops on one variable run in the order in which they were made. `live`: see `live_outputs`; a read that nothing
     depends on is none. If the access depends on a branch or on turns of a loop, it counts as a read.

@@ -29,7 +29,7 @@ _NOTHING: Final = np.zeros(2)
 
 
 class StepMetrics:
-    """Notes losses and metrics."""
+    """The losses and metrics of steps."""
 
     def __init__(self, sites: Sites, experiment: TakesInstruments) -> None:
         self._sites, self._experiment = sites, experiment
@@ -117,7 +117,7 @@ class StepMetrics:
             return
         replica = replica_of(graph)
         turn = self._turns[id(graph), replica] = self._turns.get((id(graph), replica), -1) + 1
-        self._graphs.append(graph)  # its id must stay its own
+        self._graphs.append(graph)  # kept alive, so that no other graph gets its id
         with self._sites.own_ops(graph):
             key = (f"{function} {turn}", replica)
             if key not in self._losses:
@@ -229,6 +229,6 @@ def _value(metric: Any, name: str) -> float | None:
 
 def _read(variable: Any) -> Any:
     """Return a variable's value without the Python layers of its own `numpy`: this is done after each step."""
-    if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # it has copies on replicas
+    if not isinstance(variable, resource_variable_ops.BaseResourceVariable):  # a variable with copies on replicas
         return variable.numpy()
     return array_of(gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype))

@@ -130,7 +130,7 @@ class ThreadStage(threading.local):
 
 
 class BackwardTensors:
-    """Tells which tensors of graphs come from the backward pass.
+    """The tensors of graphs that come from the backward pass.
 
     `stage_of` returns the stage of an op, None if it is not known.
     """

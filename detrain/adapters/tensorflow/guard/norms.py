@@ -31,7 +31,7 @@ from detrain.base.in_place import in_place_of
 
 _LOOKED_AT_AGAIN: Final = (5, 7, 11)
 """The looks at which watched variables are chosen anew: by then slots made by hand have values, and sums of gradients
-some below zero."""
+some values below zero."""
 
 _EXECUTOR: Final = "SINGLE_THREADED_EXECUTOR"
 """The executor for functions of many small ops: handing each to another thread takes longer than running it."""
@@ -258,8 +258,8 @@ class TensorFlowNorms:
 
 
 class Gradients:
-    """Notes half the sum of squares of all gradients, for each of Keras's optimizers and each replica, within the step:
-    as one small sum in its graph.
+    """Half the sum of squares of all gradients, noted for each of Keras's optimizers and each replica within the step:
+    one small sum in its graph.
 
     The guard puts nothing else into a program's graph, and this only if it is asked for.
     """

@@ -1,4 +1,4 @@
-"""Takes sums of squares where a compiled step ends, so that a look at the variables that it wrote needs no separate
+"""Sums of squares taken where a compiled step ends, so that a look at the variables that it wrote needs no separate
 call.
 
 In place of a function of the program, detrain calls one of its own, which calls the program's and then reads the
@@ -70,8 +70,8 @@ class _WritingFunction(msgspec.Struct, eq=False):
     copy: str = ""
     """The name of the copy of the program's function that detrain's function calls."""
     options: Any = None
-    """The options to call detrain's function with: they turn its optimization off, which would include the
-    program's function."""
+    """The options of calls of detrain's function: no optimization, which would treat the program's function
+    as a part of it."""
     sums: Any = None
     """The sums of the last call [variable]; None once they have been taken."""
 
@@ -124,8 +124,8 @@ class Inside:
         self.is_complete = False
 
     def take(self) -> list[tuple[Numbers, Any]]:
-        """Return the sums found since the last look, one (numbers of variables in the order of `watch`,
-        tensor) a function.
+        """Return, for each function called since the last look, the numbers of variables (in the order of `watch`) and
+        a tensor of their sums.
         """
         found = [(step.numbers, step.sums) for step in self._called.values()]
         self._called.clear()

@@ -54,7 +54,7 @@ FIT: Final = "fit"
 
 
 class FitInstrument:
-    """Puts probes into `fit`, and knows the loader of the running one."""
+    """The probes in `fit`, and the loader of the running one."""
 
     def __init__(self, probes: Probes | None) -> None:
         self._probes = probes
@@ -189,7 +189,7 @@ class FitInstrument:
         return [] if before == copied else [_CHANGED]
 
     def source(self) -> Any:
-        """Return the set that the running `fit` draws from by an iterator of now; None if there is none."""
+        """Return the set that the running `fit` draws from by an iterator that exists now; None if there is none."""
         steps = None if self._steps is None else self._steps()
         return self._judged if steps is not None and (self._turn or _lives_on(steps)) else None
 
@@ -356,10 +356,10 @@ def _hold_back(backup: Any, probes: Probes) -> None:
 
 
 def is_of_fit(frame: FrameType | None) -> bool:
-    """Return whether the loops of `fit`, `evaluate` or `predict`, or `FitInstrument`, are making an iterator: they
-    restore it themselves.
+    """Return whether an iterator is being made by the loops of `fit`, `evaluate` or `predict`, or by `FitInstrument`,
+    which look after it.
 
-    These are the first frames around the frames of TensorFlow (many of them, if a strategy distributes a set) and
+    So it is if theirs is the first frame around those of TensorFlow (many, if a strategy distributes a set) and
     detrain.
     """
     for each in outwards(frame):

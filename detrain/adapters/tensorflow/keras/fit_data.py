@@ -1,6 +1,6 @@
-"""Makes Keras hand out the data of a `fit` in the same way in every run: in turn, by one thread, in a known order. It
-also takes digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them: in a last
-stage of the data pipeline, or in the fetching step itself, where pipelines run ahead of the steps.
+"""The data of a `fit`, which Keras is made to hand out in the same way in every run: in turn, by one thread, in a known
+order. And digests of the batches that a `fit` fetches inside of its compiled step, where no probe sees them: taken in a
+last stage of the data pipeline, or in the fetching step itself, where pipelines run ahead of the steps.
 
 This is for `fit`, whose loader detrain brings back to its position, but it changes all of Keras's data in this process.
 """

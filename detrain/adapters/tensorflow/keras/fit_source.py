@@ -114,7 +114,7 @@ class Probes(Protocol):
         """Return whether the run is on its way to a checkpoint."""
 
     def note_all_streams(self) -> None:
-        """Have the random streams recorded at all batches of this phase: its loader can only be replayed from
+        """Have the random streams recorded at each batch of this phase: its loader can only be replayed from
         the start.
         """
 

@@ -52,8 +52,8 @@ _VALUES: Final = frozenset({"__keras_tensor__", "__tuple__"})
 
 
 class ModelDescriptions:
-    """Describes such objects if the program's state leads to them. `owners` returns the keys of objects built on their
-    own, outside of a trace.
+    """Descriptions of such objects to which the program's state leads. `owners` returns the keys of objects built on
+    their own, outside of a trace.
     """
 
     def __init__(self, births: Births, surveys: Surveys, owners: Callable[[], set[str]]) -> None:
@@ -221,7 +221,7 @@ class _RemadeModel(NamedTuple):
 
 
 class LoopModels:
-    """Describes such objects, and makes them again.
+    """The models and optimizers that the loop has made: their descriptions, and their making again.
 
     `rename` gives a variable or another object its key of the first run, or none; `take_as_built` notes that an object
     is built; `find_variable` returns the variable with a key; `owners` is that of `ModelDescriptions`.
@@ -275,7 +275,7 @@ class LoopModels:
             survey = self._name(made, described)
         for path, (value, names) in survey.drawn.items():
             vars(value).update({name: described["drawn"][path][name] for name in names if path in described["drawn"]})
-        # Objects that are still to be built are counted when they are.
+        # Objects that are still to be built are counted when they are built.
         there = {_group(self._surveys.key(part) or "") for part in survey.parts.values()}
         for owner, counts in described["counts"].items():
             self._births.set_counts_of(owner, {label: count for label, count in counts.items() if (owner, label) in there})

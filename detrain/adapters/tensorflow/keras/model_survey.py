@@ -47,7 +47,7 @@ class Survey(NamedTuple):
 
 
 class Surveys:
-    """Surveys objects; `births` knows which of their parts have a name in the run."""
+    """Surveys of objects; `births` knows which of their parts have a name in the run."""
 
     def __init__(self, births: Births) -> None:
         import keras

@@ -109,7 +109,7 @@ class _ObjectState:
 
 
 class KerasState(_ObjectState):
-    """Reads and restores the state of Keras 3. `variables` yields (key, variable) of all living variables of Keras."""
+    """The state of Keras 3. `variables` yields (key, variable) of all living variables of Keras."""
 
     def __init__(self, births: Births, variables: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         import keras
@@ -241,7 +241,7 @@ class KerasState(_ObjectState):
 
 
 class Keras2State(_ObjectState):
-    """Reads and restores numbers, texts and booleans in the public attributes of layers and optimizers of Keras 2."""
+    """The state of Keras 2: numbers, texts and booleans in the public attributes of layers and optimizers."""
 
     def __init__(self, births: Births) -> None:
         import tf_keras

@@ -35,8 +35,8 @@ _CONTENT: Final = "content"
 
 
 class KerasWeights:
-    """Finds the weights files. It answers from memory until a model or variable is made, or an object's attributes or
-    its containers' content change.
+    """The weights files of living models, kept in memory until a model or variable is made, or an object's attributes
+    or its containers' content change.
 
     It must be made before Keras's classes are watched: Keras makes an object of each kind to learn its attributes.
     """

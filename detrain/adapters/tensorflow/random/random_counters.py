@@ -99,7 +99,7 @@ given: other numbers than the stateful op's, but of the same distribution, shape
 
 
 class RandomCounters:
-    """Replaces the stateful random ops while functions are traced."""
+    """The counters of random ops, which replace stateful random ops while functions are traced."""
 
     def __init__(self, births: Births) -> None:
         self._births = births

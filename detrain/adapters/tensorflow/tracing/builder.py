@@ -33,7 +33,7 @@ FUNCTION: Final = "tensorflow.function"
 
 
 class Builder:
-    """Watches units of lazy building, and builds them ahead in a resumed process."""
+    """The watcher of lazy building, which builds its units ahead in a resumed process."""
 
     def __init__(self, births: Births, building: Building, summaries: Summaries) -> None:
         self._births = births

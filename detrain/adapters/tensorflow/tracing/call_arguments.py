@@ -20,7 +20,7 @@ from detrain.base.plain_types import ARRAYS
 
 
 class Calls(ValueDescriptions):
-    """Describes calls.
+    """Descriptions of calls.
 
     `variable_key` and `keras_variable` are those of `Builder`: Keras's variables wrap TensorFlow's.
     """

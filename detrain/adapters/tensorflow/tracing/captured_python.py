@@ -49,7 +49,7 @@ _MOST_TEXT: Final = 1 << 14
 _ANY: Final = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "globals", "eval", "exec", "asdict", "astuple", "fields", "attrgetter"}
 )
-"""Names in code that reads attributes under any name."""
+"""Names which show that code may read attributes under any name."""
 _WAYS: Final = frozenset(
     {
         *("_layers", "_compile_loss", "_user_loss", "_compile_metrics", "_user_metrics", "_metrics", "_losses", "_flat_losses"),
@@ -78,7 +78,7 @@ _PARTS: Final[dict[str, tuple[Any, Callable[[Any, Any], object]]]] = {
 
 
 class CapturedReads:
-    """Finds such values, and puts them in place again. `births` has the names of variables, models and optimizers."""
+    """The finder of such values, which also puts them in place. `births` has the names of objects."""
 
     def __init__(self, births: Births) -> None:
         self._descriptions = ValueDescriptions(births)
@@ -129,7 +129,7 @@ class CapturedReads:
             return None
 
     def _put(self, holder: Any, kind: str, name: Any, now: Any, value: Any) -> Callable[[], None]:
-        """Put a value in place; return a function that puts the former one back, unless newer content is no data."""
+        """Put a value in place; return a function to put the former one back, unless the place holds no data then."""
         for cls in BASES:
             if isinstance(now, cls) and isinstance(value, cls):  # it stays the same object for all who hold it
                 before = list(now.items()) if isinstance(now, dict) else list(now)

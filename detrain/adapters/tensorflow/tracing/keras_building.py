@@ -28,7 +28,7 @@ ON_BATCH: Final = "_maybe_symbolic_build"
 
 
 class KerasBuilding:
-    """Watches Keras's building, and does it ahead in a resumed process."""
+    """The watcher of Keras's building, which does it ahead in a resumed process."""
 
     def __init__(self, births: Births, building: Building, calls: Calls, variables: KerasVariables) -> None:
         self._births, self._building, self._calls, self._variables = births, building, calls, variables

@@ -101,26 +101,26 @@ def in_keras_at(path: str | None) -> Iterator[None]:
 
 
 class MethodOwners:
-    """The content of objects for which methods were compiled."""
+    """The objects for which methods were compiled, known by the named objects that they held."""
 
     def __init__(self, births: Births) -> None:
         self._births = births
         self._held: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-        """For each function compiled for one object: the content of the object when the function was made."""
+        """For each function compiled for one object: the named objects that it held when the function was made."""
         self._before: dict[str, dict[str, str]] = {}
         """The same, by the keys of the functions that the run had before it was resumed."""
 
     def note(self, function: Any, instance: object) -> dict[str, str]:
-        """Note the content of an object for which a function is being compiled; return it."""
+        """Note the named objects in an object for which a function is being compiled; return them."""
         held = self._held[function] = self.held_by(instance)
         return held
 
     def of(self, function: Any) -> dict[str, str]:
-        """Return the content of a function's object; nothing for a function that has none."""
+        """Return the named objects that a function's object held; none for a function without an object."""
         return self._held.get(function, {}) if function is not None else {}
 
     def note_before(self, units: Iterable[BuiltUnit]) -> None:
-        """Note the content that the units had before the run was resumed."""
+        """Note the named objects of the units that the run had before it was resumed."""
         self._before |= {unit.owner: unit.held for unit in units}
 
     def make(self, key: str, function: Any) -> None:
@@ -133,7 +133,7 @@ class MethodOwners:
             getattr(instances[0], name)
 
     def known_by(self, key: str, held: dict[str, str]) -> str | None:
-        """Return the key that the run had, before it was resumed, for a function of an object with this content."""
+        """Return the key that the run had, before it was resumed, for a function whose object holds these."""
         same = [known for known, was in self._before.items() if known.partition(".")[0] == key and _agree(was, held)]
         return same[0] if len(same) == 1 and self._births.find(same[0]) is None else None
 

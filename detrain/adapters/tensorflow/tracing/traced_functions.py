@@ -50,7 +50,7 @@ _MOST_OPERATIONS: Final = 1 << 12
 
 
 class TracedFunctions:
-    """Watches functions as they are made and traced."""
+    """The watcher of functions as they are made and traced."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class NotThereError(Exception):
 
 
 class ValueDescriptions:
-    """Describes values, and makes equal ones. `births` has the names of registered objects."""
+    """Descriptions of values, and equal values made from them. `births` has the names of registered objects."""
 
     def __init__(self, births: Births) -> None:
         self._births = births

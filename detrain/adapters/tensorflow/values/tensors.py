@@ -38,7 +38,7 @@ _GRADIENT: Final = "DetrainLinked"
 
 
 class Reader:
-    """Reads variables by one op a device.
+    """A reader of variables by one op a device.
 
     Raises tf.errors.FailedPreconditionError if a variable has no value yet.
     """
