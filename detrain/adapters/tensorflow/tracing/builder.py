@@ -1,6 +1,6 @@
 """Building ahead for TensorFlow and Keras: a resumed process builds each unit of an earlier one, in order, by its call.
 
-`traced_functions` and `keras_building` watch what is built; this module keeps the order and finds the owners.
+`traced_functions` and `keras_building` watch the building; this module keeps the order and finds the owners.
 """
 
 from __future__ import annotations
