@@ -1,4 +1,4 @@
-"""What every other room may use: errors, cursors, digests, configuration, messages. It imports nothing of detrain's."""
+"""The base that every other room may use: errors, cursors, digests, configuration, messages. It imports no other room."""
 
 from __future__ import annotations
 
