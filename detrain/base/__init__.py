@@ -1,4 +1,4 @@
-"""The base that every other room may use: errors, cursors, digests, configuration, messages. It imports no other room."""
+"""The base that every other room may use: errors, cursors, digests, configuration, messages. It imports no room."""
 
 from __future__ import annotations
 

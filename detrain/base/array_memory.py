@@ -10,7 +10,7 @@ from detrain.base.digest import Array
 
 
 def axes_of(array: Array) -> list[int] | None:
-    """Return the axes from the slowest to the fastest in memory, or None if they are in that order: sums depend on it."""
+    """Return the axes from the slowest to the fastest in memory, or None if in order: sums depend on it."""
     if array.flags.c_contiguous or array.ndim < 2:
         return None
     axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
@@ -25,7 +25,7 @@ def owner_of(array: Array) -> Array:
 
 
 def lies_in_other_class(array: Array) -> bool:
-    """Return whether an array is a view of an array whose class derives from NumPy's; memory-mapped ones do not count."""
+    """Return whether an array is a view of an array of a class that derives from NumPy's, `memmap` aside."""
     base = owner_of(array).base
     return isinstance(base, np.ndarray) and not isinstance(base, np.memmap)
 

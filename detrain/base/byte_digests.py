@@ -19,8 +19,8 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 def digest_source(source: bytes) -> str:
-    """Return the digest of the syntax tree of a source file, so that comments and blank lines do not count; of its bytes
-    if it cannot be parsed.
+    """Return the digest of the syntax tree of a source file, so that comments and blank lines do not count; of its
+    bytes if it cannot be parsed.
     """
     try:
         return digest_bytes(ast.dump(parse(source)).encode())
@@ -29,8 +29,8 @@ def digest_source(source: bytes) -> str:
 
 
 def begin_named(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Return a hash that has been fed the name of a dtype and a shape. Once it is fed the raw bytes (C order) of such an
-    array, too, its digest is that of `digest_array`.
+    """Return a hash that has been fed the name of a dtype and a shape. Once it is fed the raw bytes (C order) of such
+    an array, too, its digest is that of `digest_array`.
     """
     return xxhash.xxh3_128(header(dtype, shape))
 

@@ -46,9 +46,9 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
 
 
 def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_session: bool = False) -> None:
-    """Start a module of detrain as a process that is no child of this one: nobody here waits for its end, and the program
-    that this process becomes does not find it among its children. The files numbered in `keeping` stay open in it. It
-    does not import modules from the current folder: the program's modules may have any name.
+    """Start a module of detrain as a process that is no child of this one: nobody here waits for its end, and the
+    program that this process becomes does not find it among its children. The files numbered in `keeping` stay open in
+    it. It does not import modules from the current folder: the program's modules may have any name.
 
     With `in_session`, the process gets its own group in this session: the kernel may share processor time out by
     session, and a priority then counts only among the processes of one session. The process also prints nothing, so
@@ -97,7 +97,7 @@ def has_ended(process: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(inside: Path, prefix: str) -> Iterator[Path]:
-    """Return an empty folder that is removed afterwards. Folders that killed processes have left there are removed, too."""
+    """Return an empty folder that is removed afterwards. Folders left there by killed processes are removed, too."""
     inside.mkdir(parents=True, exist_ok=True)
     for left in inside.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), _held(left):

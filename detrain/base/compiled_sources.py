@@ -2,8 +2,8 @@
 program runs.
 
 All questions of detrain about a source (its digest, where its loops are, which code a function has) are answered from
-these bytes, and so are those of `inspect` and AutoGraph, through `linecache`. Bytecode files are not used for the user's
-modules: Python checks only the time and size of the source, so they may belong to an earlier source.
+these bytes, and so are those of `inspect` and AutoGraph, through `linecache`. Bytecode files are not used for the
+user's modules: Python checks only the time and size of the source, so they may belong to an earlier source.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_executed(file: str) -> bool:
 
 
 def source_of(file: str) -> bytes:
-    """Return the source of a file as it was executed, or its content now if detrain did not see that. Raises OSError."""
+    """Return the source of a file as it was executed, else the content that it has now. Raises OSError."""
     data = _sources.get(file)
     if data is None:
         data = _sources[file] = Path(file).read_bytes()

@@ -53,7 +53,7 @@ a minute after a collective fails, and its monitor some minutes later. torchrun 
 
 
 def ended_by_nccl(variables: Mapping[str, str]) -> str:
-    """Return, separated by commas, the variables that let PyTorch end a rank when a peer is gone; empty if it does not."""
+    """Return a list of the variables by which PyTorch ends a rank when a peer is gone; empty if it does not."""
     handling, old = variables.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"), variables.get("NCCL_ASYNC_ERROR_HANDLING")
     found = [] if (handling or old) == "0" else [f"TORCH_NCCL_ASYNC_ERROR_HANDLING is {handling or old or 'not set'}"]
     monitors = variables.get("TORCH_NCCL_ENABLE_MONITORING")
@@ -129,8 +129,8 @@ class Config(Options, frozen=True, kw_only=True):
     """The times of the start's parts up to here; None without `--timing`."""
 
     def hand_over(self) -> str:
-        """Write the settings into a nameless file, which the program that replaces this process inherits. Return the file's
-        number as a text.
+        """Write the settings into a nameless file, which the program that replaces this process inherits. Return the
+        file's number as a text.
         """
         made = os.memfd_create("detrain") if hasattr(os, "memfd_create") else _nameless()
         with os.fdopen(made, "wb", closefd=False) as file:

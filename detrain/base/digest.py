@@ -37,7 +37,7 @@ def digest_array(array: Array) -> str:
 
 
 def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return a hash that has been fed dtype and shape. Once fed the raw bytes (C order), it gives `digest_array`'s digest."""
+    """Return a hash fed with dtype and shape. Fed the raw bytes (C order), too, it gives `digest_array`'s digest."""
     return xxhash.xxh3_128(_header(dtype, shape)[0])
 
 

@@ -1,7 +1,7 @@
 """The names of array dtypes in files. Only a dtype has a name if the bytes of its values are the whole values.
 
-NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`; structured dtypes by the JSON of their fields), those of
-ml_dtypes (bfloat16, float8_e4m3fn, ...) by their names. Object arrays have no name: their bytes are addresses.
+NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`; structured dtypes by the JSON of their fields), those
+of ml_dtypes (bfloat16, float8_e4m3fn, ...) by their names. Object arrays have no name: their bytes are addresses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def dtype_name(dtype: DType) -> str | None:
 
 @lru_cache(maxsize=256)
 def _name_of(dtype: DType, is_record: bool) -> str | None:
-    """Return the name of a dtype. `is_record` is in the cache's key, as a dtype of records equals the same one without."""
+    """Return the name of a dtype. `is_record` is a key of the cache: a dtype of records equals the same one without."""
     if dtype.hasobject:
         return None
     if dtype.names is not None or dtype.subdtype is not None:

@@ -12,7 +12,7 @@ _EXPLAINED: Final = "  explained by "
 
 
 def last_printed(text: str) -> tuple[str, str] | None:
-    """Return the last error in the output of a process, and its advice (empty if it has none); None without an error."""
+    """Return the last error in a process's output, and its advice (empty if it has none); None without an error."""
     _before, found, said = text.rpartition(_ERROR)
     if not found:
         return None
@@ -22,7 +22,7 @@ def last_printed(text: str) -> tuple[str, str] | None:
 
 
 class DetrainError(Exception):
-    """Root of every error that detrain raises itself. `what` describes the error, `todo` tells the user what to do about it."""
+    """Root of every error that detrain raises itself. `what` describes the error, `todo` the remedy."""
 
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 70

@@ -52,8 +52,8 @@ class FrameworkNames(msgspec.Struct, frozen=True):
     hidden: tuple[str, ...] = ()
     """Prefixes of the names of classes with objects that keep state which neither the adapter nor Python sees."""
     named: tuple[str, ...] = ()
-    """Prefixes of the names (`module:function`) of functions and classes that a file may name: a file can do no harm with
-    them.
+    """Prefixes of the names (`module:function`) of functions and classes that a file may name: a file can do no harm
+    with them.
     """
     functions_of: tuple[tuple[str, str], ...] = ()
     """(class, module): built-in functions with that class in their qualified names are found in that module."""
@@ -221,13 +221,13 @@ NAMES: Final = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
 class LibraryTraining(msgspec.Struct, frozen=True):
-    """Functions of a library that run a training for the program, each as (file in the library, qualified name). They get
-    probes, and their local names are state, as in the program's own functions.
+    """Functions of a library that run a training for the program, each as (file in the library, qualified name). They
+    get probes, and their local names are state, as in the program's own functions.
     """
 
     package: str
     epochs: tuple[str, str] | None
-    """The function with the loop over epochs, which calls `batches` or contains its loop; None if there are no epochs."""
+    """The function with the loop over epochs, which calls `batches` or contains its loop; None without epochs."""
     batches: tuple[str, str]
     """The function with the loop over batches, which updates weights."""
     update: str
@@ -287,7 +287,7 @@ LIBRARY_TRAININGS: Final = (
 
 @cache
 def runs_training(file: str, function: str = "") -> bool:
-    """Return whether a file has one of these functions; with `function` (a qualified name), whether that is one of them."""
+    """Return whether a file has one of these functions; with a `function` (qualified name), whether it is one."""
     return any(
         function in (name, "") and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
         for each in LIBRARY_TRAININGS

@@ -1,7 +1,7 @@
 """Versions and entry points of the installed packages, from the folders of notes (`.dist-info`) beside the packages.
 
-`importlib.metadata` gives the same answers. It is asked only if notes may lie elsewhere than in folders of `sys.path`, or
-name a wanted entry point: importing it and having it read all notes would take 20 ms of each start.
+`importlib.metadata` gives the same answers. It is asked only if notes may lie elsewhere than in folders of `sys.path`,
+or name a wanted entry point: importing it and having it read all notes would take 20 ms of each start.
 """
 
 from __future__ import annotations

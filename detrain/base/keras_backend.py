@@ -21,8 +21,8 @@ def in_process() -> str:
 
 
 def foreseen(trees: Iterable[ast.Module]) -> str:
-    """Return the module that Keras will compute with in a program: the one that its source sets in the environment, else
-    the one set there now, else the one in Keras's own file of settings.
+    """Return the module that Keras will compute with in a program: the one that its source sets in the environment,
+    else the one set there now, else the one in Keras's own file of settings.
     """
     set_in = [found for tree in trees for node in ast.walk(tree) if (found := _set_by(node))]
     if set_in or VARIABLE in os.environ:

@@ -1,6 +1,6 @@
 """Facts about libraries, by the names of their modules: one table, `libraries.toml`, which explains its own words.
 
-All code that needs a fact about a library asks here. A package can add to the table by a file of its own. Both are data.
+All code that needs a fact about a library asks here. A package can add to the table by its own file. Both are data.
 """
 
 from __future__ import annotations

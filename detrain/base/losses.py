@@ -23,7 +23,7 @@ OF_CACHE: Final = "its kernels follow from what was compiled before, or from mea
 PULLED_SINCE: Final = ", and it was pulled since"
 """Ending of a loss whose generator was pulled after the change: pulled again, it may yield other batches."""
 _ON_A_CONDITION: Final = (PULLED_SINCE, *(f"{why})" for why in (LOADS_TRAINED, LOADS_READ, OF_CACHE)))
-"""Endings of losses about which a resumed run decides: it compares its batches or compiled code with the first run's."""
+"""Endings of losses that matter only if a resumed run loads other batches, or compiles other code, than the first."""
 
 
 def is_harmless(loss: str) -> bool:
@@ -42,8 +42,8 @@ def is_doubtful(loss: str) -> bool:
 
 
 def is_refused(loss: str) -> bool:
-    """Return whether a resume from a checkpoint with this loss is refused: the loss is not harmless, and no comparison in
-    the resumed run shows whether it matters.
+    """Return whether a resume from a checkpoint with this loss is refused: the loss is not harmless, and no comparison
+    in the resumed run shows whether it matters.
     """
     return not is_harmless(loss) and not loss.endswith(_ON_A_CONDITION)
 

@@ -16,7 +16,7 @@ _ranks: list[int] = []
 
 
 def be_rank(rank: int) -> None:
-    """Make this process a rank of a job: only rank 0 prints information; each rank prints its warnings, with its number."""
+    """Make this process a rank of a job: only rank 0 prints information; each prints warnings, with its number."""
     _ranks[:] = [rank]
 
 
@@ -82,8 +82,8 @@ def fill_standard_files() -> None:
 
 
 def put_last(text: str) -> None:
-    """Print the last message of the process to stderr. In a notebook, wait a moment: the output goes through a thread and
-    a socket.
+    """Print the last message of the process to stderr. In a notebook, wait a moment: the output goes through a thread
+    and a socket.
     """
     put(text)
     if _is_in_notebook:
@@ -126,7 +126,7 @@ def warn(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Flush the program's output. The program may have replaced the streams by objects without `flush`, or closed them."""
+    """Flush the program's output. The program may have put objects without `flush` there, or closed the streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

@@ -14,7 +14,7 @@ from detrain.base.errors import UsageError
 
 
 class Option(msgspec.Struct, frozen=True):
-    """The help of a field or parameter that a command takes as an option. The rest follows from its name, type and default."""
+    """The help of a field or parameter that a command takes as an option; its name, type and default say the rest."""
 
     help: str
     metavar: str | None = None
@@ -221,7 +221,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = 600
 
     def check(self, *, is_job: bool) -> None:
-        """Raise UsageError for options that exclude each other, or that do not fit a job, or a process outside of a job."""
+        """Raise UsageError for options that exclude each other, or that do not fit a job or a single process."""
         if self.guard_gradients and self.guard is None:
             raise UsageError("--guard-gradients without --guard", "give --guard detect or --guard recover")
         if self.guard != "recover" and (self.guard_ring != "device" or self.on_repeat != "stop"):

@@ -1,9 +1,9 @@
 """Make sets again that iterate in the same order: a set iterates by its table, which depends on all elements that were
 ever added or removed.
 
-detrain reads CPython's table (Objects/setobject.c, 3.7 to 3.13), and makes it again only by adding and removing, so that
-elements which the program adds later also get the same slots. It compares every result, and reports a set that cannot
-be made again.
+detrain reads CPython's table (Objects/setobject.c, 3.7 to 3.13), and makes it again only by adding and removing, so
+that elements which the program adds later also get the same slots. It compares every result, and reports a set that
+cannot be made again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
 
 
 def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
-    """Replace the elements of a set, without calling methods of a derived class. Return whether the set now is as it was
-    when its layout was read.
+    """Replace the elements of a set, without calling methods of a derived class. Return whether the set now is as it
+    was when its layout was read.
     """
     if layout is not None:
         # The errors come for a table that adding and removing cannot give.
@@ -101,13 +101,13 @@ def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
 
 
 def can_become(value: set[Any], layout: Layout | None) -> bool:
-    """Return whether a set can pop in the order of `layout`: a set that has popped never starts at its first slot again."""
+    """Return whether a set can pop in the order of `layout`: after a pop, it never starts at its first slot again."""
     finger = _ObjectHeader.from_address(id(value)).finger if sys.implementation.name == "cpython" else 0
     return finger == 0 or (layout is not None and layout[-1] != 0)
 
 
 def frozen_recipe(value: frozenset[Any]) -> tuple[Way, bool]:
-    """Return (the way that `freeze` needs besides the elements in order, whether it then makes a set in the same order)."""
+    """Return (the way that `freeze` needs besides the elements in order, whether the set then has the same order)."""
     items = list(value)
     for way in _ways(value, items):
         if _is_same(freeze(items, way), items):
@@ -121,8 +121,8 @@ def _ways(value: frozenset[Any], items: list[Any]) -> Iterator[Way]:
     if layout is None:
         return
     yield layout
-    # A list's elements made the table grow. Add first the elements that get their preferred slots, so that growing moves
-    # none of them.
+    # A list's elements made the table grow. Add first the elements that get their preferred slots, so that growing
+    # moves none of them.
     size, live, *_ = layout
     places = {slot: index for index, slot in enumerate(live)}
     with contextlib.suppress(LookupError):

@@ -104,7 +104,7 @@ def imported_by_libraries(names: set[str]) -> set[str]:
 
 
 def _import_folders(entry: Path) -> list[Path]:
-    """Return the folders in which absolute imports start: the entry's, and those around the packages that contain it."""
+    """Return the folders in which absolute imports start: the entry's, and those around the packages it is in."""
     folders = [entry.parent]
     while (folders[-1] / "__init__.py").is_file():
         folders.append(folders[-1].parent)

@@ -1,4 +1,4 @@
-"""The structure of a program: its training loops, and the file form `inst.info` (detrain's, and the original project's).
+"""The structure of a program: its training loops, and the file form `inst.info` (ours, and the original project's).
 
 A structure comes from static analysis (detrain.instrument.find_loops), or from an `inst.info` of the user or a run; the
 rewriter uses it.
@@ -38,7 +38,7 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class Nest(msgspec.Struct, frozen=True):
-    """A batch loop, the epoch loop around it (if any), and the lines at which a batch is loaded and weights are updated."""
+    """A batch loop, the epoch loop around it (if any), and the lines that load a batch and update weights."""
 
     batch_loop: Loop
     epoch_loop: Loop | None = None
@@ -51,7 +51,7 @@ class Nest(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()
     """For each place with two possible readings: the chosen one, and the reason."""
     is_confirmed: bool = False
-    """Whether a run has confirmed it: each turn of the batch loop updates weights, and the epoch loop repeats the loop."""
+    """Whether a run has confirmed it: each turn of the batch loop updates weights, and the epoch loop repeats it."""
 
 
 class FitCall(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class Structure(msgspec.Struct, frozen=True):
     program: str = ""
     """Name of the program that was traced; empty in files written by hand."""
     sizes: dict[str, int] = {}
-    """Sizes of the objects that the loops saw, by path; the object whose size changes with the dataset is the loader."""
+    """Sizes of the objects that the loops saw, by path; the one that changes with the dataset is the loader."""
     base: str = ""
     """The folder to which file names in the inst.info are relative, if a run wrote it."""
     format: int = FORMAT_VERSION
@@ -171,8 +171,8 @@ def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
 
 
 def bound_names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
-    """Return the names that nodes bind, in order of appearance, without the names that functions and comprehensions inside
-    them bind for themselves.
+    """Return the names that nodes bind, in order of appearance, without the names that functions and comprehensions
+    inside them bind for themselves.
     """
     names: list[str] = []
 
@@ -252,7 +252,7 @@ def _loops_of(file: Path, path: Path) -> tuple[Path, dict[int, AnyLoop]]:
 
 
 def _original(path: Path, text: str, base: Path) -> Structure:
-    """Read the one-line Python dict of the original project. File names are relative to the folder where that was started."""
+    """Read the one-line Python dict of the original project. File names are relative to where that was started."""
     try:
         info = ast.literal_eval(text.strip())
         code = dict(info["code_info"])
