@@ -29,8 +29,8 @@ def digest_source(source: bytes) -> str:
 
 
 def begin_named(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Return a hash that has been fed the name of a dtype and a shape. Once it is fed the raw bytes (C order) of such
-    an array, too, its digest is that of `digest_array`.
+    """Return a hash fed with the name of a dtype and a shape. Fed the raw bytes (C order) of such an array, too, it
+    gives the digest of `digest_array`.
     """
     return xxhash.xxh3_128(header(dtype, shape))
 

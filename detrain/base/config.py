@@ -23,7 +23,7 @@ MOMENT: Final = "DETRAIN_MOMENT"
 """Environment variable in which `detrain at` names, as JSON, the moment at which a run is to stop: the expressions that
 are evaluated there come from the command line, and from no file."""
 IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
-"""Environment variable by which a run that met a damaged checkpoint tells the next run to read all of it beforehand."""
+"""Environment variable by which a process that met a damaged checkpoint has the next process check all beforehand."""
 
 SELDOM: Final = 1 << 40
 """More batches than any run has: as a distance, it means that checkpoints are taken only at the starts of epochs."""

@@ -99,7 +99,7 @@ def _feed_array(state: Any, array: Array) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
-    """Return the first bytes of an array's digest input, and whether its memory may be fed as it is: plain numbers."""
+    """Return the bytes fed before an array's own, and whether its memory can be fed as it is (plain numbers)."""
     return header(dtype_name(dtype) or dtype.str, shape), dtype.isbuiltin == 1 and dtype.kind in "biufc"
 
 

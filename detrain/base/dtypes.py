@@ -1,4 +1,4 @@
-"""The names of array dtypes in files. Only a dtype has a name if the bytes of its values are the whole values.
+"""The names of array dtypes in files. A dtype has a name only if the bytes of its values are the whole values.
 
 NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`; structured dtypes by the JSON of their fields), those
 of ml_dtypes (bfloat16, float8_e4m3fn, ...) by their names. Object arrays have no name: their bytes are addresses.

@@ -1,4 +1,4 @@
-"""Facts about frameworks as names, for code that imports no framework: an entry for each framework that has an adapter.
+"""Names that belong to frameworks, for code that imports none: an entry for each framework that has an adapter.
 Except for the adapter's room, that entry is all that detrain knows of a framework.
 
 A package may add the entry of a framework, and its adapter, by an entry point of the group `detrain.frameworks`.
@@ -42,8 +42,8 @@ class FrameworkNames(msgspec.Struct, frozen=True):
     not restore.
     """
     open_modules: frozenset[str] = frozenset()
-    """Top-level modules with classes that are written in Python and whose objects are just their attributes: an object
-    of a class that derives from one is captured like the program's own objects.
+    """Top-level modules with classes that are written in Python and whose objects consist of their attributes: an
+    object of a class that derives from one is captured like the program's own objects.
     """
     closed: tuple[str, ...] = ()
     """Prefixes of the names (`module:class`) of classes in `open_modules` to which that does not apply."""
@@ -178,7 +178,7 @@ SHOWING: Final = FrameworkNames(
     open_modules=frozenset({"rich"}),  # a loop asks for a bar that it made by its number: a missing one is an error
     closed=("rich.live:_RefreshThread", "rich.console:ConsoleThreadLocals"),
 )
-"""Libraries that only show progress: their objects are just their attributes, like the program's own objects."""
+"""Libraries that only show progress: their objects consist of their attributes, like the program's own objects."""
 
 JAX: Final = FrameworkNames(
     name="JAX",

@@ -12,12 +12,12 @@ _GROUPS: Final = {
     "": ("", "memory.max", "memory.current", "inactive_file"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Folder, file with the limit, file with the use, and field with the part of the use that the kernel takes back first
-(the cache of files), by the controller's name: of the second version of control groups, and of the first."""
+"""Versions 2 and 1 of control groups, by the controller's name: folder, file with the limit, file with the use, and
+field with the part of the use that the kernel takes back first (the cache of files)."""
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes of memory to be had before the kernel swaps or kills a process. `root` holds `proc` and `sys`.
+    """Return how many bytes can be used before the kernel swaps or kills a process. `root` holds `proc` and `sys`.
 
     Sources: proc_meminfo(5), "MemAvailable"; kernel documentation, "Control Group v2", "Memory Resource Controller".
     Raises OSError elsewhere than on Linux.

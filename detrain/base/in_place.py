@@ -1,4 +1,4 @@
-"""Replace functions of a framework or of Python by functions of detrain."""
+"""Functions of detrain in the place of functions of a framework or of Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions and entry points of the installed packages, from the folders of notes (`.dist-info`) beside the packages.
+"""Versions and entry points of the installed packages, from the installers' notes (`.dist-info`) beside them.
 
 `importlib.metadata` gives the same answers. It is asked only if notes may lie elsewhere than in folders of `sys.path`,
 or name a wanted entry point: importing it and having it read all notes would take 20 ms of each start.

@@ -37,7 +37,7 @@ def foreseen(trees: Iterable[ast.Module]) -> str:
 
 
 def _set_by(node: ast.AST) -> str:
-    """Return the backend that `os.environ["KERAS_BACKEND"] = "jax"` or a like call sets; empty for any other node."""
+    """Return the backend that `os.environ["KERAS_BACKEND"] = "jax"` or a similar call sets; empty for other nodes."""
     match node:
         case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=name))], value=ast.Constant(value=str(backend))):
             return backend if name == VARIABLE else ""

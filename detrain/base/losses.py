@@ -11,7 +11,7 @@ OF_GRAPH: Final = "the graph behind it"
 """The part of a computed tensor that a checkpoint does not hold; it does hold the value. A resume is refused if code
 goes backward through the tensor."""
 HARMLESS: Final = ", harmless"
-"""Ending, within the brackets, of a loss without which a resumed run goes on."""
+"""Ending, inside the brackets, of a loss that does not matter to a resumed run."""
 OF_OUTPUT: Final = f", of an output{HARMLESS}"
 """The same for a part of an object that only shows or records: users need not be told of it."""
 LOADS_TRAINED: Final = "loads move it on, and it holds what bodies train"
@@ -27,7 +27,7 @@ _ON_A_CONDITION: Final = (PULLED_SINCE, *(f"{why})" for why in (LOADS_TRAINED, L
 
 
 def is_harmless(loss: str) -> bool:
-    """Return whether a resumed run simply goes on without the lost state."""
+    """Return whether a resumed run goes on without the lost state."""
     return loss.endswith(f"{HARMLESS})")
 
 

@@ -73,7 +73,7 @@ def _bandwidth(text: str) -> int:
 
 EACH_EPOCH: Final = Every(1, "epochs")
 Mode = Literal["auto", "seek", "forward"]
-"""When loaders are set to their positions on resume: where that is exact, always (or the run is refused), or never."""
+"""When a resume sets loaders to their positions: where that is exact, always (or the run is refused), or never."""
 DEFAULT_SEED: Final = 0
 """The seed of a run without `--seed`."""
 

@@ -1,4 +1,4 @@
-"""Reads in a program's code: the collections that its source iterates over, and the names that code still to run reads.
+"""Reads in a program's code: the collections that its source iterates over, and the names read by code still to run.
 
 A set of objects is in the order of their addresses. This order matters to code that iterates over the set, but not to
 code that only tests for members. Code still to run is the rest of each frame's code, and the functions whose names it
@@ -24,7 +24,7 @@ _IN_ORDER: Final = frozenset(
 """Functions that iterate over their arguments."""
 _ANY_ORDER: Final = frozenset({"sorted", "set", "frozenset", "any", "all", "len"})
 _SAME: Final = frozenset({"copy", "union", "intersection", "difference", "values", "get", "setdefault"})
-"""Methods that return the object's items, or a like collection."""
+"""Methods that return the object's items, or a similar collection."""
 
 
 def is_gone_over(path: str, files: Iterable[str]) -> bool:
@@ -88,8 +88,8 @@ def _last(node: ast.AST) -> Iterator[str]:
 
 
 def names_ahead(frames: Iterable[FrameType], files: Iterable[str]) -> frozenset[str]:
-    """Return the names of globals, attributes and methods that code still to run in the frames reads, or functions in
-    the files that have such a name. Python itself calls methods like `__getitem__`: they count, too.
+    """Return the names of globals, attributes and methods that are read by the frames' code still to run, or by
+    functions in the files that have such a name. Python itself calls methods like `__getitem__`: they count, too.
     """
     found = set().union(*(_behind(frame.f_code, frame.f_lasti) for frame in frames))
     functions = [each for file in files for each in _functions(file)]

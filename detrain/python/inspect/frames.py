@@ -1,4 +1,4 @@
-"""The user's frames between a probe and the entry of the program: find them, and read and write their locals.
+"""The user's frames between a probe and the entry of the program, and access to their locals.
 
 CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before
 that by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and detrain can restore

@@ -52,7 +52,7 @@ class LibraryGlobals:
         self._last, self._moved = [held.get(_last(name)) for _, name, held in self._numbers], set()
 
     def look(self) -> None:
-        """Look which numbers have changed; one that has changed twice is state from now on."""
+        """Find the numbers that have changed; one that has changed twice is state from now on."""
         now = [held.get(_last(name)) for _, name, held in self._numbers]
         for (module, name, _), before, value in zip(self._numbers, self._last, now, strict=True):
             if value is not before and type(value) in _NUMBERS and value != before and -_FAR < value < _FAR:  # type: ignore[operator]
@@ -209,7 +209,7 @@ def _is_of_python(name: str) -> bool:
 
 @by_class
 def _is_plain(cls: type) -> bool:
-    """Return whether an object of a class is just its attributes, or a mutable container of Python."""
+    """Return whether objects of a class consist of their attributes, or are mutable containers of Python."""
     is_container = cls in CONTAINERS.values() and cls not in (tuple, frozenset)
     return cls is object or is_container or is_data_class(cls) or is_open(cls)
 

@@ -1,4 +1,4 @@
-"""Find the names of a suspended frame that can still be read: a backward data-flow analysis over its bytecode.
+"""The names of a suspended frame that can still be read, found by a backward data-flow analysis of its bytecode.
 
 A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut
 and need not be captured. The analysis is conservative: closure cells count as live, an instruction in a `try` that can

@@ -64,7 +64,7 @@ _PLAIN: Final = (
     *(*argparse.Namespace.__mro__[:-1], types.SimpleNamespace, subprocess.CompletedProcess, threading.local),
     *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
-"""Classes of the standard library with instances that are just their attributes."""
+"""Classes of the standard library whose objects consist of their attributes."""
 VALUES: Final = (
     *(float, int, str, bytes, complex, tuple, datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
     decimal.Decimal,
@@ -351,7 +351,7 @@ def is_own_class(cls: type) -> bool:
 
 @by_class
 def is_open(cls: type) -> bool:
-    """Return whether a class is, or derives from, a framework's class with objects that are just their attributes, and
+    """Return whether a class is, or derives from, a framework's class whose objects consist of their attributes, and
     has no base written in C: a module of PyTorch, an optimizer, a data set.
     """
     return any(_is_open_module(module_of(base).partition(".")[0]) for base in cls.__mro__) and is_laid_open(cls)
@@ -363,7 +363,7 @@ def _is_open_module(top: str) -> bool:
 
 @by_class
 def is_library_class(cls: type) -> bool:
-    """Return whether a class is of a library besides Python and frameworks; some data classes of these count, too."""
+    """Return whether a class is of a library, Python and frameworks aside; some of their data classes count, too."""
     module = module_of(cls)
     is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
     top = "" if is_data else module.partition(".")[0]
@@ -382,7 +382,7 @@ def is_data_of_python(cls: type) -> bool:
 
 @by_class
 def is_laid_open(cls: type) -> bool:
-    """Return whether an object of a class is just its attributes, slots and container items: no base of the class is
+    """Return whether objects of a class consist of attributes, slots and container items: no base of the class is
     written in C, except Python's containers."""
     if issubclass(cls, type | BaseException):
         return False
@@ -464,7 +464,7 @@ def _adds_attributes_alone(cls: type, base: type) -> bool:
 
 @by_class
 def foreign_base(cls: type) -> type:
-    """Return the first class in the bases of a class, itself included, that is not the program's."""
+    """Return the first class among a class and its bases that is not the program's."""
     return next(base for base in cls.__mro__ if not is_own_class(base))
 
 

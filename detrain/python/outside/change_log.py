@@ -56,7 +56,8 @@ class Changes:
     def __init__(self, path: Path, since: Cursor | None, *, is_fresh: bool = False) -> None:
         """Read the log.
 
-        `since` is the cut from which the run goes on, None if it begins. With `is_fresh`, earlier changes are ignored.
+        `since` is the cut from which the run goes on, None if it begins. With `is_fresh`, the run starts anew: earlier
+        folders, removals, moves and versions do not count.
         """
         self._path, self._is_fresh = path, is_fresh
         self.kept_in = path.with_suffix(KEPT)

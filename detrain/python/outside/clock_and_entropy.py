@@ -35,7 +35,7 @@ from detrain.python.inspect.names import FRAMEWORKS
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
 """Modules through which the program may ask for clock and randomness."""
 _MOST_CHARACTERS: Final = 1 << 18
-"""The limit for each of three groups of readings: clock and randomness, clocks that count, and files."""
+"""The most characters in each group of readings: clock and randomness, counting clocks, files (kinds with a space)."""
 _COUNTERS: Final = ("perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
 _COUNTING: Final = tuple(f"{name}{unit}" for name in _COUNTERS for unit in ("", "_ns"))
 """Clocks that count from an arbitrary point; programs read them often."""

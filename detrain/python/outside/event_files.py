@@ -62,8 +62,7 @@ def _is_written(waiting: Any, thread: threading.Thread) -> bool:
     """Return whether a thread has written all points in its queue."""
     if hasattr(waiting, "unfinished_tasks"):
         return not waiting.unfinished_tasks
-    # A queue of multiprocessing, tensorboardX's: a semaphore counts its items. A thread that polls has written the
-    # last.
+    # A multiprocessing queue (tensorboardX): a semaphore counts its items; a thread that polls has written the last.
     if waiting._sem.get_value() < waiting._maxsize:
         return False
     return any(each.f_code.co_name == "_poll" for each in outwards(frames_of_others().get(thread.ident or 0)))

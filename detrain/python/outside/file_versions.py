@@ -59,7 +59,7 @@ class Versions:
         else:
             name = NO_FILE
         self._here[path] = name
-        self._changes.note_version(path, name)  # first: if the file of this name is missing, the other is unchanged
+        self._changes.note_version(path, name)  # noted first: if nothing is kept by this name, the file is unchanged
         if name not in (NO_FILE, NO_ROOM):
             with contextlib.suppress(OSError):
                 _keep(path, self._changes.kept_in / name, how)

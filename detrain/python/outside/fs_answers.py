@@ -3,8 +3,8 @@
 That code runs again when a run resumes, and then finds files that the loop has written since: it would go on by itself
 from its own checkpoints, number its folder of results anew, or remove files of the run. So the answers are recorded,
 and a resumed run gets the first run's answers; files that the first run removed are not removed again. Data that the
-program prepared before its loop (a download, a cache), and has not touched since, do exist: preparing them again would
-take hours, or a network.
+program prepared before its loop (a download, a cache), and has not touched since, stay visible: preparing them again
+would take hours, or a network.
 
 Libraries ask for the program, too (a checkpoint manager, for its newest step), and ask more than can be recorded. For
 them, files below the program's folder that were written since the first run entered its loop do not exist.
@@ -56,7 +56,7 @@ _MOST_NAMES: Final = 1000
 _ALL: Final = "all"
 _NO: Final = "0"
 _LEAST_BYTES: Final = 1 << 20
-"""Smaller folders may be for results: these first get the settings of the run."""
+"""Folders with fewer bytes may be folders of results, which first get only the settings of the run."""
 _MOST_FILES: Final = 10_000
 _NAME_DIGITS: Final = 12
 _scandir: Final = os.scandir

@@ -135,7 +135,7 @@ class Files:
 
     def is_near(self, path: str) -> bool:
         """Return whether a path is, or lies below, the folder in which the program was started or one that the run has
-        made. This quick test sorts out most of the 30,000 questions of imports."""
+        made. This quick test filters most of the 30,000 questions of imports."""
         return f"{path}/".startswith(self._near)
 
     def is_in_reach(self, path: str) -> bool:
