@@ -2,7 +2,7 @@
 
 A set of objects is in the order of their addresses. This order matters to code that iterates over the set, but not to
 code that only tests for members. Code still to run is the rest of each frame's code, and the functions whose names it
-reads. A name alone does not tell whose it is: a name that is found may belong to another object.
+reads. A name alone does not tell the object: a name that is found may belong to another one.
 """
 
 from __future__ import annotations

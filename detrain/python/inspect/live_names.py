@@ -108,7 +108,7 @@ def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
 
 
 def _leads_to_modules(code: CodeType) -> bool:
-    """Return whether code may get module objects. `net.modules()` does not: nobody calls `sys.modules`."""
+    """Return whether code may get module objects. `net.modules()` does not, as `sys.modules` is never called."""
     if not _LEADS_TO_MODULES & set(code.co_names):
         return False
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]

@@ -42,9 +42,9 @@ class Contents:
         self._files, self._place = files, place
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
-        """Files that the loop has written as a whole, with the batch whose body last did."""
+        """Files that the loop has written as a whole, with the place of the last such body."""
         self._all: dict[str, Address | None] = {}
-        """All files that have been opened for writing, with the batch whose body last did; None outside of loops."""
+        """All files that have been opened for writing, with the batch that last did so; None outside of loops."""
         self._read_ahead: dict[str, Address] = {}
         """Files that an epoch has read before its first batch, with the newest such epoch."""
         self._kept_here: dict[str, Address] = {}
@@ -92,7 +92,7 @@ class Contents:
         return sorted(self._files.shown(path) for path in since)
 
     def all_written(self) -> dict[str, Address | None]:
-        """Return all files of the user that the process has opened for writing, with the batch whose body last did
+        """Return all files of the user that the process has opened for writing, with the batch that last did so
         (None outside of loops).
 
         The program's output to them is flushed first.
