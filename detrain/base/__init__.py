@@ -1,4 +1,4 @@
-"""What every other room may use: errors, cursors, digests, configuration, messages. It imports nothing of detrain's."""
+"""The base of all rooms: errors, cursors, digests, configuration, messages. It imports no other room."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 
 VERSION: Final = "0.1.0"
 PACKAGE: Final = Path(__file__).parents[1]
-"""The folder that detrain's own code lies in."""
+"""The folder with detrain's own code."""

@@ -1,4 +1,4 @@
-"""Where arrays lie in memory: their axes from slow to fast, the array that a view is of, their address."""
+"""Where arrays lie in memory: their axes from slow to fast, the arrays behind views, their addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detrain.base.digest import Array
 
 
 def axes_of(array: Array) -> list[int] | None:
-    """Return the axes from the slowest to the fastest in memory, or None if that is their order: sums depend on it."""
+    """Return the axes from the slowest to the fastest in memory, or None if in order: sums depend on it."""
     if array.flags.c_contiguous or array.ndim < 2:
         return None
     axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
@@ -18,32 +18,32 @@ def axes_of(array: Array) -> list[int] | None:
 
 
 def owner_of(array: Array) -> Array:
-    """Return the array whose memory an array is a view of, or itself."""
+    """Return the array that owns the memory of a view; an array that is no view is returned itself."""
     while type(array.base) is np.ndarray:
         array = array.base
     return array
 
 
 def lies_in_other_class(array: Array) -> bool:
-    """Return whether the memory that an array is a view of is an array's of a class that derives from NumPy's."""
+    """Return whether an array is a view of an array of a class that derives from NumPy's, `memmap` aside."""
     base = owner_of(array).base
     return isinstance(base, np.ndarray) and not isinstance(base, np.memmap)
 
 
 def memory_of(array: Array) -> Array | None:
-    """Return the memory of an array that has no gaps as one axis, or None."""
+    """Return the memory of an array as a view with one axis, or None if the memory has gaps."""
     axes = axes_of(array)
     flat = (array if axes is None else array.transpose(axes)).reshape(-1)
     return flat if flat.flags.c_contiguous and address_of(flat) == address_of(array) else None
 
 
 def address_of(array: Array) -> int:
-    """Return the address of the first element."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
 def writing(content: Array) -> tuple[int, Callable[[Array], None]]:
-    """Return how large an array [byte] uint8 is, and what writes it into another."""
+    """Return the size of an array ([byte] uint8) in bytes, and a function that copies it into another array."""
 
     def write(memory: Array) -> None:
         memory[:] = content
@@ -52,7 +52,7 @@ def writing(content: Array) -> tuple[int, Callable[[Array], None]]:
 
 
 def bounds_of(array: Array) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and of the one behind its last, also of one with gaps."""
+    """Return the address of an array's first byte and the address behind its last byte. The array may have gaps."""
     start = end = address_of(array)
     if array.size == 0:
         return start, start

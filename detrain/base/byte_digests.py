@@ -1,4 +1,4 @@
-"""Digests (xxh3-128) of bytes: what files and sources are compared by. The command does with these, without NumPy."""
+"""Digests (xxh3-128) of bytes, by which files and sources are compared. The command needs only these, and no NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import xxhash
 from detrain.base.compiled_sources import parse
 
 RECORD: Final = "record "
-"""Before the fields of records, in the name of a dtype, whose scalars have these for attributes."""
+"""Prefix of the name of a record dtype: the scalars of such a dtype have its fields as attributes."""
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
@@ -19,8 +19,8 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 def digest_source(source: bytes) -> str:
-    """Return the digest of what Python sees of a source file: its syntax tree, so that comments and blank lines do not
-    count.
+    """Return the digest of the syntax tree of a source file, so that comments and blank lines do not count; of its
+    bytes if it cannot be parsed.
     """
     try:
         return digest_bytes(ast.dump(parse(source)).encode())
@@ -29,12 +29,12 @@ def digest_source(source: bytes) -> str:
 
 
 def begin_named(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Return a hash that has taken the name of a dtype and a shape: fed with the raw bytes (C order) of an array of
-    those, it is that of `digest_array`.
+    """Return a hash fed with the name of a dtype and a shape. Fed the raw bytes (C order) of such an array, too, it
+    gives the digest of `digest_array`.
     """
     return xxhash.xxh3_128(header(dtype, shape))
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return what the digest of an array begins with."""
+    """Return the bytes that a digest of an array is fed first: its dtype and shape."""
     return f"array {dtype.removeprefix(RECORD)} {shape}".encode()

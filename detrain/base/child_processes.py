@@ -1,5 +1,5 @@
-"""Processes that end with the one that started them, and folders that are gone when theirs is,
-even if that was killed.
+"""Processes that end when the process that started them ends, and scratch folders that are removed even if their
+process was killed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-"""`prctl(2)`; what it sets stays over `execve`."""
+"""Option of `prctl(2)`; the signal that it sets stays set over `execve`."""
 _AS_MODULE: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
-"""Python's `-m` for a module in a folder, both named ahead of its arguments."""
+"""Does what Python's `-m` does, for a module in a folder; folder and module come before the module's arguments."""
 
 
 def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
-    """Return what a child is to do before it starts its program, so that it is killed when this process ends; None:
-    nothing can be. With `dies_first` it is also what the kernel kills before all others where memory runs out.
+    """Return a function for a child to call before it starts its program, so that the child is killed when this process
+    ends; None where that is not possible. With `dies_first`, the kernel also kills the child first if memory runs out.
 
-    Only Linux knows such a signal. It comes when the thread ends that has started the child: start it in the main
-    thread.
+    Only Linux has such a signal. The kernel sends it when the thread that started the child ends: start the child in
+    the main thread.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -39,21 +39,21 @@ def dying_with_this(*, dies_first: bool = False) -> Callable[[], None] | None:
         if dies_first:
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("1000")
-        if os.getppid() != parent:  # it has ended already
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(1)
 
     return die_with_parent
 
 
 def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_session: bool = False) -> None:
-    """Start a module of detrain's as a process that is no child of this one: nobody here waits for its end, or finds it
-    among the children of the program that this process becomes. Files of the numbers in `keeping` stay open in it. It
-    does not look for modules in the current folder: the program's may have any name.
+    """Start a module of detrain as a process that is no child of this one: nobody here waits for its end, and the
+    program that this process becomes does not find it among its children. The files numbered in `keeping` stay open in
+    it. It does not import modules from the current folder: the program's modules may have any name.
 
-    `in_session`: in a group of its own of this session, as the kernel may share processor time out by sessions, so that
-    a priority counts among the processes of one alone; and silent, so that whoever reads what the run prints does not
-    wait for its end.
-    A child starts it and ends, which a shell has done in 1 to 4 ms: the program has no time to wait for that child.
+    With `in_session`, the process gets its own group in this session: the kernel may share processor time out by
+    session, and a priority then counts only among the processes of one session. The process also prints nothing, so
+    that a reader of the run's output does not wait for its end.
+    A child starts the process and ends; a shell takes 1 to 4 ms for that, and the program must not wait for longer.
     Raises OSError or subprocess.CalledProcessError.
     """
     command = [*_starter(), sys.executable, "-P", "-c", _AS_MODULE, str(Path(__file__).parents[2]), module, *arguments]
@@ -66,16 +66,18 @@ def start_apart(module: str, *arguments: str, keeping: Sequence[int] = (), in_se
 
 
 def _starter() -> list[str]:
-    """Return a command that starts the one behind it, and ends. Without a shell it takes 80 ms."""
+    """Return a command that starts the command after it, and ends. Without a shell that takes 80 ms."""
     if Path("/bin/sh").exists():
         return ["/bin/sh", "-c", '"$@" &', "sh"]
     return [sys.executable, "-P", "-c", "import subprocess, sys\nsubprocess.Popen(sys.argv[1:], close_fds=False)"]
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, and end it if that has ended already. Nothing is done where the
-    parent has another number (a fork server), or elsewhere than on Linux; the parent must have started it in its main
-    thread (see `dying_with_this`). 0: nothing is done.
+    """Have this process killed when the process `parent` ends, and end it now if that process has ended already.
+
+    If another process (a fork server) is the parent of this one, a later end of `parent` has no effect here. Nothing is
+    done if `parent` is 0, or on systems other than Linux.
+    `parent` must have started this process in its main thread (see `dying_with_this`).
     """
     if not parent or not sys.platform.startswith("linux"):
         return
@@ -86,7 +88,7 @@ def die_with(parent: int) -> None:
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process is gone, or waits only for its parent to hear of its end."""
+    """Return whether a process is gone, or is a zombie: it has ended, and its parent has not yet been told."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
     except OSError:
@@ -95,7 +97,7 @@ def has_ended(process: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(inside: Path, prefix: str) -> Iterator[Path]:
-    """Return an empty folder that is gone afterwards. Those that killed processes have left there are cleared away."""
+    """Return an empty folder that is removed afterwards. Folders left there by killed processes are removed, too."""
     inside.mkdir(parents=True, exist_ok=True)
     for left in inside.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), _held(left):
@@ -106,7 +108,7 @@ def scratch_folder(inside: Path, prefix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder as long as this process lives. Raises OSError if another does."""
+    """Lock a folder; the lock ends with this process. Raises OSError if another process has locked it."""
     number = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

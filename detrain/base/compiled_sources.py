@@ -1,9 +1,9 @@
-"""The source that is executed: what a file held when Python compiled it, whatever is written into it while the program
-runs.
+"""The source that is executed: the bytes of a file when Python compiled it, even if the file is written to while the
+program runs.
 
-All that detrain asks of a source (its digest, where its loops are, which code a function has) it asks of these bytes,
-and so do `inspect` and AutoGraph, through `linecache`. Bytecode files are not taken for the user's modules: by the time
-and size of a source they may be of an earlier one.
+All questions of detrain about a source (its digest, where its loops are, which code a function has) are answered from
+these bytes, and so are those of `inspect` and AutoGraph, through `linecache`. Bytecode files are not used for the
+user's modules: Python checks only the time and size of the source, so they may belong to an earlier source.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Found = TypeVar("Found")
 
 _sources: Final[dict[str, bytes]] = {}
 parts: Final[dict[str, bytes]] = {}
-"""What a program is made of that are no files: a notebook's cells, by their names."""
+"""Sources of the program that lie in no file: the cells of a notebook, by their names."""
 _caches: Final[list[Callable[[], None]]] = []
 
 
 def by_file(function: Callable[[str], Found]) -> Callable[[str], Found]:
-    """Have what a function says of a source file said again, until the file is kept with other content: a notebook's
-    grows.
+    """Cache a function's results by source file, until `keep` is called for a file with other content: the file of a
+    notebook grows.
     """
     cached = functools.cache(function)
     _caches.append(cached.cache_clear)
@@ -35,7 +35,7 @@ def by_file(function: Callable[[str], Found]) -> Callable[[str], Found]:
 
 
 def keep(file: str, data: bytes) -> None:
-    """Note what a file holds that is about to be executed."""
+    """Keep the content of a file that is about to be executed."""
     if _sources.get(file, data) != data:
         for clear in _caches:
             clear()
@@ -48,12 +48,12 @@ def keep(file: str, data: bytes) -> None:
 
 
 def is_executed(file: str) -> bool:
-    """Return whether the source of a file is known."""
+    """Return whether detrain has kept the source of a file."""
     return file in _sources
 
 
 def source_of(file: str) -> bytes:
-    """Return the source of a file as it was executed; what is there now, where that was not seen. Raises OSError."""
+    """Return the source of a file as it was executed, else the content that it has now. Raises OSError."""
     data = _sources.get(file)
     if data is None:
         data = _sources[file] = Path(file).read_bytes()

@@ -1,5 +1,5 @@
-"""What the command hands to the training process, as JSON in an open file: the probes of a large program fit into no
-variable.
+"""The settings that the command hands to the training process, as JSON in an open file: the probes of a large program
+do not fit into an environment variable.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from detrain.base.timing import Parts
 
 VARIABLE: Final = "DETRAIN_SESSION"
 RESTARTED: Final = "DETRAIN_GUARD_RUN"
-"""Environment variable by which a run that the guard starts again gets the number of the run to go on with."""
+"""Environment variable with the number of the run to go on with, for a process that the guard starts again."""
 
 MOMENT: Final = "DETRAIN_MOMENT"
-"""Environment variable by which `detrain at` says, as JSON, at which moment a run is to stand: what is evaluated there
-comes from the command line, and from no file."""
+"""Environment variable in which `detrain at` names, as JSON, the moment at which a run is to stop: the expressions that
+are evaluated there come from the command line, and from no file."""
 IS_CHECKED: Final = "DETRAIN_CHECKS_ALL"
-"""Environment variable by which a run that has met a damaged checkpoint has the next one read all beforehand."""
+"""Environment variable by which a process that met a damaged checkpoint has the next process check all beforehand."""
 
 SELDOM: Final = 1 << 40
-"""So many batches no run has: checkpoints are taken at the starts of epochs alone."""
+"""More batches than any run has: as a distance, it means that checkpoints are taken only at the starts of epochs."""
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Which process of a job of several this is, as launchers such as torchrun say it by variables."""
+    """The rank of this process in a job of several processes; launchers such as torchrun set it in the environment."""
 
     rank: int
     world: int
     job: str = ""
-    """A number that no other start of the job has."""
+    """A number that differs at each start of the job."""
     port: int = 0
-    """Of rank 0's machine, free as the job started: where a framework may have its processes meet."""
+    """A port of rank 0's machine that was free when the job started: the processes of a framework may meet there."""
 
     @classmethod
     def of_environment(cls) -> Ranks | None:
-        """Return what the environment says; None for a process that is alone."""
+        """Return the rank that the environment gives this process; None if it is the only process."""
         rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
         is_job = rank.isdecimal() and world.isdecimal() and int(world) > 1 and "MASTER_ADDR" in os.environ
         return cls(int(rank), int(world)) if is_job else None
 
 
 OUTLIVING: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-"""By what PyTorch, over NCCL, leaves a rank alone whose peer is gone: else its watchdog ends the process a minute after
-an error of a collective, and its monitor some minutes after that. torchrun sets the first to 1 where it is not set."""
+"""Variables that keep PyTorch, over NCCL, from ending a rank because a peer is gone: else its watchdog ends the process
+a minute after a collective fails, and its monitor some minutes later. torchrun sets the first to 1 if it is not set."""
 
 
 def ended_by_nccl(variables: Mapping[str, str]) -> str:
-    """Return by which variables PyTorch ends a rank whose peer is gone, as a list; empty if it does not."""
+    """Return a list of the variables by which PyTorch ends a rank when a peer is gone; empty if it does not."""
     handling, old = variables.get("TORCH_NCCL_ASYNC_ERROR_HANDLING"), variables.get("NCCL_ASYNC_ERROR_HANDLING")
     found = [] if (handling or old) == "0" else [f"TORCH_NCCL_ASYNC_ERROR_HANDLING is {handling or old or 'not set'}"]
     monitors = variables.get("TORCH_NCCL_ENABLE_MONITORING")
     if (monitors or "1").lower() not in _OFF:
         found.append(f"TORCH_NCCL_ENABLE_MONITORING is {monitors or 'not set'}")
-    # These switch the handling of errors on again.
+    # The following variables switch the handling of errors on again.
     debugs = variables.get("TORCH_NCCL_DESYNC_DEBUG") or variables.get("NCCL_DESYNC_DEBUG") or "0"
     if debugs.lower() not in _OFF:
         found.append(f"TORCH_NCCL_DESYNC_DEBUG is {debugs}")
@@ -72,22 +72,22 @@ _OFF: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
 class Trace(TraceOptions, frozen=True, kw_only=True):
-    """What a traced run is to do."""
+    """The task of a traced run: the options of `detrain trace`, and its paths."""
 
     info: str
     """The inst.info to write."""
     base: str
-    """The folder that file names in it are relative to."""
+    """The folder to which file names in the inst.info are relative."""
     static: Structure
-    """What static analysis proposes."""
+    """The structure that static analysis proposes."""
     marks: tuple[tuple[str, int], ...] = ()
-    """File and line of the loops that carry marks (3.11), by number."""
+    """File and line of each loop that carries a mark (Python 3.11), by the number of the mark."""
 
 
 class Config(Options, frozen=True, kw_only=True):
-    """One run of one program: what it was asked for, settled, and what the launcher has found.
+    """One run of one program: its options, with all defaults settled, and the launcher's findings.
 
-    Paths are absolute; `home` is a rank's own folder, where it is one of a job.
+    Paths are absolute. In a job, `home` is the rank's own folder.
     """
 
     target: str
@@ -105,32 +105,32 @@ class Config(Options, frozen=True, kw_only=True):
     jit: bool | None = False
     threads: int
     stations: tuple[str, ...] = ()
-    """Checkpoints at which this run stops on its way to the newest, which is the last; empty when it starts anew."""
+    """The checkpoints that this run restores one after another; the last is the newest. Empty when it starts anew."""
     edits: dict[str, list[tuple[int, int, str]]] = msgspec.field(default_factory=dict)
     """Probes to insert, by source file: (first byte, last byte, text) of the file as UTF-8."""
     edited: dict[str, str] = msgspec.field(default_factory=dict)
-    """The digests of these files' bytes, as they were when the probes were placed."""
+    """The digests of the bytes of these files when the probes were placed, by file."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     trace: Trace | None = None
-    """Set for a run that is only to find the program's structure."""
+    """Set only for a run that looks for the program's structure."""
     structure: Structure | None = None
-    """The loops that carry probes, where detrain has found them itself."""
+    """The loops that carry probes, if detrain has found them itself."""
     info: str = ""
-    """Where the structure is written once the run has confirmed it."""
+    """The file to which the structure is written once the run has confirmed it."""
     is_restarted: bool = False
-    """The guard has started this process: the one before it met an alarm."""
+    """Whether the guard has started this process, because the process before met an alarm."""
     command: tuple[str, ...] = ()
-    """The arguments of the `detrain` command, to start it again."""
+    """The arguments of the `detrain` command, for starting it again."""
     ranks: Ranks | None = None
-    """Which process of a job it is."""
+    """The rank of this process; None outside of a job."""
     checks_as_read: bool = False
-    """The arrays of `stations` have not been read yet: a damage in them comes to light as the state is set."""
+    """Whether the arrays of `stations` are still unread: damage in them comes to light only as the state is set."""
     start: Parts | None = None
-    """What the parts of the start took up to here, where that is asked for."""
+    """The times of the start's parts up to here; None without `--timing`."""
 
     def hand_over(self) -> str:
-        """Write it into a nameless file that the program which replaces this process inherits;
-        return what leads there.
+        """Write the settings into a nameless file, which the program that replaces this process inherits. Return the
+        file's number as a text.
         """
         made = os.memfd_create("detrain") if hasattr(os, "memfd_create") else _nameless()
         with os.fdopen(made, "wb", closefd=False) as file:
@@ -140,7 +140,7 @@ class Config(Options, frozen=True, kw_only=True):
 
     @classmethod
     def handed_over(cls, where: str) -> Config:
-        """Return what `hand_over` has written, and close the file."""
+        """Return the settings that `hand_over` wrote into the file with this number, and close the file."""
         with os.fdopen(int(where), "rb") as file:
             file.seek(0)
             return msgspec.json.decode(file.read(), type=cls)

@@ -1,4 +1,4 @@
-"""The address of a moment of a training run: (phase, epoch, batch), all zero-based, and where in the loop it lies."""
+"""The address of a moment of a training run: (phase, epoch, batch), each counted from 0, and its place in the loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from detrain.base.errors import FaultInvalid
 
 Cut = Literal["epoch", "load", "batch", "end"]
-"""Where in the loop a cut lies: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a
-hand probe without the loop wrapper), `end` where the epoch loop has run out."""
+"""The place of a cut in the loop: `epoch` at record_epoch, `load` before a batch is loaded, `batch` at record_batch (a
+probe inserted by hand, without the loop wrapper), `end` when the epoch loop has run out."""
 
 Address = tuple[int, int, int]
 """(phase, epoch, batch) alone."""
@@ -20,7 +20,7 @@ _ORDER: Final = {"epoch": 0, "load": 1, "batch": 2, "end": 3}
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """A file at a cut: its length in bytes, and what its object's `tell` says if it is open."""
+    """A file at a cut: its length in bytes, and the result of its object's `tell` if it is open."""
 
     size: int
     position: int | None = None
@@ -29,14 +29,14 @@ class FileState(msgspec.Struct, frozen=True):
 FETCHED_IN_BODY: Final = object()
 """Stands for a batch that the body of its loop will load."""
 NOTHING: Final = object()
-"""Stands for no batch: the loader is to be asked."""
+"""Stands for no batch: the loader must be asked."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """(phase, epoch, batch): a phase is one entry into an epoch loop, counted by detrain whatever the program's
-    numbers.
+    """(phase, epoch, batch): a phase is one entry into an epoch loop. detrain counts each itself, and ignores the
+    program's numbers.
 
-    At a cut `epoch` or `end`, `batch` is 0; at `end`, `epoch` is the number of epochs that were done.
+    At the cuts `epoch` and `end`, `batch` is 0; at `end`, `epoch` is the number of epochs done.
     """
 
     phase: int
@@ -46,11 +46,11 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @property
     def is_inside(self) -> bool:
-        """Whether it lies inside of an epoch."""
+        """Whether the cursor lies inside of an epoch."""
         return self.cut in ("load", "batch")
 
     def key(self) -> tuple[int, int, int, int, int]:
-        """Sort key: the order in which a run reaches its cuts. Of one batch `load` comes before `batch`."""
+        """Return a sort key: the order in which a run reaches its cuts. For one batch, `load` comes before `batch`."""
         stage = _ORDER[self.cut]
         return (self.phase, self.epoch, min(stage, 1) if self.cut != "end" else stage, self.batch, stage)
 
@@ -60,7 +60,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 def parse_cursor(text: str) -> Address:
-    """Return `3:17`, or `1/3:17` where there are several phases, as (phase, epoch, batch). Raises FaultInvalid."""
+    """Return the (phase, epoch, batch) of a text `3:17`, or `1/3:17` with a phase. Raises FaultInvalid."""
     match = re.fullmatch(r"(?:(\d+)/)?(\d+):(\d+)", text)
     if match is None:
         raise FaultInvalid(f"{text!r} is not a step", "write it as EPOCH:BATCH, both from 0: 3:17 (or PHASE/EPOCH:BATCH)")
@@ -68,5 +68,5 @@ def parse_cursor(text: str) -> Address:
 
 
 def written(cursor: Address) -> str:
-    """Return a cursor as `parse_cursor` reads it."""
+    """Return a cursor as a text that `parse_cursor` reads."""
     return (f"{cursor[0]}/" if cursor[0] else "") + f"{cursor[1]}:{cursor[2]}"

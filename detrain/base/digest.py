@@ -1,7 +1,7 @@
-"""Digests (xxh3-128) of values: what a batch, a tensor or a source file is compared by.
+"""Digests (xxh3-128) of values, by which batches, tensors and Python values are compared.
 
-A digest covers dtype, shape and every bit, so NaN payloads and negative zeros count. Objects that hold no data that
-detrain can read (models, open files) count by their type's name alone.
+A digest covers dtype, shape and every bit, so NaN payloads and negative zeros count. Objects without data that
+detrain can read (models, open files) count only by the name of their type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detrain.base.plain_types import ARRAYS, IN_ORDER, SCALARS
 
 Array = npt.NDArray[Any]
 ToArray = Callable[[object], Array | None]
-"""Returns a tensor's or variable's value, None for anything else."""
+"""Returns the value of a tensor or variable, and None for anything else."""
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
@@ -30,14 +30,14 @@ _NO_ARRAYS: Final = frozenset({*SCALARS, tuple, list})
 
 
 def digest_array(array: Array) -> str:
-    """Return the digest of dtype, shape and raw bytes (C order) of an array."""
+    """Return the digest of an array's dtype, shape and raw bytes (C order)."""
     state = xxhash.xxh3_128()
     _feed_array(state, array)
     return str(state.hexdigest())
 
 
 def begin_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return a hash that has taken dtype and shape: fed with the raw bytes (C order), it is that of `digest_array`."""
+    """Return a hash fed with dtype and shape. Fed the raw bytes (C order), too, it gives `digest_array`'s digest."""
     return xxhash.xxh3_128(_header(dtype, shape)[0])
 
 
@@ -52,8 +52,8 @@ def raw_digest(value: object, to_array: ToArray) -> bytes:
 
 
 def _fed_with(value: object, to_array: ToArray) -> Any:
-    """Return the hash that has taken a value. Arrays in a tuple or list, as most batches are, take no further calls:
-    behind a training step the processor's caches hold none of this code, and each call costs microseconds.
+    """Return a hash that has been fed a value. Arrays in a tuple or list, the form of most batches, are fed right here:
+    after a training step the processor's caches hold none of this code, and each further call costs microseconds.
     """
     state, kind = xxhash.xxh3_128(), type(value)
     if kind is not tuple and kind is not list:
@@ -71,7 +71,7 @@ def _fed_with(value: object, to_array: ToArray) -> Any:
 
 
 def size_bytes(value: object, to_array: ToArray) -> int:
-    """Return the bytes of the arrays in a batch: a tensor, or a tuple of them."""
+    """Return the size in bytes of the arrays in a batch: a tensor, or a tuple of tensors."""
     if type(value) is tuple:
         return sum(size_bytes(item, to_array) for item in value)
     array = value if isinstance(value, np.ndarray) else to_array(value)
@@ -79,7 +79,7 @@ def size_bytes(value: object, to_array: ToArray) -> int:
 
 
 def raw_bytes(array: Array) -> Any:
-    """Return the bytes of an array in C order, without a copy where it is contiguous."""
+    """Return the bytes of an array in C order, without a copy if the array is contiguous."""
     if array.itemsize == 0 or array.size == 0:
         return b""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -99,7 +99,7 @@ def _feed_array(state: Any, array: Array) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
-    """Return what the digest of an array begins with, and whether its memory is its elements' as Python knows them."""
+    """Return the bytes fed before an array's own, and whether its memory can be fed as it is (plain numbers)."""
     return header(dtype_name(dtype) or dtype.str, shape), dtype.isbuiltin == 1 and dtype.kind in "biufc"
 
 
@@ -109,7 +109,7 @@ def _beginning(kind: type, length: int) -> bytes:
 
 
 def _feed(state: Any, value: object, to_array: ToArray, depth: int) -> None:
-    """Feed a value. What batches are made of comes first: this runs once a batch."""
+    """Feed a value to a hash. The types of which batches are made come first: this runs for each batch."""
     kind = type(value)
     if (kind is tuple or kind is list) and depth < _MAX_DEPTH:
         state.update(_beginning(kind, len(value)))  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def _feed_other(state: Any, value: object, to_array: ToArray, depth: int) -> Non
 
 
 def _pairs(value: Mapping[Any, Any]) -> list[tuple[Any, Any]] | None:
-    """Return what a mapping holds, or None where it does not say (a file of HDF5 that is closed by now)."""
+    """Return the items of a mapping, or None if it cannot give them (an HDF5 file that has been closed)."""
     try:
         return list(value.items())
     except Exception:

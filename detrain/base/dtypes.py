@@ -1,7 +1,7 @@
-"""The names of array dtypes in files: every dtype whose bytes are all of its value, and nothing else.
+"""The names of array dtypes in files. A dtype has a name only if the bytes of its values are the whole values.
 
-NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`, for structured ones the JSON of their fields), those of
-ml_dtypes (bfloat16, float8_e4m3fn, ...) by their name. Object arrays have no name: their bytes are addresses.
+NumPy's own dtypes are named as in the npy format (`<f4`, `|S3`; structured dtypes by the JSON of their fields), those
+of ml_dtypes (bfloat16, float8_e4m3fn, ...) by their names. Object arrays have no name: their bytes are addresses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _EXTENSION: Final = re.compile(r"(bfloat16|u?int[1248]|float\d+\w*)")
 
 
 def dtype_name(dtype: DType) -> str | None:
-    """Return the name of a dtype, or None for one that `named_dtype` would not give back."""
+    """Return the name of a dtype, or None if `named_dtype` would not give the same dtype back."""
     return _name_of(dtype, dtype.type is np.record)
 
 
 @lru_cache(maxsize=256)
 def _name_of(dtype: DType, is_record: bool) -> str | None:
-    """Return the name of a dtype. Two dtypes are equal of which one has records for scalars."""
+    """Return the name of a dtype. `is_record` is a key of the cache: a dtype of records equals the same one without."""
     if dtype.hasobject:
         return None
     if dtype.names is not None or dtype.subdtype is not None:
@@ -46,17 +46,17 @@ def _name_of(dtype: DType, is_record: bool) -> str | None:
 
 
 def is_extension(dtype: DType) -> bool:
-    """Return whether a dtype was added to NumPy by a library, ml_dtypes."""
+    """Return whether a library (ml_dtypes) has added a dtype to NumPy."""
     return dtype.isbuiltin == 2  # NumPy's number for "registered by a user"
 
 
 @lru_cache(maxsize=256)
 def named_dtype(name: str) -> DType:
-    """Return the dtype of a name; inverse of `dtype_name`. Raises ValueError for what is not the name of one."""
+    """Return the dtype with a name; inverse of `dtype_name`. Raises ValueError for a text that names no dtype."""
     if _SIMPLE.fullmatch(name):
         return _numpy_dtype(name, name)
     if _EXTENSION.fullmatch(name):
-        import ml_dtypes  # every framework that has such arrays brings it along
+        import ml_dtypes  # every framework with such arrays installs it
 
         kind = getattr(ml_dtypes, name, None)
         if isinstance(kind, type):
@@ -77,7 +77,7 @@ def _numpy_dtype(descr: Any, name: str) -> DType:
 
 
 def _checked_fields(descr: Any) -> Any:
-    """Return fields read from JSON as `descr_to_dtype` takes them; only simple dtypes may be at the leaves."""
+    """Return fields that were read from JSON in the form that `descr_to_dtype` takes; leaves must be simple dtypes."""
     if isinstance(descr, str):
         if not _SIMPLE.fullmatch(descr):
             raise ValueError(f"{descr!r} is not the name of a dtype")

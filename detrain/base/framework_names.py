@@ -1,7 +1,7 @@
-"""What is known of frameworks by names alone, for code that imports none: an entry for each framework that has an
-adapter. Besides its room, that entry is all that detrain is told of a framework.
+"""Names that belong to frameworks, for code that imports none: an entry for each framework that has an adapter.
+Except for the adapter's room, that entry is all that detrain knows of a framework.
 
-A package may bring the entry of a framework, and its adapter, by an entry point of the group `detrain.frameworks`.
+A package may add the entry of a framework, and its adapter, by an entry point of the group `detrain.frameworks`.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from detrain.base.installed import entry_points
 
 
 class FrameworkNames(msgspec.Struct, frozen=True):
-    """Names of one framework, and of what belongs to it."""
+    """Names of one framework and of its modules, classes, functions and settings."""
 
     modules: frozenset[str]
-    """Top-level modules: an object of a class from there is the adapter's business."""
+    """Top-level modules: the adapter handles objects of their classes."""
     name: str = ""
-    """What people call it; empty for libraries that are no framework."""
+    """The framework's name for people; empty for libraries that are no framework."""
     imported: str = ""
-    """The module whose import brings it in."""
+    """The module that a program imports to use it."""
     adapter: tuple[str, str] = ("", "")
-    """Module and class of the adapter, which is imported when the program imports the framework."""
+    """Module and class of the adapter; detrain imports it when the program imports the framework."""
     versions: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    """The first version that the adapter knows, and the first that it does not."""
+    """The first version (major, minor) that the adapter supports, and the first that it no longer supports."""
     followed: tuple[str, ...] = ()
-    """Other modules of whose import the adapters are told."""
+    """Other modules: the adapters are told when the program imports one."""
     has_doctor: bool = False
-    """Whether the adapter's room has computations for `detrain doctor --repeat` to do again."""
+    """Whether the adapter's room has computations that `detrain doctor --repeat` can repeat."""
     captured: str = ""
-    """What of it a checkpoint holds, in words."""
+    """The objects of the framework that a checkpoint holds, in words."""
     streams: str = ""
     """Its random streams, in words."""
     seeding: tuple[tuple[str, str], ...] = ()
-    """(module, function): what the program calls with a seed of its own."""
+    """(module, function): the functions that a program calls to set a seed."""
     python_loaders: frozenset[str] = frozenset()
-    """Those of them whose iterators run Python: of the program's own, or with a state that the adapter does not bring
-    back.
+    """Those of `modules` whose iterators run Python: the program's own code, or code with a state that the adapter does
+    not restore.
     """
     open_modules: frozenset[str] = frozenset()
-    """Those of them whose classes are written in Python, and whose objects are their attributes: what derives from one
-    is captured as the program's own objects are.
+    """Top-level modules with classes that are written in Python and whose objects consist of their attributes: an
+    object of a class that derives from one is captured like the program's own objects.
     """
     closed: tuple[str, ...] = ()
-    """What the names (`module:class`) of classes there begin with that are not so."""
+    """Prefixes of the names (`module:class`) of classes in `open_modules` to which that does not apply."""
     open_again: tuple[str, ...] = ()
-    """What the names of those among these begin with that are so after all."""
+    """Prefixes of the names of classes under `closed` to which it does apply."""
     hidden: tuple[str, ...] = ()
-    """What the names of classes there begin with whose objects keep what neither the adapter nor Python sees."""
+    """Prefixes of the names of classes with objects that keep state which neither the adapter nor Python sees."""
     named: tuple[str, ...] = ()
-    """What the names (`module:function`) of functions there begin with that are found by their names: no code that a
-    file could ask for to any end.
+    """Prefixes of the names (`module:function`) of functions and classes that a file may name: a file can do no harm
+    with them.
     """
     functions_of: tuple[tuple[str, str], ...] = ()
-    """(class, module): built-in functions that say to be of a class, and are found in a module."""
+    """(class, module): built-in functions with that class in their qualified names are found in that module."""
     computing: frozenset[str] = frozenset()
-    """Modules whose functions do nothing but compute."""
+    """Modules with functions that only compute."""
     readers: tuple[str, ...] = ()
-    """Modules with files of the framework's own, which have a position."""
+    """Modules with the framework's own classes of files, which have a position."""
     built_lazily: tuple[tuple[str, str], ...] = ()
-    """(module, attribute): says that an object's variables exist, so in a resumed process when they do."""
+    """(module, attribute): the attribute says that an object's variables exist, so it is not restored."""
     logs: tuple[str, ...] = ()
-    """Locals in which a training loop of the framework keeps the metrics of an epoch."""
+    """Local variables in which a training loop of the framework keeps the metrics of an epoch."""
     packages: tuple[str, ...] = ()
-    """Distributions whose versions decide about bits."""
+    """Installed packages with versions that affect the bits of results."""
     settings: tuple[str, ...] = ()
-    """Environment variables that do."""
+    """Environment variables that affect the bits of results."""
     chosen: tuple[tuple[str, str], ...] = ()
-    """Those of them that a run sets where nobody else has, with the value."""
+    """(variable, value): the variables that a run sets if they are not set."""
     options: tuple[tuple[str, str], ...] = ()
-    """Those of them that hold options, with one that a run adds where it is not among them."""
+    """(variable, option): the option that a run adds to a variable with options, unless it is there."""
 
 
 _OPS: Final = ("math", "gen_math", "nn", "gen_nn", "array", "gen_array", "clip", "linalg")
@@ -100,7 +100,7 @@ TENSORFLOW: Final = FrameworkNames(
         }
     ),
     readers=("tensorflow.python.lib.io",),
-    built_lazily=(("keras", "built"),),  # of a layer; a `tf.Module` means what it likes
+    built_lazily=(("keras", "built"),),  # of a layer; a `tf.Module` may give the name any meaning
     logs=("epoch_logs", "logs"),
     packages=("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "keras", "tf_keras"),
     settings=("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS", "KERAS_BACKEND"),
@@ -170,15 +170,15 @@ TORCH: Final = FrameworkNames(
         "OMP_NUM_THREADS",
         "MKL_NUM_THREADS",
     ),
-    chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it no matrix product of CUDA repeats
+    chosen=(("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),),  # without it, matrix products of CUDA are not repeatable
 )
 
 SHOWING: Final = FrameworkNames(
     modules=frozenset(),
-    open_modules=frozenset({"rich"}),  # a bar that a loop makes is asked for by its number, or an error
+    open_modules=frozenset({"rich"}),  # a loop asks for a bar that it made by its number: a missing one is an error
     closed=("rich.live:_RefreshThread", "rich.console:ConsoleThreadLocals"),
 )
-"""Libraries that only show: their objects are attributes, as the program's own are."""
+"""Libraries that only show progress: their objects consist of their attributes, like the program's own objects."""
 
 JAX: Final = FrameworkNames(
     name="JAX",
@@ -192,7 +192,7 @@ JAX: Final = FrameworkNames(
     modules=frozenset({"jax", "jaxlib", "flax", "optax", "equinox"}),
     open_modules=frozenset({"jax", "flax", "optax", "equinox"}),
     closed=(
-        "jax",  # and all that begins so
+        "jax",  # and all names with that prefix
         *("flax.linen.module:_Sentinel", "flax.nnx.transforms", "flax.nnx.tracers", "flax.core.tracers"),
         *("flax.metrics", "equinox._jit", "equinox._ad", "equinox.internal"),
     ),
@@ -207,35 +207,35 @@ JAX: Final = FrameworkNames(
 
 
 def _of_packages() -> tuple[FrameworkNames, ...]:
-    """Return the frameworks that installed packages bring an adapter for."""
+    """Return the entries of frameworks that installed packages add."""
     found = [point.load() for point in sorted(entry_points("detrain.frameworks"), key=lambda point: point.name)]
     return tuple(each for each in found if isinstance(each, FrameworkNames))
 
 
 KNOWN: Final = (TORCH, TENSORFLOW, JAX, *_of_packages(), SHOWING)
 FRAMEWORKS: Final = tuple(each for each in KNOWN if each.name)
-"""Those that have an adapter."""
+"""The entries of frameworks that have an adapter."""
 _NAMES: Final = [each.name for each in FRAMEWORKS]
 NAMES: Final = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
-"""How they are listed in a message."""
+"""The list of frameworks for a message."""
 
 
 class LibraryTraining(msgspec.Struct, frozen=True):
-    """Functions of a library that run a training in the program's place, each in a file of the library and by its
-    qualified name: they get probes, and their names are state, as if they were the program's.
+    """Functions of a library that run a training for the program, each as (file in the library, qualified name). They
+    get probes, and their local names are state, as in the program's own functions.
     """
 
     package: str
     epochs: tuple[str, str] | None
-    """In which the loop over epochs calls the other one, or holds its loop; None where there are no epochs."""
+    """The function with the loop over epochs, which calls `batches` or contains its loop; None without epochs."""
     batches: tuple[str, str]
-    """In which the loop over batches updates weights."""
+    """The function with the loop over batches, which updates weights."""
     update: str
-    """What that loop calls to do so."""
+    """The function that this loop calls to update weights."""
     tried: str
-    """The versions of the library that were tried."""
+    """The version of the library with which this was tried."""
     backend: str = ""
-    """Of Keras: the module that it computes with where this is the training."""
+    """For Keras: the backend under which `fit` is this function."""
 
 
 _EPOCHS, _BATCHES = ("loops/fit_loop.py", "_FitLoop.run"), ("loops/training_epoch_loop.py", "_TrainingEpochLoop.run")
@@ -287,7 +287,7 @@ LIBRARY_TRAININGS: Final = (
 
 @cache
 def runs_training(file: str, function: str = "") -> bool:
-    """Return whether a function (its qualified name) of a file is one of these; without one, whether one is in it."""
+    """Return whether a file has one of these functions; with a `function` (qualified name), whether it is one."""
     return any(
         function in (name, "") and file.endswith(f"/{each.package.replace('.', '/')}/{end}")
         for each in LIBRARY_TRAININGS
@@ -296,4 +296,4 @@ def runs_training(file: str, function: str = "") -> bool:
 
 
 MODULES: Final = frozenset[str]().union(*(each.modules for each in KNOWN))
-"""Top-level modules of all of them."""
+"""Top-level modules of all entries."""

@@ -1,4 +1,4 @@
-"""How much memory is free for this process: on the machine, and in the containers and jobs that it is in."""
+"""The memory that is free for this process: on the machine, and in the containers and jobs in which it runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _GROUPS: Final = {
     "": ("", "memory.max", "memory.current", "inactive_file"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of the second and the first version of control groups, by the name of the controller: folder, limit, use, and the
-part of it that the kernel takes back first (files that have been read or written)."""
+"""Versions 2 and 1 of control groups, by the controller's name: folder, file with the limit, file with the use, and
+field with the part of the use that the kernel takes back first (the cache of files)."""
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Return how much memory can be had before some must be swapped, or a process is killed. `root` has `proc`, `sys`.
+    """Return how many bytes can be used before the kernel swaps or kills a process. `root` holds `proc` and `sys`.
 
     Sources: proc_meminfo(5), "MemAvailable"; kernel documentation, "Control Group v2", "Memory Resource Controller".
     Raises OSError elsewhere than on Linux.
@@ -27,7 +27,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:
-    """Yield what is free in each group that this process is in, of those that have a limit."""
+    """Yield the free bytes of each control group of this process that has a limit."""
     with suppress(OSError):
         for line in _text(root / "proc/self/cgroup").splitlines():
             _number, controller, path = line.split(":", 2)
@@ -38,16 +38,16 @@ def _free_in_groups(root: Path) -> Iterator[int]:
             group = top / path.lstrip("/")
             for each in (group, *group.parents):
                 if each.is_relative_to(top):
-                    with suppress(OSError, ValueError):  # no limit is a word, or there is no such group in a container
+                    with suppress(OSError, ValueError):  # no limit is written as a word; in a container, a group may be missing
                         taken = int(_text(each / used)) - _entry(each / "memory.stat", given_back)
                         yield int(_text(each / limit)) - taken
 
 
 def _entry(path: Path, name: str) -> int:
-    """Return the number behind a name. Raises OSError."""
+    """Return the number after a name in a file, or 0. Raises OSError."""
     return next((int(fields[1]) for line in _text(path).splitlines() if (fields := line.split())[:1] == [name]), 0)
 
 
 def _text(path: Path) -> str:
-    with io.FileIO(path) as file:  # not `open`, by which the program's own files are followed
+    with io.FileIO(path) as file:  # not `open`: detrain follows the program's files by it
         return file.readall().decode()

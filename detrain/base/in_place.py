@@ -1,4 +1,4 @@
-"""Functions of ours in the place of others': of a framework's, of Python's."""
+"""Functions of detrain in the place of functions of a framework or of Python."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_place_of(holder: Any, name: str, *others: Any) -> Callable[[F], F]:
-    """Return what puts a function in the place of the one that a class or module holds under a name, whose name and
-    signature it then shows. Keep the one that is replaced before: `original = holder.name`.
+    """Return a decorator that puts a function in the place of `holder.name`, and gives it that function's name and
+    signature. Keep the replaced function beforehand: `original = holder.name`.
 
-    `others`: what else may hold it under that name.
+    `others`: further classes or modules that may hold the function under that name.
     """
 
     def put(function: F) -> F:

@@ -1,7 +1,7 @@
-"""What is installed, as the notes of installers beside the packages say: versions, and entry points.
+"""Versions and entry points of the installed packages, from the installers' notes (`.dist-info`) beside them.
 
-`importlib.metadata` says the same, and is asked where notes may lie elsewhere than in folders of `sys.path`, or name an
-entry point that is asked for. To import it and have it read all notes takes 20 ms of each start.
+`importlib.metadata` gives the same answers. It is asked only if notes may lie elsewhere than in folders of `sys.path`,
+or name a wanted entry point: importing it and having it read all notes would take 20 ms of each start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSION: Final = re.compile(rb"^Version:[ \t]*(\S+)[ \t]*\r?$", re.MULTILINE)
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """Return what installed packages bring for a group, each package's as the first of its name on the path does."""
+    """Return the entry points of a group. Of packages with the same name, the first one on `sys.path` counts."""
     if (notes := _notes()) is not None and not any(group.encode() in _brought(note) for note in notes.values()):
         return []
     from importlib import metadata
@@ -31,7 +31,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those among these packages that are installed, by the name that was given."""
+    """Return the versions of these packages by their names as given, without those that are not installed."""
     notes = _notes()
     found = {}
     for package in packages:
@@ -48,7 +48,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _notes() -> dict[str, str] | None:
-    """Return the folders of notes by the plain names of their packages; None where notes may lie elsewhere, too."""
+    """Return the folders of notes by the normalized names of their packages; None if notes may also lie elsewhere."""
     if any(hasattr(finder, "find_distributions") for finder in sys.meta_path if finder is not PathFinder):
         return None
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Which framework Keras computes with: it is decided once, as Keras is imported (keras/src/backend/config.py)."""
+"""The framework that Keras computes with. Keras chooses it once, when it is imported (keras/src/backend/config.py)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DEFAULT: Final = "tensorflow"
 
 
 def in_process() -> str:
-    """Return the module that Keras computes with in this process, as far as that is known."""
+    """Return the module that Keras computes with in this process; its default if Keras has not chosen yet."""
     config: Any = sys.modules.get("keras.src.backend.config")
     return _DEFAULT if config is None else str(config.backend())
 
 
 def foreseen(trees: Iterable[ast.Module]) -> str:
-    """Return the module that Keras will compute with in a program: what its source sets in the environment, else what
-    is set there, else what Keras's own file of settings says.
+    """Return the module that Keras will compute with in a program: the one that its source sets in the environment,
+    else the one set there now, else the one in Keras's own file of settings.
     """
     set_in = [found for tree in trees for node in ast.walk(tree) if (found := _set_by(node))]
     if set_in or VARIABLE in os.environ:
@@ -37,7 +37,7 @@ def foreseen(trees: Iterable[ast.Module]) -> str:
 
 
 def _set_by(node: ast.AST) -> str:
-    """Return the backend of `os.environ["KERAS_BACKEND"] = "jax"`, or of a call that sets it so; empty for all else."""
+    """Return the backend that `os.environ["KERAS_BACKEND"] = "jax"` or a similar call sets; empty for other nodes."""
     match node:
         case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=name))], value=ast.Constant(value=str(backend))):
             return backend if name == VARIABLE else ""

@@ -1,6 +1,6 @@
-"""What detrain knows of libraries by their names alone: one table, `libraries.toml`, which says what its words mean.
+"""Facts about libraries, by the names of their modules: one table, `libraries.toml`, which explains its own words.
 
-Whatever asks about a library asks here. A package adds to the table by a file of its own. Both are data.
+All code that needs a fact about a library asks here. A package can add to the table by its own file. Both are data.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 from detrain.base.errors import FrameworkUnsupported
 
 _BESIDE: Final = "detrain.toml"
-"""The name of a package's own file, which lies beside its `__init__.py`."""
+"""The name of a package's own file with facts, which lies beside its `__init__.py`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """What is said of one module of a library, and of those below it. None: a shorter name answers."""
+    """The facts about one module of a library and the modules below it. None: the entry of a parent module decides."""
 
     output: bool | Literal["records"] | None = None
     processes: Sequence[str] = ()
@@ -45,18 +45,18 @@ _NOTHING: Final = Library()
 _WORDS: Final = frozenset(each.name for each in dataclasses.fields(Library))
 _table: Final = {name: Library(**each) for name, each in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()}
 _asked: Final = {"detrain"}
-"""Packages whose own files have been looked for."""
+"""Packages of which detrain has already looked for the file."""
 
 
 def libraries() -> dict[str, Library]:
-    """Return the table, with what those packages say that have been asked about so far."""
+    """Return the table, with the entries of all packages that were asked about so far."""
     return _table
 
 
 def entry(module: str) -> Library:
-    """Return what is said of a module by its own name.
+    """Return the entry for exactly this module; an empty one if there is none.
 
-    Raises FrameworkUnsupported where the file of the module's package is not in the form of the table.
+    Raises FrameworkUnsupported if the file of the module's package does not have the form of the table.
     """
     top = module.partition(".")[0]
     if top not in _asked and top in sys.modules:
@@ -66,7 +66,7 @@ def entry(module: str) -> Library:
 
 
 def said(module: str, fact: str) -> Any:
-    """Return what the longest name that a module begins with says of a fact, None if none does."""
+    """Return a fact about a module: that of the module, else of its nearest parent that states it, else None."""
     while module:
         found = getattr(entry(module), fact)
         if found is not None:
@@ -76,20 +76,20 @@ def said(module: str, fact: str) -> Any:
 
 
 def saying(fact: str) -> frozenset[str]:
-    """Return the names of the table of which a fact holds."""
+    """Return the names in the table for which a fact is set."""
     return frozenset(name for name, each in _table.items() if getattr(each, fact))
 
 
 def _of_package(top: str) -> dict[str, Library]:
-    """Return what a package says of itself."""
+    """Return the entries in a package's own file; none if it has no file."""
     module: Any = sys.modules[top]
-    # Past a `__getattr__` of the module's own, which may import what the program has not.
+    # Without a `__getattr__` of the module: it may import modules that the program has not imported.
     held = ModuleType.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
     folders = list(held.get("__path__", ()))
     file = Path(folders[0], _BESIDE) if folders else None
     if file is None or not file.is_file():
         return {}
-    import msgspec  # detrain's own table has been looked at by its test
+    import msgspec  # detrain's own table needs no check: a test checks it
 
     try:
         table = msgspec.toml.decode(file.read_bytes(), type=dict[str, dict[str, Any]])

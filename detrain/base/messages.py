@@ -1,4 +1,4 @@
-"""What detrain says while a program runs: lines on stderr that start with `detrain:`, and a
+"""The messages of detrain while a program runs: lines on stderr that start with `detrain:`, and a
 status line on a terminal.
 """
 
@@ -16,12 +16,12 @@ _ranks: list[int] = []
 
 
 def be_rank(rank: int) -> None:
-    """This process is one of a job: what all would say, rank 0 says; a warning says which rank it is of."""
+    """Make this process a rank of a job: only rank 0 prints information; each prints warnings, with its number."""
     _ranks[:] = [rank]
 
 
 def is_heard() -> bool:
-    """Return whether information of this process is printed."""
+    """Return whether this process prints information."""
     return not _ranks or _ranks[0] == 0
 
 
@@ -41,12 +41,12 @@ _SENT_S: Final = 1.0
 
 
 def show_in_notebook() -> None:
-    """What is said is shown below the cell that runs."""
+    """Show all messages below the running cell of the notebook from now on."""
     _is_in_notebook[:] = [True]
 
 
 def put(text: str) -> None:
-    """Print to stderr; nowhere, if the process was started without: `print` would take stdout in its place."""
+    """Print to stderr; nowhere if the process was started without it: `print` would use stdout in its place."""
     if _is_in_notebook:
         print(text, file=sys.stderr, flush=True)
     elif sys.__stderr__ is not None:
@@ -54,7 +54,7 @@ def put(text: str) -> None:
 
 
 def put_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a table to stderr: its first column are names, the others numbers."""
+    """Print a table to stderr; its first column holds names, the others numbers."""
     from rich.console import Console
     from rich.table import Table
 
@@ -70,9 +70,9 @@ def put_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def fill_standard_files() -> None:
-    """Have the numbers of stdin, stdout and stderr taken where they are closed: or the next file that is opened, a
-    checkpoint, is what C code takes for stderr. Python's own streams stay as they are, and so what a process finds that
-    is started from here.
+    """Open the null device as stdin, stdout or stderr wherever that is closed: else the next file to be opened, a
+    checkpoint, gets its number, and C code writes errors into it. Python's own streams stay as they are, and child
+    processes still find the files closed.
     """
     for number in range(3):
         try:
@@ -82,8 +82,8 @@ def fill_standard_files() -> None:
 
 
 def put_last(text: str) -> None:
-    """Print to stderr what the process ends with. A kernel's output goes through a thread and a socket: both need a
-    moment.
+    """Print the last message of the process to stderr. In a notebook, wait a moment: the output goes through a thread
+    and a socket.
     """
     put(text)
     if _is_in_notebook:
@@ -92,7 +92,7 @@ def put_last(text: str) -> None:
 
 @contextlib.contextmanager
 def _above_bars(stream: Any) -> Iterator[None]:
-    """Take the program's progress bars (tqdm) off the last lines of a stream, and show them again."""
+    """Clear the program's progress bars (tqdm) from the last lines of a stream, and show them again afterwards."""
     bars: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     mine = [bar for bar in list(getattr(bars, "_instances", ())) if hasattr(bar, "start_t") and bar.fp == stream]
     with bars.get_lock() if mine else contextlib.nullcontext():
@@ -104,7 +104,7 @@ def _above_bars(stream: Any) -> Iterator[None]:
 
 
 def shown(path: Path) -> str:
-    """Return a path as short as it can be: from the current folder if it lies in it, and that is still there."""
+    """Return a path as a text: relative to the current folder if it lies there and that folder still exists."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, FileNotFoundError):
@@ -115,7 +115,7 @@ _warned: set[str] = set()
 
 
 def warn(text: str) -> None:
-    """Print one line of warning; the same only once in a process."""
+    """Print one line of warning; a process prints the same warning only once."""
     if text in _warned:
         return
     _warned.add(text)
@@ -126,7 +126,7 @@ def warn(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Have what the program has printed written; its own stand-ins for the streams may not know how, or be closed."""
+    """Flush the program's output. The program may have put objects without `flush` there, or closed the streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
@@ -138,9 +138,9 @@ _took_s: dict[str, float] = {}
 
 @contextlib.contextmanager
 def working(what: str, cursor: object) -> Iterator[None]:
-    """Show what is being done for as long as it takes.
+    """Show the current activity `what` on the terminal for as long as it takes.
 
-    Nothing where stderr is not a terminal, or it was quick the last time.
+    Nothing is shown if stderr is no terminal, or if this activity was quick the last time.
     """
     stream = sys.__stderr__
     began = time.monotonic()

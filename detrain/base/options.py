@@ -1,6 +1,6 @@
-"""What `detrain run` is asked for, each option declared once: its name, type, default and help.
+"""The options of `detrain run`, each declared once: its name, type, default and help.
 
-The commands are made from it; a run's `Config` extends it.
+The commands are made from them; a run's `Config` extends them.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from detrain.base.errors import UsageError
 
 
 class Option(msgspec.Struct, frozen=True):
-    """The help of a field or parameter that a command takes as an option. Its name, type and default say the rest."""
+    """The help of a field or parameter that a command takes as an option; its name, type and default say the rest."""
 
     help: str
     metavar: str | None = None
     flag: str = ""
-    """Empty: `--` and the name."""
+    """The option's flag; empty: `--` and the name."""
     least: float | None = None
     most: float | None = None
     type: object = None
-    """How click reads it, where that is not by the Python type: a type of click's, or a function of the text."""
+    """A click type, or a function of the text, by which click reads the option; None: by its Python type."""
     variable: str | None = None
-    """An environment variable that gives it, too."""
+    """An environment variable that sets the option, too."""
     shows_default: bool = True
-    """False where the help says the default."""
+    """False if the help text itself names the default."""
     group: str = ""
-    """Heading in the help that this option and those behind it stand under, up to the next one."""
+    """Heading in the help for this option and those after it, up to the next heading."""
 
 
 class Every(msgspec.Struct, frozen=True):
-    """How often a checkpoint is taken: each `count` of `unit`."""
+    """The distance between checkpoints: `count` units."""
 
     count: float
     unit: Literal["epochs", "batches", "minutes"]
 
     @classmethod
     def parse(cls, text: str) -> Every:
-        """Return what `--every TEXT` means: `3` (epochs), `50b` (batches) or `10min`. Raises UsageError."""
+        """Return the distance of `--every TEXT`: `3` (epochs), `50b` (batches) or `10min`. Raises UsageError."""
         match = re.fullmatch(r"(\d+|\d*\.\d+(?=min))(b|min|)", text)
         if match is None or float(match[1]) <= 0:
             raise UsageError(
@@ -59,7 +59,7 @@ _UNITS: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def bytes_of(text: str, option: str = "--keep-size") -> int:
-    """Return the number of bytes that a text as `20GB` or `1.5TB` says. Raises UsageError for others."""
+    """Return the number of bytes of a text like `20GB` or `1.5TB`. Raises UsageError for any other text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s?(KB|MB|GB|TB|)", text, re.IGNORECASE | re.ASCII)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match is not None else 0
     if size < 1:
@@ -73,18 +73,18 @@ def _bandwidth(text: str) -> int:
 
 EACH_EPOCH: Final = Every(1, "epochs")
 Mode = Literal["auto", "seek", "forward"]
-"""How loaders come back: set to their positions where that is exact, always (or the run is refused), or never."""
+"""When a resume sets loaders to their positions: where that is exact, always (or the run is refused), or never."""
 DEFAULT_SEED: Final = 0
-"""Of a run that is given none."""
+"""The seed of a run without `--seed`."""
 
 
 def home_option(what: str, group: str = "") -> Option:
-    """Return the option of a checkpoint home."""
+    """Return the `--ckpt` option, with the help text `what`."""
     return Option(f"{what} [$CKPT_DIR].", "DIR", flag="--ckpt", type=_named, variable="CKPT_DIR", group=group)
 
 
 def _named(home: str) -> str:
-    """Refuse a home without a name: it would be the current folder, but rather a variable of the shell was not set."""
+    """Refuse an empty name of a home: it would mean the current folder, but probably a shell variable was not set."""
     if not home:
         raise UsageError("--ckpt '' names no folder", "give one with --ckpt DIR or $CKPT_DIR (the current one is '.')")
     return home
@@ -94,7 +94,7 @@ Home = Annotated[str, home_option("Folder of the checkpoints")]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for, in the order of the help."""
+    """The options of a run, in the order of the help."""
 
     every: Annotated[
         Every,
@@ -153,10 +153,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     goes_on_from: Annotated[str, Option("Go on from the checkpoint at CURSOR, as 2:0.", "CURSOR", flag="--from")] = ""
-    """Empty: the newest."""
+    """Empty: the newest checkpoint."""
     timing: Annotated[bool, Option("Show what each part of the start took, up to the first new step.")] = False
     seed: Annotated[int | None, Option(f"Seed of all random streams [{DEFAULT_SEED}].", "S", least=0, most=2**32 - 1)] = None
-    """None: that of the run to resume, or else `DEFAULT_SEED`."""
+    """None: the seed of the run to resume, else `DEFAULT_SEED`."""
     loader: Annotated[
         Mode,
         Option(
@@ -202,7 +202,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             group="Jobs of several ranks (`detrain launch`), for example --jit-every 10",
         ),
     ] = None
-    """None: tried, and left out where it cannot be. True: the program is ended where it cannot be."""
+    """None: used where possible. True: the program is ended where it is not possible."""
     jit_every: Annotated[
         int | None,
         Option(
@@ -221,7 +221,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = 600
 
     def check(self, *, is_job: bool) -> None:
-        """Raise UsageError for options that make no sense together, or in a process that is no rank of a job."""
+        """Raise UsageError for options that exclude each other, or that do not fit a job or a single process."""
         if self.guard_gradients and self.guard is None:
             raise UsageError("--guard-gradients without --guard", "give --guard detect or --guard recover")
         if self.guard != "recover" and (self.guard_ring != "device" or self.on_repeat != "stop"):
@@ -258,7 +258,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for that is only to find a program's loops."""
+    """The options of `detrain trace`, a run that only looks for the program's loops."""
 
     until_sure: Annotated[bool, Option("End as soon as the loops are known for sure (the default).")] = False
     epochs: Annotated[int | None, Option("Watch for N epochs instead.", "N", least=1)] = None
@@ -267,7 +267,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     home: Annotated[str, home_option("Folder of the inst.info")] = "ckpt"
 
     def check(self) -> None:
-        """Raise UsageError for options that make no sense together."""
+        """Raise UsageError for options that exclude each other."""
         if self.until_sure and self.epochs is not None:
             raise UsageError(f"--until-sure and --epochs {self.epochs} exclude each other", "give one of them")
         if self.diff_size is not None and not self.second:

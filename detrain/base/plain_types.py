@@ -1,5 +1,5 @@
-"""The types that plain data is made of: numbers, texts, arrays and Python's containers. Whoever has to tell data from
-all else asks here."""
+"""The types of plain data: numbers, texts, arrays and Python's containers. All code that must tell plain data from
+other objects uses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 SCALARS: Final = frozenset({NoneType, bool, int, float, complex, str, bytes})
-"""Python's own. A value of a class that derives from one of them is none."""
+"""Python's own scalar types. A value of a class that derives from one is not meant."""
 ARRAYS: Final = (np.ndarray, np.generic)
 NUMBERS_AND_TEXTS: Final = (*SCALARS, np.generic)
 CONTAINERS: Final[dict[str, Any]] = {
@@ -24,7 +24,7 @@ CONTAINERS: Final[dict[str, Any]] = {
     "Counter": collections.Counter,
     "defaultdict": collections.defaultdict,
 }
-"""By the names of their kinds."""
+"""Types of containers by the names of their kinds."""
 IN_ORDER: Final = (list, tuple, collections.deque)
 BASES: Final = (
     collections.OrderedDict,

@@ -1,7 +1,7 @@
-"""How far a resume is, where it takes long: a bar on a terminal, else one line.
+"""The progress of a long resume: a bar on a terminal, else one line.
 
-Nothing is shown, nor imported for it, before two seconds have passed. It is brought up to date by whoever makes the
-progress: there is no thread of it in the program's process.
+Nothing is shown, and no module is imported for it, in the first two seconds. The working code itself updates the
+display: it has no thread in the program's process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from detrain.base import messages
 _AFTER_S: Final = 2.0
 _EVERY_S: Final = 0.1
 _now = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
-"""The program may be told another time."""
+"""The real time: the program may read replayed times."""
 
 
 def batches(count: float) -> str:
@@ -32,7 +32,7 @@ def gigabytes(count: float) -> str:
 
 
 class Progress:
-    """One thing that takes a while. `shown` makes a text of a count; `total`: the last count, where that is known."""
+    """A task that takes a while. `shown` makes a text of a count; `total` is the last count, if known."""
 
     def __init__(self, what: str, shown: Callable[[float], str], total: int | None = None) -> None:
         self._what, self._shown, self._total = what, shown, total
@@ -43,19 +43,19 @@ class Progress:
         self._lock = threading.Lock()
 
     def reach(self, done: int) -> None:
-        """It is so far."""
+        """Note that the count is now `done`."""
         now = _now()
         if now >= self._next:
             self._show(done, now)
 
     def add(self, more: int) -> None:
-        """It is so much farther: asked by several threads."""
+        """Add to the count. Several threads may call this."""
         with self._lock:
             self._done += more
             self.reach(self._done)
 
     def end(self) -> None:
-        """It is done: on a terminal, the bar goes."""
+        """End the task, and remove the bar from the terminal."""
         self._next = float("inf")
         if self._bar is not None:
             self._bar.stop()

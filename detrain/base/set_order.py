@@ -1,9 +1,9 @@
-"""Sets that iterate as they did: the order of a set is that of its table, which depends on all that was ever added and
-taken.
+"""Sets made again with the same order: a set iterates by its table, which depends on all elements that were ever added
+or removed.
 
-CPython's table (Objects/setobject.c, 3.7 to 3.13) is read, and made again by adding and removing only, so that what a
-program adds later also falls where it would have. Every result is compared; what cannot be made again is said, not
-guessed.
+detrain reads CPython's table (Objects/setobject.c, 3.7 to 3.13), and makes it again only by adding and removing, so
+that elements which the program adds later also get the same slots. It compares every result, and reports a set that
+cannot be made again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 Layout = list[Any]
-"""`[size of the table, slots of the elements in order, slots that once held one, finger of pop()]`."""
+"""`[size of the table, slots of the elements in order, slots of removed elements, finger of pop()]`."""
 Way = str | list[Any]
-"""How a frozen set is made: "list", "copy", "dict", `["list", order of adding]`, `["dict", order, size of the table]`,
-a layout."""
+"""The way to make a frozen set: "list", "copy", "dict", `["list", order of adding]`, `["dict", order, size of the
+table]`, or a layout."""
 
 _SMALL: Final = 8
 _PROBES: Final = 9
@@ -39,7 +39,7 @@ class _ObjectHeader(ctypes.Structure):
 
 
 class _Filler:
-    """Something to put into a slot for a while."""
+    """An object that fills a slot for a while."""
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
@@ -49,7 +49,7 @@ class _Filler:
 
 
 def read_layout(value: set[Any] | frozenset[Any]) -> Layout | None:
-    """Return how the elements lie in the table, or None where the table is not as we know it."""
+    """Return the layout of the elements in the table, or None if the table does not have the known form."""
     if sys.implementation.name != "cpython":
         return None
     header = _ObjectHeader.from_address(id(value))
@@ -66,7 +66,7 @@ def read_layout(value: set[Any] | frozenset[Any]) -> Layout | None:
 
 
 def _is_new(value: set[Any]) -> bool:
-    """Return whether the table of an empty set is as that of one that nothing was ever added to."""
+    """Return whether the table of an empty set equals that of a new set, to which nothing was ever added."""
     if sys.implementation.name != "cpython":
         return False
     header = _ObjectHeader.from_address(id(value))
@@ -74,7 +74,7 @@ def _is_new(value: set[Any]) -> bool:
 
 
 def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
-    """Return (what `fill` needs beside the elements in order, whether it then makes the set that it was)."""
+    """Return (the layout that `fill` needs besides the elements in order, whether it then makes an identical set)."""
     items, again = _items(value), set[Any]()
     if not items and _is_new(value):
         return None, True
@@ -85,11 +85,11 @@ def set_recipe(value: set[Any]) -> tuple[Layout | None, bool]:
 
 
 def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
-    """Replace the elements of a set, past the methods of a class that derives from it; return whether it now is as it
-    was.
+    """Replace the elements of a set, without calling methods of a derived class. Return whether the set now is as it
+    was when its layout was read.
     """
     if layout is not None:
-        # A table that cannot be had by adding and removing.
+        # The errors come for a table that adding and removing cannot give.
         with contextlib.suppress(LookupError, TypeError, ValueError):
             _build(target, items, *layout)
         if _is_same(target, items) and read_layout(target) == layout:
@@ -101,13 +101,13 @@ def fill(target: set[Any], items: list[Any], layout: Layout | None) -> bool:
 
 
 def can_become(value: set[Any], layout: Layout | None) -> bool:
-    """Return whether a set can pop as another one: once it has popped, it never begins at its first slot again."""
+    """Return whether a set can pop in the order of `layout`: after a pop, it never starts at its first slot again."""
     finger = _ObjectHeader.from_address(id(value)).finger if sys.implementation.name == "cpython" else 0
     return finger == 0 or (layout is not None and layout[-1] != 0)
 
 
 def frozen_recipe(value: frozenset[Any]) -> tuple[Way, bool]:
-    """Return (what `freeze` needs beside the elements in order, whether it then makes a set of the same order)."""
+    """Return (the way that `freeze` needs besides the elements in order, whether the set then has the same order)."""
     items = list(value)
     for way in _ways(value, items):
         if _is_same(freeze(items, way), items):
@@ -121,8 +121,8 @@ def _ways(value: frozenset[Any], items: list[Any]) -> Iterator[Way]:
     if layout is None:
         return
     yield layout
-    # The table grew with what a list gave it: first come those that then lie where they want to, so that growing moves
-    # none.
+    # A list's elements made the table grow. Add first the elements that get their preferred slots, so that growing
+    # moves none of them.
     size, live, *_ = layout
     places = {slot: index for index, slot in enumerate(live)}
     with contextlib.suppress(LookupError):
@@ -134,7 +134,7 @@ def _ways(value: frozenset[Any], items: list[Any]) -> Iterator[Way]:
 
 
 def freeze(items: list[Any], way: Way) -> frozenset[Any]:
-    """Return a frozen set, made in the way that `frozen_recipe` found."""
+    """Make a frozen set in the way that `frozen_recipe` found."""
     if way == "list":
         return frozenset(items)
     if way == "dict":
@@ -161,7 +161,7 @@ def _is_same(value: set[Any] | frozenset[Any], items: list[Any]) -> bool:
 
 
 def _build(target: set[Any], items: list[Any], size: int, live: list[int], dummies: list[int], finger: int) -> None:
-    """Bring elements into their slots. Raises LookupError or ValueError where it cannot be done."""
+    """Bring elements into their slots. Raises LookupError or ValueError if that is not possible."""
     if size > max(_SMALL, 8 * (len(live) + len(dummies))) or len(items) != len(live):
         raise ValueError(f"no table of {size} slots comes about with {len(live)} elements")
     set.clear(target)
@@ -172,7 +172,7 @@ def _build(target: set[Any], items: list[Any], size: int, live: list[int], dummi
     held: dict[int, _Filler] = {}
     for slot, is_held in _in_order(rest, size):
         if slot in held:
-            set.discard(target, held.pop(slot))  # what comes next takes the slot
+            set.discard(target, held.pop(slot))  # the element that is added next takes the slot
         elif is_held:
             held[slot] = _Filler(slot)
         only = held[slot] if is_held else rest[slot]
@@ -184,7 +184,7 @@ def _build(target: set[Any], items: list[Any], size: int, live: list[int], dummi
 
 
 class _Twin(_Filler):
-    """A key that a dictionary takes for another one, and a set that holds its like for the same."""
+    """A key that differs from all others while a dictionary adds it, and equals any key once `is_same` is set."""
 
     is_same = False
 
@@ -195,10 +195,10 @@ class _Twin(_Filler):
 
 
 def _sized(items: list[Any], size: int) -> dict[Any, None]:
-    """Return keys of which a set takes these elements in turn, into a table of a size.
+    """Return a dictionary of which a set adds just these elements, in order, into a table of `size` slots.
 
-    Before it adds the keys of a dictionary, a set makes room for all of them; the others it then takes for the first
-    element.
+    A set makes room for all keys of a dictionary before it adds them. The other keys are twins of the first element, so
+    the set does not add them.
     """
     twins = [_Twin(hash(items[0])) for _ in range(max(size // 4, 5) - len(items))]
     keys = dict.fromkeys([*items, *twins])
@@ -208,7 +208,7 @@ def _sized(items: list[Any], size: int) -> dict[Any, None]:
 
 
 def _set_finger(target: set[Any], finger: int) -> None:
-    """Make `pop()` go on from a slot: it starts behind the one that it emptied last, also after `clear()`."""
+    """Make `pop()` start at the slot `finger`: it starts behind the slot that it emptied last, also after `clear()`."""
     fillers = [_Filler(finger - 1)]
     set.add(target, fillers[0])
     while _table_size(target) < finger:
@@ -221,10 +221,10 @@ def _set_finger(target: set[Any], finger: int) -> None:
 
 
 def _in_order(items: dict[int, Any], size: int) -> Iterator[tuple[int, bool]]:
-    """Yield (slot, False) for each element, when all slots that it would rather lie in are taken.
+    """Yield (slot, False) for each element as soon as all slots that it tries before are taken.
 
-    Where two wait for each other, one of them came into the slot of an element that is gone: (slot, True) holds it for
-    a while.
+    If two elements wait for each other, one of them was added while a slot held an element that was removed later:
+    (slot, True) asks to fill that slot for a while.
     """
     taken: set[int] = set()
     waiting = {slot: list(_slots_before(hash(item), slot, size)) for slot, item in items.items()}
@@ -241,10 +241,10 @@ def _in_order(items: dict[int, Any], size: int) -> Iterator[tuple[int, bool]]:
 
 
 def _slots_before(code: int, slot: int, size: int) -> Iterator[int]:
-    """Yield the slots that an element with this hash tries before a slot (`set_add_entry`)."""
+    """Yield the slots that an element with this hash tries before it takes `slot` (`set_add_entry`)."""
     mask, perturb = size - 1, code & 0xFFFF_FFFF_FFFF_FFFF
     start = perturb & mask
-    for _ in range(size + 13):  # until nothing is left of the hash, and then once through the table
+    for _ in range(size + 13):  # until all bits of the hash are used, then once through the table
         for tried in range(start, start + (_PROBES if start + _PROBES <= mask else 0) + 1):
             if tried == slot:
                 return

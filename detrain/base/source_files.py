@@ -16,15 +16,15 @@ from typing import Final
 from detrain.base.compiled_sources import parse
 
 LIBRARIES: Final = ("site-packages", "dist-packages")
-"""Names of folders of libraries. Of a program that is installed in one, its own package alone is read."""
+"""Names of folders of libraries. If the program itself is installed in one, only its own package is read there."""
 _NOTES: Final = (".dist-info", "RECORD")
-"""The end of a folder's name, and the file in it, in which an installer notes what it has put beside it
+"""Suffix of a folder, and the file in it in which an installer lists the files that it has installed beside the folder
 (packaging.python.org, "Recording installed projects")."""
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
 def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the parsed entry, and the modules it imports that lie beside it."""
+    """Yield path and syntax tree of the entry, and of the modules beside it that it imports, directly or not."""
     entry = entry.resolve()
     waiting, seen = [entry], set()
     folders, later = _import_folders(entry), _later_folders(entry)
@@ -59,7 +59,7 @@ def sources(entry: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported_modules(entry: Path) -> set[str]:
-    """Return the top-level names of what a program, or a module beside it, imports."""
+    """Return the top-level names of all modules that a program, or a module beside it, imports."""
     nodes = [node for _file, tree in sources(entry) for node in ast.walk(tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
@@ -67,8 +67,8 @@ def imported_modules(entry: Path) -> set[str]:
 
 
 def holds_libraries(folder: str) -> bool:
-    """Return whether a folder is one of libraries: by its name, or as modules are imported from it and an installer has
-    left its notes there.
+    """Return whether a folder holds libraries: it has such a name, or it is on `sys.path` and an installer has left its
+    notes there.
     """
     return os.path.basename(folder) in LIBRARIES or folder in _noted_folders(tuple(sys.path))
 
@@ -87,8 +87,8 @@ def _has_notes(folder: str) -> bool:
 
 
 def imported_by_libraries(names: set[str]) -> set[str]:
-    """Return the top-level names of what the installed libraries among these modules import, as their text shows it:
-    a program may import a framework by them alone.
+    """Return the top-level names of the modules that the installed libraries among `names` import, found in their text:
+    a program may import a framework only through a library.
     """
     found: set[str] = set()
     for name in names - sys.stdlib_module_names:
@@ -104,7 +104,7 @@ def imported_by_libraries(names: set[str]) -> set[str]:
 
 
 def _import_folders(entry: Path) -> list[Path]:
-    """Return the folders that absolute imports start from: the entry's, and that of the package it is part of."""
+    """Return the folders in which absolute imports start: the entry's, and those around the packages it is in."""
     folders = [entry.parent]
     while (folders[-1] / "__init__.py").is_file():
         folders.append(folders[-1].parent)
@@ -112,9 +112,10 @@ def _import_folders(entry: Path) -> list[Path]:
 
 
 def _later_folders(entry: Path) -> list[Path]:
-    """Return where a name is looked for that is in none of these, nor installed.
+    """Return the folders to search for a module that is neither in the import folders nor installed.
 
-    `-m` and many a PYTHONPATH import from the current folder; programs put the one above the entry's on the path.
+    With `-m`, and often with PYTHONPATH, modules come from the current folder; programs add the folder above the
+    entry's to `sys.path`.
     """
     here = Path.cwd()
     return list(dict.fromkeys([*([here] if here in entry.parents else []), entry.parent.parent]))

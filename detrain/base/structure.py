@@ -1,7 +1,7 @@
-"""What is known of a program's training loops, and its file form, `inst.info` (ours, and that of the original project).
+"""The structure of a program: its training loops, and the file form `inst.info` (ours, and the original project's).
 
-Static analysis (detrain.instrument.find_loops) and, where the user gives one, `inst.info` make it; the rewriter uses
-it.
+A structure comes from static analysis (detrain.instrument.find_loops), or from an `inst.info` of the user or a run; the
+rewriter uses it.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class Nest(msgspec.Struct, frozen=True):
-    """A batch loop, the epoch loop around it if there is one, and where the batch is loaded and the weights updated."""
+    """A batch loop, the epoch loop around it (if any), and the lines that load a batch and update weights."""
 
     batch_loop: Loop
     epoch_loop: Loop | None = None
     load_line: int | None = None
-    """Line of the statement in the body that loads the batch; None where the loop's header does."""
+    """Line of the statement in the body that loads the batch; None if the loop's header loads it."""
     update_line: int | None = None
     loader: str = ""
-    """What the batch comes from, as the program writes it."""
+    """The source text of the object from which the batches come."""
     evidence: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Where two readings are possible, which was taken and why."""
+    """For each place with two possible readings: the chosen one, and the reason."""
     is_confirmed: bool = False
-    """Whether a run has shown it: updates in each turn of the batch loop, and the epoch loop running it again."""
+    """Whether a run has confirmed it: each turn of the batch loop updates weights, and the epoch loop repeats it."""
 
 
 class FitCall(msgspec.Struct, frozen=True):
-    """A call of Keras's `fit`, whose own loops carry the probes."""
+    """A call of Keras's `fit`; the loops inside `fit` carry the probes."""
 
     file: str
     line: int
     function: str
-    """What is called, as the program writes it: `model.fit`."""
+    """The source text of the called function: `model.fit`."""
     arguments: dict[str, str] = {}
-    """What matters of its arguments, as the program writes them; those by position have their names, too."""
+    """The source text of the important arguments by name, also of those given by position."""
     epochs: int | None = None
-    """How many a run had; None if none has been seen."""
+    """The number of epochs in a run; None if no run has been watched."""
     batches: int | None = None
-    """How many each epoch of that run had; None if not known beforehand."""
+    """The number of batches in each epoch of that run; None if not known beforehand."""
     loader: str = ""
-    """What kind of data they came from in that run."""
+    """The kind of data from which the batches came in that run."""
 
     @property
     def place(self) -> str:
-        """Where it stands: `file:line`, the file without its folder."""
+        """The place of the call: `file:line`, the file without its folder."""
         return f"{os.path.basename(self.file)}:{self.line}"
 
 
@@ -81,20 +81,20 @@ class Structure(msgspec.Struct, frozen=True):
 
     nests: tuple[Nest, ...]
     source: str
-    """Where it is from: `static analysis`, or the path of an inst.info."""
+    """The origin of the structure: `static analysis`, or the path of an inst.info."""
     fits: tuple[FitCall, ...] = ()
-    """Calls of `fit`: where there are no nests, they train."""
+    """Calls of `fit`: they are the training if there are no nests."""
     program: str = ""
-    """Name of the program that a run was traced of; empty in files written by hand."""
+    """Name of the program that was traced; empty in files written by hand."""
     sizes: dict[str, int] = {}
-    """Sizes of the objects that the loops saw, by path; what changes with the dataset is the loader."""
+    """Sizes of the objects that the loops saw, by path; the one that changes with the dataset is the loader."""
     base: str = ""
-    """The folder that file names in it are relative to, where a run wrote it."""
+    """The folder to which file names in the inst.info are relative, if a run wrote it."""
     format: int = FORMAT_VERSION
 
 
 def write_info(structure: Structure, path: Path, base: Path) -> None:
-    """Write an inst.info, whole or not at all; file names in it are relative to `base`. Raises OSError."""
+    """Write an inst.info atomically; file names in it are relative to `base`. Raises OSError."""
     plain: dict[str, Any] = msgspec.to_builtins(structure)
     loops = [loop for nest in plain["nests"] for loop in (nest["batch_loop"], nest["epoch_loop"]) if loop is not None]
     for placed in [*loops, *plain["fits"]]:
@@ -111,9 +111,9 @@ def write_info(structure: Structure, path: Path, base: Path) -> None:
 
 
 def read_info(path: Path, base: Path) -> Structure:
-    """Read an inst.info, ours or the original project's.
+    """Read an inst.info in detrain's form or in that of the original project.
 
-    File names are taken relative to `base`. Raises StructureInvalid.
+    File names in it are relative to `base`. Raises StructureInvalid.
     """
     try:
         text = path.read_text("utf-8")
@@ -141,9 +141,9 @@ def loop_nodes(tree: ast.AST) -> dict[int, AnyLoop]:
 
 
 def loop_digest(node: AnyLoop) -> str:
-    """Return the digest of a loop's own source: its syntax tree, and on which of its lines each statement stands.
+    """Return the digest of a loop's own source: its syntax tree, and the line of each statement relative to the loop.
 
-    Where it stands, comments at line ends and white space inside lines are left out. The lines are in, because an
+    The loop's own place, comments at line ends and white space inside lines do not count. The lines count, because an
     inst.info names the load and the update by their lines.
     """
     from detrain.base.byte_digests import digest_bytes
@@ -154,8 +154,8 @@ def loop_digest(node: AnyLoop) -> str:
 
 @lru_cache(maxsize=64)
 def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
-    """Return the names bound between the head of the loop and the probe at `line` (hand
-    probes: the source is asked).
+    """Return the names bound between the head of the loop and the probe at `line`, found in the source (for probes that
+    were inserted by hand).
     """
     try:
         tree = parse("".join(linecache.getlines(filename)))
@@ -171,8 +171,8 @@ def names_loaded_before(filename: str, line: int) -> tuple[str, ...]:
 
 
 def bound_names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
-    """Return the names that nodes bind, in order of appearance; those of functions and comprehensions inside are their
-    own.
+    """Return the names that nodes bind, in order of appearance, without the names that functions and comprehensions
+    inside them bind for themselves.
     """
     names: list[str] = []
 
@@ -206,7 +206,7 @@ def _located(nest: Nest, path: Path, base: Path) -> Nest:
 
 
 def _check(loop: Loop, path: Path, base: Path) -> Loop:
-    """Find the loop that an inst.info means: at its line, or, when the file was edited elsewhere, by its digest."""
+    """Find the loop that an inst.info names: at its line, or by its digest if the file was edited elsewhere."""
     file, nodes = _loops_of(base / loop.file, path)
     found = nodes.get(loop.line)
     if loop.digest and (found is None or loop_digest(found) != loop.digest):
@@ -229,7 +229,7 @@ def _check(loop: Loop, path: Path, base: Path) -> Loop:
 
 
 def _refuse_inside(epoch_loop: Loop | None, batch_loop: Loop, path: Path) -> None:
-    """Refuse an epoch loop that is the batch loop, or inside it."""
+    """Refuse an epoch loop that is the batch loop or lies inside it."""
     if epoch_loop is None or epoch_loop.file != batch_loop.file:
         return
     file, nodes = _loops_of(Path(batch_loop.file), path)
@@ -252,7 +252,7 @@ def _loops_of(file: Path, path: Path) -> tuple[Path, dict[int, AnyLoop]]:
 
 
 def _original(path: Path, text: str, base: Path) -> Structure:
-    """Read the one-line Python dict of the original project. Its file names are relative to where that was started."""
+    """Read the one-line Python dict of the original project. File names are relative to where that was started."""
     try:
         info = ast.literal_eval(text.strip())
         code = dict(info["code_info"])
@@ -292,7 +292,7 @@ def _line_number(value: object) -> int | None:
 
 
 def _nearest(name: str, base: Path) -> str:
-    """Return the part of a file name that exists under `base`: the original's names start where that was started."""
+    """Return the longest end of a file name that exists under `base`: the original was started in another folder."""
     parts = Path(name).parts
     for start in range(len(parts)):
         if (base / Path(*parts[start:])).is_file():

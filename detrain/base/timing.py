@@ -1,7 +1,7 @@
 """How long each part of a start takes, from the command to the first new step (`detrain run --timing`).
 
-One clock runs, and what it shows counts for the part that the process is in: so the parts are the whole. It goes on in
-the process that replaces the command's. Nothing is measured where nobody has asked for it.
+One clock runs, and its time counts for the current part of the process, so the parts add up to the whole. The clock
+goes on in the process that replaces the command's. Nothing is measured without the option.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from detrain.base import messages
 
 _wall = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 _processor = functools.partial(time.clock_gettime, time.CLOCK_PROCESS_CPUTIME_ID)
-"""Of all threads; it goes on where a process is replaced. The program may be told another time: these are the real
-ones."""
+"""Processor time of all threads; it goes on when the process is replaced. The program may read replayed times; both
+clocks here are the real ones."""
 
 
 class Parts(msgspec.Struct):
-    """Seconds by wall clock and of processor time, by the name of the part, in the order in which they were begun."""
+    """Seconds of wall clock and of processor time by the name of the part, in the order in which the parts began."""
 
     took_s: dict[str, tuple[float, float]]
     name: str
-    """The part that the process is in."""
+    """The current part."""
     since: tuple[float, float]
-    """What the clocks showed when it came there."""
+    """The readings of both clocks when the current part began."""
 
     def enter(self, name: str) -> str:
-        """Come to another part. Returns the one before."""
+        """Begin another part. Return the name of the one before."""
         at, before = (_wall(), _processor()), self.name
         wall_s, processor_s = self.took_s.get(before, (0.0, 0.0))
         self.took_s[before] = (wall_s + at[0] - self.since[0], processor_s + at[1] - self.since[1])
@@ -47,31 +47,31 @@ _running: Final[list[Parts]] = []
 
 
 def begin(name: str) -> None:
-    """Take times; all since the process was started counts for the part `name`."""
+    """Begin to take times; all time since the process was started counts for the part `name`."""
     ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) if os.path.exists("/proc/self/stat") else 0.0
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else _processor()
     _running[:] = [Parts({}, name, (_wall() - age_s, 0.0))]
 
 
 def so_far() -> Parts | None:
-    """Return what is to be handed to the process that replaces this one."""
+    """Return the times to hand to the process that replaces this one; None if none are taken."""
     return _running[0] if _running else None
 
 
 def go_on(parts: Parts | None) -> None:
-    """Go on with what `so_far` gave."""
+    """Go on with the times from `so_far`."""
     _running[:] = [parts] if parts is not None else []
 
 
 def enter(name: str) -> None:
-    """Come to another part of the start."""
+    """Begin another part of the start."""
     if _running:
         _running[0].enter(name)
 
 
 @contextlib.contextmanager
 def during(name: str) -> Iterator[None]:
-    """What is done in here is another part than what is around it."""
+    """Count the time inside the context for the part `name`, and then go on with the part before."""
     before = _running[0].enter(name) if _running else ""
     try:
         yield
@@ -81,12 +81,12 @@ def during(name: str) -> Iterator[None]:
 
 
 def is_running() -> bool:
-    """Return whether the first new step is still ahead, and times are taken."""
+    """Return whether times are taken, and the first new step is still ahead."""
     return bool(_running)
 
 
 def finish() -> dict[str, tuple[float, float]]:
-    """The first new step is done: return what each part took, and show it on stderr."""
+    """End after the first new step: return the seconds of each part, and show them on stderr."""
     parts = _running.pop()
     parts.enter(parts.name)
     whole = tuple(sum(each) for each in zip(*parts.took_s.values(), strict=True))

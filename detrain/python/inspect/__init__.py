@@ -1,1 +1,1 @@
-"""What the interpreter tells: frames, names, which names are read, whose an object is."""
+"""Facts from the interpreter: frames, names, which names are read, and which code owns an object."""

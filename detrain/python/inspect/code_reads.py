@@ -1,8 +1,8 @@
-"""What code of a program reads: what its source goes over, and which names code reads that is still to run.
+"""Reads in a program's code: the collections that its source iterates over, and the names read by code still to run.
 
-The order of a set of objects is that of their addresses, which matters to who goes over it, and to nobody who asks what
-is in it. Still to run is what is behind frames' places, and in functions so named. A name says not of which object:
-what is found may be of another one.
+A set of objects is in the order of their addresses. This order matters to code that iterates over the set, but not to
+code that only tests for members. Code still to run is the rest of each frame's code, and the functions whose names it
+reads. A name alone does not tell the object: a name that is found may belong to another one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from detrain.python.inspect.live_names import codes_in, successors
 _IN_ORDER: Final = frozenset(
     {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict"}
 )
-"""Functions that take what they are given one by one, in its order."""
+"""Functions that iterate over their arguments."""
 _ANY_ORDER: Final = frozenset({"sorted", "set", "frozenset", "any", "all", "len"})
 _SAME: Final = frozenset({"copy", "union", "intersection", "difference", "values", "get", "setdefault"})
-"""Methods that give what is in, or of, the object that they are asked of."""
+"""Methods that return the object's items, or a similar collection."""
 
 
 def is_gone_over(path: str, files: Iterable[str]) -> bool:
-    """Return whether source files go over what a path leads to, by the last name in it."""
+    """Return whether source files iterate over the object at a path, judged by the last name in the path."""
     names = re.findall(r"[^\W\d]\w*", re.sub(r"\[[^]]*\]", "", path.partition(" in ")[0]))
     return bool(names) and any(names[-1] in names_gone_over(file) for file in files)
 
 
 @by_file
 def names_gone_over(file: str) -> frozenset[str]:
-    """Return the names and attributes that a source file goes over, under another name or in a function, too."""
+    """Return the names and attributes that a source file iterates over, also under another name or in a function."""
     nodes = list(ast.walk(tree_of(file)))
     found = {name for node in nodes for each in _gone_over(node) for name in _last(each)}
     for node in nodes:
@@ -54,7 +54,7 @@ def names_gone_over(file: str) -> frozenset[str]:
 
 
 def _gone_over(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield what a node goes over in its order."""
+    """Yield the expressions that a node iterates over."""
     match node:
         case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated):
             yield iterated
@@ -69,7 +69,7 @@ def _gone_over(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _last(node: ast.AST) -> Iterator[str]:
-    """Yield the last names of what an expression may give."""
+    """Yield the last names of the objects that an expression may return."""
     match node:
         case ast.Name(id):
             yield id
@@ -88,8 +88,8 @@ def _last(node: ast.AST) -> Iterator[str]:
 
 
 def names_ahead(frames: Iterable[FrameType], files: Iterable[str]) -> frozenset[str]:
-    """Return the names of globals, attributes and methods that code behind the frames' places reads, or a function of
-    the files that such a name may lead to. Python calls methods such as `__getitem__` by itself: they count.
+    """Return the names of globals, attributes and methods that are read by the frames' code still to run, or by
+    functions in the files that have such a name. Python itself calls methods like `__getitem__`: they count, too.
     """
     found = set().union(*(_behind(frame.f_code, frame.f_lasti) for frame in frames))
     functions = [each for file in files for each in _functions(file)]

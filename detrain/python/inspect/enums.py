@@ -1,4 +1,4 @@
-"""Members of enumerations: data, which the name of the class and their own lead to."""
+"""Members of enumerations: they are data, found by the name of the class and their own name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def members_of(cls: type) -> Mapping[str, Any]:
 
 
 def bits_of_flag(member: Any) -> int | None:
-    """Return the value of a member of flags, which may be of several names or none; None for any other member."""
+    """Return the value of a member of flags, which may combine several names or none; None for any other member."""
     return member.value if isinstance(member, enum.Flag) else None
 
 
 def flag_of_bits(cls: type, bits: object) -> Any:
-    """Return the member of flags with a value; None if the class is of no flags, or the value of no member."""
+    """Return the member of flags with a value; None if the class has no flags, or no member has the value."""
     try:
         return cls(bits) if issubclass(cls, enum.Flag) else None
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""What an object of a library or an extension leads to, as far as it can be read: where that changes, the object has
-moved on.
+"""Fingerprints of objects of libraries and extensions: digests of all readable data that an object reaches. If the
+digest changes, the object has changed.
 
-An object of an extension keeps what it likes where Python does not see it (the game behind an environment, a physics
-engine). One that shows nothing at all is unreadable, and so is what leads to it: whether it has moved, nobody knows.
+An object of an extension may keep state that Python does not see (the game behind an environment, a physics engine). An
+object that shows no data at all is unreadable, and so is every object that reaches it: a change would not be seen.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from detrain.python.inspect.stored_attributes import stored_names
 from detrain.python.inspect.tables import content, is_table
 
 _MOST: Final = 100_000
-"""Objects that are read for one."""
+"""The largest number of objects that are read for one fingerprint."""
 _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
-"""Where tools that make extensions have their own kinds of functions."""
+"""Modules in which tools that make extensions define their own kinds of functions."""
 _BY_THEMSELVES: Final = ("argparse", "contextlib")
 _APART: Final = saying("apart")
 _HIDING: Final = ("_sre", "_multibytecodec", "pyexpat", "_pickle")
@@ -65,15 +65,15 @@ _OF_C: Final = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__bas
 
 
 class Unreadable:
-    """Stands for where an object is that cannot be read: equal to nothing but itself."""
+    """Stands for the unknown state of an object that cannot be read: equal only to itself."""
 
 
 def inside(value: object) -> object:
-    """Return a digest of the numbers, texts and arrays that an object leads to, `Unreadable`, or None if it is not
-    looked into.
+    """Return a digest of the numbers, texts and arrays that an object reaches, `Unreadable`, or None if the object is
+    not of a library or has nothing to read.
 
-    Objects of the program and of frameworks are captured by themselves, or named: what leads to them does not answer
-    for them.
+    Objects of the program and of frameworks are captured or named by themselves: the digest of an object that reaches
+    them leaves them out.
     """
     cls = type(value)
     top, is_own = module_of(cls).partition(".")[0], extends_library(cls)
@@ -93,8 +93,8 @@ def inside(value: object) -> object:
 
 
 def _of_apart(value: Any, top: str) -> object:
-    """Return a digest of what an object leads to of a library that has rules of its own: its attributes, those of the
-    library's objects among them, and what a proxy stands for."""
+    """Return a digest of the data that an object reaches, for a library with separate rules: its attributes, those of
+    the library's objects among them, and the object behind a proxy."""
 
     def parts(item: Any) -> Sequence[Any] | None:
         if _hides_where_it_is(item):
@@ -106,8 +106,8 @@ def _of_apart(value: Any, top: str) -> object:
 
 
 def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[Any] | None]) -> object:
-    """Return a digest of numbers, texts and arrays, and of those that objects but `value` lead to; None if there are
-    none. An object whose `parts` are None is unreadable.
+    """Return a digest of the numbers, texts and arrays in `first`, and of those that its objects reach, `value` aside;
+    None if `first` is empty. If `parts` returns None for an object, the result is `Unreadable`.
     """
     state, read = xxhash.xxh3_128(), 0
     left, seen = [*first], {id(value)}
@@ -138,8 +138,8 @@ def _parts_of_python(item: Any) -> Sequence[Any]:
 
 
 def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[tuple[Steps, object]]:
-    """Yield what a library's object leads to that `inside` does not answer for, as it is state by itself, and the way.
-    No other name need lead there.
+    """Yield the objects that a library's object reaches and that are state by themselves, with the steps to them:
+    `inside` leaves them out, and perhaps no other name reaches them.
     """
 
     found: set[int] = set()
@@ -159,13 +159,13 @@ def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[
 
 
 def shown_steps(steps: Steps) -> str:
-    """Return steps as a program would write them."""
+    """Return steps as the text that a program would write."""
     forms = {".": ".{}", "k": " key {}", "[": "[{!r}]", "#": "[{}]", "<": ".<{}>", "(": ".{}"}
     return "".join(forms[kind].format(key) for kind, key in steps)
 
 
 def digest_of_tensor(value: object, hooks: Hooks) -> str | None:
-    """Return a digest of what a tensor is now, or None for anything else."""
+    """Return a digest of a tensor's value now, or None for any other object."""
     shared = hooks.shared(value)
     if shared is not None:
         start, stop = shared.extent
@@ -176,7 +176,7 @@ def digest_of_tensor(value: object, hooks: Hooks) -> str | None:
 
 
 def at_steps(value: Any, steps: Sequence[Sequence[Any]]) -> Any:
-    """Return what lies behind steps that `state_inside` told. Raises LookupError where they lead nowhere."""
+    """Return the object at the end of steps from `state_inside`. Raises LookupError if there is none."""
     for kind, key in steps:
         found = [each for step, each in _steps_from(value) if step == (kind, key)]
         if not found:
@@ -197,7 +197,7 @@ def _steps_from(item: Any) -> Iterator[tuple[Step, object]]:
 
 
 def closes_over(item: Any) -> bool:
-    """Return whether a function of a library, or what binds one, may hold state."""
+    """Return whether a function of a library, a method or a partial call may hold state."""
     if isinstance(item, types.MethodType | functools.partial):
         return True
     top = str(getattr(item, "__module__", "")).partition(".")[0]
@@ -208,10 +208,10 @@ def closes_over(item: Any) -> bool:
 
 
 def of_python(value: object) -> object:
-    """Return a digest of what an object of Python's own library holds, or None if it is not one that holds data.
+    """Return a digest of the data in an object of Python's own library, or None if it is no such object with data.
 
-    What it leads to counts as far as it is numbers, texts, containers and other objects of Python's library: what the
-    program has put there, an archive's table of contents, how far a file is.
+    It covers numbers, texts, containers and other objects of Python's library: values that the program has put there,
+    an archive's table of contents, the position of a file.
     """
     if not _is_of_python(value):
         return None
@@ -219,8 +219,8 @@ def of_python(value: object) -> object:
 
 
 def _is_of_python(value: object, *, has_attributes: bool = True) -> bool:
-    """Return whether an object is of a class of Python's library, with attributes (or of C), that is not about the
-    process itself.
+    """Return whether an object's class is of Python's library, has attributes (or is written in C), and is not about
+    the process itself.
     """
     module = module_of(foreign_base(type(value)))
     is_of_process = module.startswith((*OF_PROCESS, *_BY_THEMSELVES)) and module != _BETWEEN_PROCESSES
@@ -238,8 +238,8 @@ def _tell(file: Any) -> object:
 
 
 def memory(value: Any) -> bytes | None:
-    """Return what an object holds that keeps its content where no attribute shows it: in memory of its own, in a
-    database.
+    """Return the content of an object that keeps it where no attribute shows it: in its own memory, in a database. None
+    for any other object.
     """
     try:
         return _memory(value)
@@ -261,7 +261,7 @@ def _memory(value: Any) -> bytes | None:
     if callable(getattr(cls, "SerializeToString", None)):  # a protocol buffer
         return bytes(value.SerializeToString(deterministic=True))
     if module == "h5py" and hasattr(value, "file"):
-        return b"" if value.file.mode == "r" or os.path.exists(value.file.filename) else os.urandom(16)  # in memory alone
+        return b"" if value.file.mode == "r" or os.path.exists(value.file.filename) else os.urandom(16)  # only in memory
     if module_of(cls) == "multiprocessing.shared_memory" and isinstance(getattr(value, "buf", None), memoryview):
         return bytes(value.buf)
     if module_of(cls) == "multiprocessing.managers" and hasattr(value, "_getvalue"):
@@ -282,12 +282,12 @@ def _memory(value: Any) -> bytes | None:
 
 
 def _semaphore(value: Any) -> int | None:
-    """Return how often a semaphore that processes share can still be acquired; None for anything else."""
+    """Return how often a semaphore shared by processes can still be acquired; None for any other object."""
     return int(value._get_value()) if module_of(type(value)) == "_multiprocessing" and hasattr(value, "_get_value") else None
 
 
 def _changes_in_memory(connection: sqlite3.Connection) -> bytes:
-    """Return what tells whether a database in memory has changed: its rows, its tables, how it gives them."""
+    """Return bytes that differ if a database in memory has changed: its rows, its tables, the form of its results."""
     cursor = connection.cursor()
     cursor.row_factory = None
     schema = cursor.execute("pragma schema_version").fetchone()
@@ -295,7 +295,7 @@ def _changes_in_memory(connection: sqlite3.Connection) -> bytes:
 
 
 def database_of(connection: sqlite3.Connection) -> str:
-    """Return where the file of a connection's database lies; empty where it has none, or is another thread's."""
+    """Return the path of a connection's database file; empty if it has none, or belongs to another thread."""
     try:
         rows = connection.cursor()
         rows.row_factory = None  # the program's own may give anything
@@ -312,17 +312,17 @@ def _is_looked_into(item: Any) -> bool:
 
 
 def _of_library(value: object) -> list[Any]:
-    """Return what an object of the program's consists of but for what its own methods store there: that is captured."""
+    """Return the parts of an object of the program's class, without those that its methods store: they are captured."""
     return _held(value, stored_names(type(value)))
 
 
 def _parts(item: Any) -> list[Any]:
-    """Return what an object consists of."""
+    """Return the parts of an object: its items, attributes, content or referents."""
     cls = type(item)
     if cls in CONTAINERS.values():
         if isinstance(item, set | frozenset):
             return _elements(item)
-        if cls in (list, tuple):  # one that an extension keeps for itself may have room that is not filled yet
+        if cls in (list, tuple):  # one inside of an extension may have slots that are not filled yet
             return gc.get_referents(item)[::-1]
         return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
     if cls is np.ndarray:
@@ -336,14 +336,14 @@ def _parts(item: Any) -> list[Any]:
     held = memory(item)
     if held is not None:
         return [held]
-    # Objects of extensions tell the garbage collector what they lead to.
+    # Objects of extensions tell the garbage collector which objects they refer to.
     found = gc.get_referents(item) if own_attributes(item) is None else _held(item)
     return [each for each in found if not isinstance(each, _LEFT_OUT)]
 
 
 def _held(item: Any, left_out: frozenset[str] = frozenset()) -> list[Any]:
-    """Return names and values of attributes and slots, whatever their order, but for what is left of the last use, and
-    what a container holds."""
+    """Return names and values of attributes and slots, sorted, without attributes left from the last use, and the items
+    of a container."""
     gone = left_out | of_last_use(type(item)) | lists(type(item))
     found = list(held_by(item))
     named = sorted(((str(name), held) for (kind, name), held in found if kind == "." and name not in gone), key=itemgetter(0))
@@ -352,7 +352,7 @@ def _held(item: Any, left_out: frozenset[str] = frozenset()) -> list[Any]:
 
 
 def _elements(item: Any) -> list[Any]:
-    """Return how many elements a set has, and those that are numbers or texts, whatever their order."""
+    """Return the number of elements of a set, and the texts of those that are numbers or texts, sorted."""
     base: Any = set if isinstance(item, set) else frozenset
     return [base.__len__(item), *sorted(repr(each) for each in base.__iter__(item) if isinstance(each, NUMBERS_AND_TEXTS))]
 
@@ -370,8 +370,8 @@ def _parts_of_iterator(item: Any) -> list[Any]:
 
 
 def _hides_where_it_is(item: Any) -> bool:
-    """Return whether an object is an iterator (a database's cursor), a parser or a scanner that does not show how far
-    it is."""
+    """Return whether an object is an iterator (a database's cursor), a parser or a scanner that does not show its
+    position."""
     module = module_of(type(item))
     if isinstance(item, itertools.cycle) or module in _HIDING:
         return True
@@ -384,7 +384,7 @@ def _has_slots(cls: type) -> bool:
 
 
 def _is_of_extension(item: Any) -> bool:
-    """Return whether an object is of an extension, and may change without a trace."""
+    """Return whether an object belongs to an extension, and may change without a trace."""
     cls = type(item)
     module = module_of(cls)
     top = module.partition(".")[0]

@@ -1,12 +1,12 @@
-"""The user's frames between a probe and the entry of the program: which they are, and how their locals are written.
+"""The user's frames between a probe and the entry of the program, and access to their locals.
 
 CPython can write the locals of a frame that is suspended in a call: from 3.13 on through `f_locals` (PEP 667), before
-that by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and callers' locals come
-back too.
+that by `PyFrame_LocalsToFast`, as debuggers do. So the rewriter need not insert assignments, and detrain can restore
+callers' locals, too.
 
-Before 3.13 a frame keeps one dict for all who ask for its locals, and asking sets it to what they are now: the
-program's own `config = locals()` would change, and values live on in it (a loader of the epoch before, with its
-buffers). So the frame is given another dict for as long as it is asked.
+Before 3.13 a frame keeps one dict of its locals, and each read of `f_locals` updates it to their values now: the
+program's own `config = locals()` would change, and the dict would keep values alive (a loader of the epoch before, with
+its buffers). So detrain gives the frame another dict while it reads or writes them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from detrain.python.inspect.live_names import live_names, may_read_any_global, n
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 _INNER_FRAME: Final = 24
-"""Where a `PyFrameObject` (Include/internal/pycore_frame.h) leads to its `_PyInterpreterFrame`, in bytes."""
+"""Offset in bytes of the pointer from a `PyFrameObject` (Include/internal/pycore_frame.h) to `_PyInterpreterFrame`."""
 _LOCALS: Final = {(3, 11): 24, (3, 12): 40}
-"""Where an `_PyInterpreterFrame` of CPython keeps the dict of its locals, in bytes, by version."""
+"""Offset in bytes of the dict of locals in CPython's `_PyInterpreterFrame`, by version."""
 _VALUES: Final = 72
-"""Where it keeps the values of its variables, in bytes: locals, then cells that are no arguments, then those of calls
-around it."""
+"""Offset in bytes of the values of its variables: locals, then cells that are no arguments, then cells of enclosing
+functions."""
 
 _BESIDE: Final = "__pycache__"
-"""What lies beside the source that it was compiled from: Python's own modules, numba's and cffi's."""
+"""Folder of files that are compiled from the source beside it: by Python itself, numba and cffi."""
 
 
 @lru_cache(maxsize=1)
@@ -58,10 +58,10 @@ def _library_folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _library_around(folder: str, path: tuple[str, ...]) -> str:
-    """Return the folder of libraries that a folder is, or lies in, with a slash at its end, or an empty text.
+    """Return the folder of libraries that is this folder or contains it, ending with a slash; else an empty text.
 
-    Those of another environment, which a .pth file, PYTHONPATH or a link put on the `path`, are known by their names or
-    by what an installer has noted in them; by the latter not where the program lies in them, too.
+    Folders of libraries of another environment, put on `path` by a .pth file, PYTHONPATH or a link, are known by their
+    names or by an installer's notes in them. Notes do not count if the program lies in the folder, too.
     """
     parent, name = os.path.split(folder)
     is_told = (name in LIBRARIES or not _is_at(_entry[0], folder)) and holds_libraries(folder)
@@ -72,7 +72,7 @@ def _library_around(folder: str, path: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _without_links(folder: str) -> str:
-    """Return `os.path.realpath` of a folder, asking of each folder once."""
+    """Return `os.path.realpath` of a folder; each folder on its path is checked only once."""
     parent, name = os.path.split(folder)
     if not name or not os.path.isabs(folder) or os.path.normpath(folder) != folder or os.path.islink(folder):
         return os.path.realpath(folder)
@@ -84,8 +84,8 @@ _entry: list[str] = [""]
 
 
 def set_program(entry: str) -> None:
-    """Say what the program is. One that is installed among libraries (`-m PACKAGE.MODULE`) counts as the user's: its
-    package, or its one file.
+    """Set the program's entry. If the program is installed among libraries (`-m PACKAGE.MODULE`), its package, or its
+    one file, counts as the user's.
     """
     path = os.path.realpath(entry)
     _entry[:] = [os.path.dirname(path)]
@@ -98,28 +98,28 @@ def set_program(entry: str) -> None:
 
 _notebook: list[str] = []
 _OF_THE_KERNEL: Final = re.compile(r"In|Out|get_ipython|exit|quit|_ih|_oh|_dh|_i{1,3}|_i\d+")
-"""Names in a notebook's namespace that are IPython's own."""
+"""Matches IPython's own names in a notebook's namespace."""
 
 
 def set_notebook(file: str) -> None:
-    """The program is a notebook, whose cells are put one behind another into this file as they run."""
+    """Set the program to be a notebook. Its cells are appended to this file as they run."""
     _notebook[:] = [file]
 
 
 def is_notebook() -> bool:
-    """Return whether the program is a notebook: what a later cell will read, nobody knows."""
+    """Return whether the program is a notebook: it is unknown which names later cells will read."""
     return bool(_notebook)
 
 
 def is_of_kernel(name: str) -> bool:
-    """Return whether a name of a notebook's namespace is the kernel's, and no state of the program."""
+    """Return whether a name in a notebook's namespace belongs to the kernel, and is no state of the program."""
     return bool(_notebook) and _OF_THE_KERNEL.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1 << 16)
 def is_user_file(filename: str) -> bool:
-    """Return whether a file is the user's: not of Python, not an installed library's or in a library's cache, not
-    detrain's, and not what the kernel says of processes and devices.
+    """Return whether a file is the user's: it does not belong to Python, an installed library, a library's cache or
+    detrain, and is no file of the kernel about processes and devices.
     """
     if not filename or filename.startswith("<") or "__autograph_generated_file" in filename:
         return False
@@ -139,7 +139,7 @@ def _is_user_folder(folder: str) -> bool:
 
 
 def has_user_code(function: object) -> bool:
-    """Return whether a function is the user's, or a library's around one of those: what a decorator has returned."""
+    """Return whether a function is the user's, or is a library's wrapper around one, as a decorator returns it."""
     for _ in range(_MOST_DECORATORS):
         if not isinstance(function, FunctionType):
             return False
@@ -155,13 +155,13 @@ _adopted: set[CodeType] = set()
 
 
 def adopt(code: CodeType) -> None:
-    """Count the frames of a library's function among the user's: it runs the training loop in their place."""
+    """Count the frames of a library's function as the user's: it runs the training loop for the program."""
     _adopted.add(code)
 
 
 def frames_of_others() -> dict[int, FrameType]:
-    """Return the innermost frames of the other threads, by their numbers. This one's would hold what holds it: whatever
-    it leads to, an iterator that a `break` lets go of, would live on.
+    """Return the innermost frames of the other threads, by thread number. A reference to this thread's frame would be a
+    cycle, and objects in it, such as an iterator that a `break` drops, would live on.
     """
     frames = sys._current_frames()
     del frames[threading.get_ident()]
@@ -169,19 +169,19 @@ def frames_of_others() -> dict[int, FrameType]:
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame, the one that has called it, and so on; nothing for None."""
+    """Yield a frame, its caller, and so on; nothing for None."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def user_frames(innermost: FrameType) -> list[FrameType]:
-    """Return the user's frames, innermost first; frames of libraries between them are left out."""
+    """Return the user's frames, innermost first, without frames of libraries between them."""
     return [each for each in outwards(innermost) if is_user_file(each.f_code.co_filename) or each.f_code in _adopted]
 
 
 def catches(frame: FrameType) -> bool:
-    """Return whether a frame is inside of a `try` or `with` now, so that an exception may end there."""
+    """Return whether a frame is now inside of a `try` or `with`, which may catch an exception."""
     entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", ())
     return any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
@@ -193,22 +193,20 @@ def _slot_of_locals(frame: FrameType) -> ctypes.c_void_p:
 
 @lru_cache(maxsize=1)
 def has_known_frames() -> bool:
-    """Return whether frames are laid out as this module takes them to be."""
+    """Return whether frames in memory have the layout that this module assumes."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] not in _LOCALS or object.__basicsize__ != 16:
         return False
     frame = sys._getframe()
     slot = _slot_of_locals(frame)
     is_so = slot.value is None and slot.value != id(frame.f_locals) == _slot_of_locals(frame).value
     frame.f_locals.clear()
-    del frame  # it leads to itself, and to all callers: what they hold would live on
+    del frame  # it refers to itself and to all callers: their objects would live on
     return is_so
 
 
 @contextlib.contextmanager
 def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
-    """Give the locals of a frame, those of a function in a dict of their own: the frame keeps the one that it had, as
-    it was.
-    """
+    """Yield the locals of a frame, for a function in a separate dict: the dict that the frame had keeps its content."""
     if not (frame.f_code.co_flags & inspect.CO_OPTIMIZED and has_known_frames()):
         yield frame.f_locals
         return
@@ -223,9 +221,9 @@ def _locals_apart(frame: FrameType) -> Iterator[dict[str, object]]:
 
 
 def cells_of(frame: FrameType) -> dict[str, CellType] | None:
-    """Return the cells of a frame's variables that functions close over, its own and those of calls around it, by name.
+    """Return the cells of a frame's closure variables by name, its own and those of enclosing functions.
 
-    None if they cannot be read: in a CPython whose frames are laid out otherwise.
+    None if they cannot be read, because this CPython has another layout of frames.
     """
     code = frame.f_code
     if not (code.co_cellvars or code.co_freevars):
@@ -253,7 +251,7 @@ def cells_of(frame: FrameType) -> dict[str, CellType] | None:
 
 
 def names_of(frame: FrameType) -> dict[str, Any]:
-    """Return what the names of a frame are bound to, in a dict of its own."""
+    """Return the values of a frame's local names, in a new dict."""
     if _WRITES_THROUGH:
         return dict(frame.f_locals)
     with _locals_apart(frame) as names:
@@ -267,8 +265,8 @@ def is_module_frame(frame: FrameType) -> bool:
     names = frame.f_locals
     if names is frame.f_globals:
         return True
-    # From 3.12 on a frame that is inside an inlined comprehension hands out its names anew each time, its variable
-    # among them.
+    # From 3.12 on, a frame that is inside an inlined comprehension returns a new dict each time, with the variable of
+    # the comprehension in it.
     return frame.f_code.co_name == "<module>" and names is not frame.f_locals
 
 
@@ -286,7 +284,7 @@ def live_locals(frame: FrameType) -> dict[str, object]:
 
 
 def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
-    """Bind names in a suspended frame; closure cells are written through."""
+    """Bind names in a suspended frame, also those in closure cells."""
     if is_module_frame(frame):
         frame.f_globals.update(values)
         return
@@ -299,20 +297,20 @@ def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
 
 
 def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:
-    """Return whether a frame is in a call of a function that a first call of it, the frame `first`, has led to: an
-    engine that trains has another one validate.
+    """Return whether a frame is in a second call of a function, inside of its first call, which has the frame `first`:
+    an engine that trains runs another engine that validates.
     """
     calls = (id(each) for each in outwards(frame) if each.f_code is code)
     return next(calls, first) != first and first in calls
 
 
 def is_of_cache(folder: str, program: str) -> bool:
-    """Return whether a folder is inside of one in which libraries keep what they compile or write while a program runs,
-    and make again from it (Inductor's kernels, Triton's, C++ extensions, what numba and Cython have compiled). Paths
-    are absolute, without links; `program` is the folder of the program's entry.
+    """Return whether a folder is inside of a library's cache: a folder for files that libraries compile or write while
+    a program runs, and can make again (kernels of Inductor and Triton, C++ extensions, code compiled by numba and
+    Cython). Paths are absolute, without links; `program` is the folder of the program's entry.
 
-    A cache that the program itself lies in counts for none (`TORCHINDUCTOR_CACHE_DIR=/tmp`): what a library writes
-    there could not be told from the program's.
+    A cache that contains the program itself does not count (`TORCHINDUCTOR_CACHE_DIR=/tmp`): a library's files there
+    could not be told from the program's.
     """
     return _BESIDE in folder.split("/") or any(_is_in(folder, each) and not _is_in(program, each) for each in _caches())
 

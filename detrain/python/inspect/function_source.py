@@ -1,6 +1,6 @@
-"""The code of functions: how one that the loop has made is found again, by what it does and not by where it stands.
+"""Code of functions that the loop has made: a resumed run finds it in the source by its content, not by its line.
 
-A file of detrain's holds no code, only a name and a digest. The code is that of the source of the program, or of a
+A file of detrain holds no code, only a name and a digest. The code itself comes from the source of the program, or of a
 library that it has imported, compiled anew.
 """
 
@@ -27,13 +27,13 @@ _SUSPENDED: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 
 class FunctionSource(msgspec.Struct, frozen=True):
-    """A code of the program's source."""
+    """A code object from the program's source."""
 
     code: CodeType
     key: tuple[str, str, str]
-    """(module, qualified name, digest), by which `find` finds it."""
+    """(module, qualified name, digest): the arguments of `find`."""
     around: tuple[CodeType, ...]
-    """The codes in whose text it stands, outermost first."""
+    """The code objects that contain it, outermost first."""
 
 
 _Index = dict[tuple[str, str], FunctionSource]
@@ -42,13 +42,13 @@ _indices: dict[str, _Index] = {}
 
 
 def remember(code: CodeType) -> None:
-    """Note the code of a file of the program's that is run with probes: compiling the file would not give it."""
+    """Keep the code of a program file that runs with probes: compiling the file would give other code."""
     _compiled[code.co_filename] = code
     _indices.clear()
 
 
 def source(function: FunctionType) -> FunctionSource | None:
-    """Return the code of a function if the source of its module has it: else the program has made it otherwise."""
+    """Return the code of a function if the source of its module contains it; None if the program made it otherwise."""
     name = function.__globals__.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     is_of_module = module is not None and vars(module) is function.__globals__
@@ -56,8 +56,8 @@ def source(function: FunctionType) -> FunctionSource | None:
 
 
 def find(module_name: str, name: str, digest: str) -> FunctionSource | None:
-    """Return the code of a function of a module that is imported, or None if none of this qualified name does just
-    this. Of a library it is one that another function makes, and none of Python's own: a file could ask for any.
+    """Return the code of a function of an imported module, or None if none has this qualified name and digest. In a
+    library, only functions made by another function are found, and none in Python's own: a file may name any.
     """
     module = sys.modules.get(module_name)
     file = getattr(module, "__file__", None)
@@ -70,13 +70,13 @@ def find(module_name: str, name: str, digest: str) -> FunctionSource | None:
 
 
 def holds_state(value: object) -> bool:
-    """Return whether what a function closes over is state: the program's, or a library's that counts (`nonlocal`)."""
+    """Return whether a function's closure is state: the program's, or a library's that rebinds it (`nonlocal`)."""
     return has_user_code(value) or (isinstance(value, FunctionType) and _binds_anew(value.__code__))
 
 
 @lru_cache(maxsize=4096)
 def _binds_anew(code: CodeType) -> bool:
-    """Return whether a code, or one inside of it, binds a variable of the function around it."""
+    """Return whether a code object, or one inside of it, binds a variable of the function around it."""
     if not code.co_freevars:
         return False
     binds = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_DEREF", "DELETE_DEREF")}
@@ -85,8 +85,8 @@ def _binds_anew(code: CodeType) -> bool:
 
 
 def may_go_on(source: FunctionSource, variable: str) -> bool:
-    """Return whether a variable that a function closes over may be that of a call which goes on where no frame of the
-    program's in this thread shows it: in a generator, in another thread, or in a library."""
+    """Return whether a closure variable may belong to a call that still runs out of sight of the program's frames in
+    this thread: in a generator, in another thread, or in a library."""
     owner = next((code for code in reversed(source.around) if variable in code.co_cellvars), None)
     if owner is None or owner.co_flags & _SUSPENDED:
         return True
@@ -98,7 +98,7 @@ def _is_like(code: CodeType, other: CodeType) -> bool:
 
 
 def _frames(*, is_here: bool) -> Iterator[FrameType]:
-    """Yield the frames of the other threads; and of this one, if `is_here`."""
+    """Yield the frames of the other threads, and with `is_here` of this one, too."""
     for thread, innermost in sys._current_frames().items():
         if is_here or thread != threading.get_ident():
             yield from outwards(innermost)
@@ -122,7 +122,7 @@ def _index(module_name: str, file: str) -> _Index:
 
 @lru_cache(maxsize=4096)
 def _digest(code: CodeType) -> str:
-    """Return the digest of what a code does: all but where it stands."""
+    """Return the digest of a code object's content, without its file and lines."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_stacksize)
     names = (code.co_name, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
     content = (counts, names, code.co_code, code.co_exceptiontable, tuple(map(_constant, code.co_consts)))
@@ -130,7 +130,7 @@ def _digest(code: CodeType) -> str:
 
 
 def _constant(value: object) -> object:
-    """Return what tells a constant of a code from others, the same in each process."""
+    """Return a key of a constant of a code object: differs for other constants, and is the same in each process."""
     if isinstance(value, CodeType):
         return "code", _digest(value)
     if isinstance(value, tuple):

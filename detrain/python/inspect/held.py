@@ -1,4 +1,4 @@
-"""What an object holds, and the one walk over what objects lead to."""
+"""The objects that an object holds, and the one walk over all objects reachable from some."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detrain.python.inspect.names import own_attributes, slots_of
 
 E = TypeVar("E")
 Step = tuple[str, Any]
-"""How one object leads to another: a kind of step, and a key, which is a text or a number: `.` an attribute or slot,
+"""A step from one object to another: the kind of step, and a key, a text or a number: `.` an attribute or slot,
 `[` the value under a plain key, `#` the item or value with a number, `k` the key with a number, `<` a variable that a
 function closes over, `(` a part of a method or a partial call."""
 Steps = tuple[Step, ...]
@@ -22,7 +22,7 @@ _MOST: Final = 100_000
 
 
 def by_identity(value: object) -> int | None:
-    """Return what tells an object from others; None for a value, which no walk need tell from an equal one."""
+    """Return the identity of an object; None for a scalar, as a walk need not tell equal scalars apart."""
     return None if type(value) in SCALARS else id(value)
 
 
@@ -34,13 +34,13 @@ def walk(
     is_wide: bool = False,
     most: int = _MOST,
 ) -> Iterator[E]:
-    """Yield things and what is below them, each thing once, up to `most` of them.
+    """Yield things and the things below them, each thing once, until `most` have been yielded.
 
-    `number` says what a thing is known by; one with None is yielded as often as it is met. A thing comes ahead of what
-    is below it, and is asked for that when the next one is wanted. All that is below one thing comes ahead of the next
-    thing; with `is_wide` behind all others that were met so far.
+    `number` returns the identity of a thing; a thing with None is yielded each time it is met, and does not count. Each
+    thing comes before those below it, and `below` is called for it only when the next thing is wanted. The walk goes
+    depth first, or breadth first with `is_wide`.
     """
-    seen: dict[int, E] = {}  # a thing lives as long as its number must be that of no other
+    seen: dict[int, E] = {}  # keeps things alive, so that no other thing gets the same number
     left = collections.deque(first)
     while left and len(seen) < most:
         thing = left.popleft()
@@ -57,8 +57,8 @@ def walk(
 
 
 def held_by(value: Any) -> Iterator[tuple[Step, object]]:
-    """Yield what an object holds, past the methods of its class, each with the step that leads there: keys and items of
-    a container, attributes, slots."""
+    """Yield the objects that an object holds, each with its step: keys and items of a container, attributes, slots. No
+    method of the object's own class is called."""
     cls = type(value)
     base: Any = next((base for base in CONTAINERS.values() if issubclass(cls, base)), None)
     if base is not None and issubclass(base, dict):
@@ -70,16 +70,16 @@ def held_by(value: Any) -> Iterator[tuple[Step, object]]:
     if cls not in CONTAINERS.values():
         yield from (((".", name), item) for name, item in list((own_attributes(value) or {}).items()))
         for name, slot in slots_of(cls).items():
-            with contextlib.suppress(AttributeError):  # it is not set
+            with contextlib.suppress(AttributeError):  # the slot is not set
                 yield (".", name), slot.__get__(value)
 
 
 def held_by_code(value: Any) -> Iterator[tuple[Step, object]]:
-    """Yield what a function closes over, or what a method or a partial call is made of; nothing for anything else."""
+    """Yield the closure variables of a function, or the parts of a method or partial call; nothing for the rest."""
     cls = type(value)
     if cls is types.FunctionType:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # it is empty
+            with contextlib.suppress(ValueError):  # the cell is empty
                 yield ("<", name), cell.cell_contents
     elif cls is types.MethodType:
         yield ("(", "__self__"), value.__self__

@@ -1,5 +1,5 @@
-"""What the codec asks of others while it goes through a program's objects: what frameworks say of theirs, and what is
-known of the program, its files and its generators.
+"""Questions that the codec asks while it walks a program's objects: to frameworks about their own objects, and about
+the program, its files and its generators.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _UNREAD: Final = np.empty(0)
 
 
 class TensorLeaves(Protocol):
-    """A framework's tensors as leaves of Python objects: how one is read, and how one is made. A framework has none of
-    what is not written out.
+    """A framework's tensors as leaves of Python objects: read them, and make them. A framework without some kind of
+    tensor keeps the default methods.
     """
 
     constant_type: type | None = None
-    """The type of immutable tensors; None: the framework has none."""
+    """The type of immutable tensors; None if the framework has none."""
 
     def to_array(self, value: object) -> Array | None:
         """Return a tensor's or variable's value, or None for anything else. It may share memory."""
@@ -35,25 +35,25 @@ class TensorLeaves(Protocol):
         return None
 
     def form(self, value: object) -> list[Item] | None:
-        """Return, as data, what tells an immutable tensor from another one of the same value, begun by the adapter's
-        name; None: nothing does, or it is anything else.
+        """Return, as data, the adapter's name and the properties of an immutable tensor besides its value. None if it
+        has none, or for any other object.
         """
         return None
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
-        """Return an immutable tensor of a value and a form; None if the form is another adapter's."""
+        """Return an immutable tensor with a value and a form; None if the form is of another adapter."""
         return None
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
+        """Return the kind and the parts of a tensor that consists of several parts, or None for anything else."""
         return None
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it unless the loop has made it: an iterator over a dataset."""
+        """Like `parts`, for objects that only need it if the loop has made them: an iterator over a dataset."""
         return None
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of a kind with these parts, `current` if it is that or can become it;
+        """Return a tensor of a kind with these parts: `current` if it is that tensor or can become it.
 
         None for other kinds.
         """
@@ -61,112 +61,112 @@ class TensorLeaves(Protocol):
 
 
 class SharedTensors(Protocol):
-    """Tensors that are changed in place, and may share their memory with others: leaves of Python objects, which are
-    put back in place, so that whoever holds one sees it.
+    """Tensors that are changed in place, and may share their memory with others: leaves of Python objects. They
+    are restored in place, so that all objects that hold one see the restored value.
     """
 
     def is_shared(self, value: object) -> bool:
         """Return whether an object is such a tensor."""
 
     def is_computed(self, value: object) -> bool:
-        """Return whether an object is such a tensor that weights went into: gradients would go back through it."""
+        """Return whether an object is such a tensor, computed from weights: gradients would go back through it."""
 
     def look(self, value: object) -> SharedTensor | None:
-        """Return what such a tensor is, or None for anything else."""
+        """Return the record of such a tensor, or None for any other object."""
 
     def read(self, memory: Any, *, holds: bool) -> Array:
-        """Return the bytes [byte] uint8 of a memory, in the host's, to be read at once; with `holds` they stay as they
-        are while the program goes on.
+        """Return the bytes ([byte] uint8) of a memory, in host memory. The caller must read them at once; with `holds`,
+        they stay unchanged while the program goes on.
         """
 
     def fill(self, memory: Any, size_bytes: int, write: Callable[[Array], None]) -> bool:
-        """Have so many bytes written into a memory, by `write` (into an array [byte] uint8); or return that they do not
-        fit."""
+        """Have `write` fill a memory of `size_bytes` bytes, as an array [byte] uint8. Return whether that was done: the
+        size may not fit."""
 
     def new_memory(self, size_bytes: int, write: Callable[[Array], None], form: list[Item]) -> object:
-        """Return a memory with so many bytes, by `write`, where a tensor of this form has its own."""
+        """Return a new memory of `size_bytes` bytes, filled by `write`, on the device or in the file of this form."""
 
     def span(self, memory: Any) -> tuple[int, int]:
-        """Return the address of a memory and its size in bytes; no size if it is not in the host's."""
+        """Return the address of a memory and its size in bytes; the size is 0 if it is not in host memory."""
 
     def array_of(self, memory: Any) -> Array:
-        """Return an array [byte] uint8 that lies in a memory, and keeps it alive."""
+        """Return an array [byte] uint8 that shares a memory and keeps it alive."""
 
     def memory_in(self, array: Array) -> object:
-        """Return a memory that lies in an array [byte] uint8."""
+        """Return a memory that shares the bytes of an array [byte] uint8."""
 
     def put(self, form: list[Item], memory: Any, current: object, base: object) -> object:
-        """Return the tensor of a form at a memory, a view of `base` if that is not None: `current` if it is that, or
-        can become it, else a new one. Raises ValueError where none can be made.
+        """Return the tensor with a form on a memory, as a view of `base` if that is not None: `current` if it is that
+        tensor or can become it, else a new one. Raises ValueError if none can be made.
         """
 
     def set_parts(self, tensor: Any, parts: list[Any]) -> None:
-        """Give a tensor the parts that `look` told."""
+        """Set the parts of a tensor, as `look` returned them."""
 
 
 class ObjectRules(Protocol):
-    """What the framework's own classes mean for the state of a program's objects. A framework that has no such objects
-    says nothing of them.
+    """Rules for objects of the framework's own classes in a program's state. A framework without such objects keeps
+    the default methods.
     """
 
     on_functions: frozenset[str] = frozenset()
-    """Names of attributes that the framework stores on functions of the program for itself: they are no state."""
+    """Names of attributes that the framework stores on the program's functions for its own use: they are no state."""
 
     def is_holder(self, value: object) -> bool:
-        """Return whether the attributes of an object of the framework's own class are state of
+        """Return whether an object is of the framework's own class, and its attributes are state of
         the loop (a callback).
         """
         return False
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is a list, dict or set of the framework's around what the program put there."""
+        """Return whether an object is a list, dict or set of the framework that holds the program's objects."""
         return False
 
     def holds_variables(self, value: object) -> bool:
-        """Return whether an object holds variables: one that the loop has made cannot be put back."""
+        """Return whether an object holds variables: if the loop has made it, it cannot be restored."""
         return False
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object with variables, not as it built something lazily: none makes it
-        again.
+        """Return whether the loop itself has made an object with variables, and not by building an object lazily:
+        nothing makes it again in a resumed run.
         """
         return False
 
     def is_spent(self, value: object) -> bool:
-        """Return whether an object has served its time, so that nothing can be read from it any more."""
+        """Return whether an object is used up, so that no code can read from it any more."""
         return False
 
 
 class LoaderPositions(Protocol):
-    """How far the framework's loaders are. `Adapter.set_state` brings them back."""
+    """Positions of the framework's loaders. `Adapter.set_state` restores them."""
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of loaders alive, as data by their keys, and why others have none.
+        """Return the positions of live loaders as data by their keys, and the reasons why others have none.
 
-        With `forward` only of those that cannot be drawn from again, with `seek` of any size.
+        With `forward`, only those of loaders that cannot be drawn from again; with `seek`, those of any size.
         """
 
     def is_loader(self, value: object) -> bool:
-        """Return whether an object is one whose position `Adapter.set_state` brings back."""
+        """Return whether `Adapter.set_state` restores the position of an object."""
 
     def no_position(self, value: object) -> str:
-        """Return why such an object, if it lives on from an epoch to the next, cannot be put where it is; empty if it
-        can be.
+        """Return the reason why such an object, if it lives on from one epoch to the next, cannot be set to its
+        position; empty if it can be.
         """
         return ""
 
     def loader_key(self, loader: object) -> str:
-        """Return the name of a loader of the framework's that has a position of its own; empty for any other object."""
+        """Return the name of a loader of the framework with its own position; empty for any other object."""
 
     def called(self) -> Mapping[str, object]:
-        """Return the Python objects that pipelines alive call, by keys that are the same in
+        """Return the Python objects that live pipelines call, by keys that are the same in
         every run of the program.
         """
         return {}
 
 
 class Hooks:
-    """What the codec asks of others. What it asks of the program is answered for one of which nothing is known."""
+    """The questions of the codec. Those about the program are answered for an unknown program; a subclass knows one."""
 
     stored_outside: frozenset[str] = frozenset()
     """Names of attributes that the program stores on objects other than `self`."""
@@ -178,19 +178,19 @@ class Hooks:
         rules: Sequence[ObjectRules] = (),
         loaders: Sequence[LoaderPositions] = (),
     ) -> None:
-        """Make those of frameworks that have these; `shared`: by the names of the adapters."""
+        """Make the hooks of frameworks with these parts; `shared` is by the names of the adapters."""
         self._leaves, self._shared, self._rules, self._loaders = leaves, shared, rules, loaders
         self._constants = tuple(each.constant_type for each in leaves if each.constant_type is not None)
         self._is_unread = False
         self.on_functions = frozenset[str]().union(*(each.on_functions for each in rules))
-        """Names of attributes that frameworks store on functions of the program for themselves."""
+        """Names of attributes that frameworks store on the program's functions for their own use."""
 
     def files(self) -> Sequence[str]:
         """Return the source files of the program."""
         return ()
 
     def names_ahead(self) -> frozenset[str]:
-        """Return the names that code of the program reads which is still to run."""
+        """Return the names that are read by code of the program that is still to run."""
         return frozenset()
 
     def tensor(self, value: object) -> Array | None:
@@ -204,52 +204,52 @@ class Hooks:
         return any(each.is_shared(value) for each in self._shared.values())
 
     def shared(self, value: object) -> SharedTensor | None:
-        """Return what such a tensor is, or None for anything else."""
+        """Return the record of such a tensor, or None for any other object."""
         return next((found for each in self._shared.values() if (found := each.look(value)) is not None), None)
 
     def tensors_of(self, owner: str) -> Any:
-        """Return the `SharedTensors` of an adapter, or None where there is none of this name."""
+        """Return the `SharedTensors` of an adapter, or None if there is no adapter with this name."""
         return self._shared.get(owner)
 
     def unread(self) -> Hooks:
-        """Return the same hooks, but for `tensor`, which tells a constant tensor and does not read it."""
+        """Return the same hooks, with a `tensor` that only recognizes a constant tensor and does not read it."""
         found = copy.copy(self)
         found._is_unread = True
         return found
 
     def is_generator(self, _value: object) -> bool:
-        """Return whether an object is a generator of random numbers of a framework's."""
+        """Return whether an object is a framework's generator of random numbers."""
         return False
 
     def tensor_form(self, value: object) -> list[Item] | None:
-        """Return what a constant tensor is besides its value; None: nothing."""
+        """Return the properties of a constant tensor besides its value; None if it has none."""
         return next((found for each in self._leaves if (found := each.form(value)) is not None), None)
 
     def make_tensor(self, array: Array, form: list[Item] | None = None) -> object:
         """Return the constant tensor of an array and a form: the inverse of `tensor`."""
-        found = sorted(self._leaves, key=lambda each: each.constant_type is None)  # those come first that have such tensors
+        found = sorted(self._leaves, key=lambda each: each.constant_type is None)  # frameworks with such tensors come first
         return next((made for each in found if (made := each.make_constant(array, form)) is not None), array)
 
     def parts(self, value: object) -> tuple[str, list[object]] | None:
-        """Return the kind of a tensor of several parts and these, or None for anything else."""
+        """Return the kind and the parts of a tensor that consists of several parts, or None for anything else."""
         return next((found for each in self._leaves if (found := each.parts(value)) is not None), None)
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Like `parts`, of what stays as the process has it, unless the loop has made it: an
+        """Like `parts`, for objects that only need it if the loop has made them: an
         iterator over a dataset.
         """
         return next((found for each in self._leaves if (found := each.parts_of_new(value)) is not None), None)
 
     def remake(self, kind: str, parts: list[Any], current: object) -> object | None:
-        """Return the tensor of such a kind with these parts: the live one if it is that, or can become it."""
+        """Return a tensor of such a kind with these parts: `current` if it is that tensor or can become it."""
         return next((found for each in self._leaves if (found := each.remake(kind, parts, current)) is not None), None)
 
     def variable(self, _value: object) -> list[Item] | None:
-        """Describe a variable, whose value a framework captures; None for anything else."""
+        """Return the description of a variable with a value that a framework captures; None for any other object."""
         return None
 
     def find_variable(self, _described: list[Item], _makes: bool) -> object | None:
-        """Return the variable with a description, made anew if need be and wanted, or None."""
+        """Return the variable with a description, or None. If there is none and `_makes` is true, make one."""
         return None
 
     def is_holder(self, value: object) -> bool:
@@ -257,50 +257,50 @@ class Hooks:
         return any(each.is_holder(value) for each in self._rules)
 
     def is_container(self, value: object) -> bool:
-        """Return whether an object is a framework's list, dict or set around what the program put there."""
+        """Return whether an object is a framework's list, dict or set that holds the program's objects."""
         return any(each.is_container(value) for each in self._rules)
 
     def holds_variables(self, value: object) -> bool:
-        """Return whether an object is a framework's with variables of its own: if the loop has made it, it cannot be
-        put back.
+        """Return whether an object is of a framework and holds its own variables: if the loop has made it, it cannot be
+        restored.
         """
         return any(each.holds_variables(value) for each in self._rules)
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made such an object, and that not as it built something lazily."""
+        """Return whether the loop itself has made such an object, and not by building an object lazily."""
         return any(each.is_of_loop(value) for each in self._rules)
 
     def is_loader(self, value: object) -> bool:
-        """Return whether an object hands out one thing after another, and is brought to where it was by a framework."""
+        """Return whether an object yields items one after another, and a framework restores its position."""
         return any(each.is_loader(value) for each in self._loaders)
 
     def no_position(self, value: object) -> str:
-        """Return why a framework cannot put such an object where it is; empty if it can."""
+        """Return the reason why a framework cannot set such an object to its position; empty if it can."""
         return next((reason for each in self._loaders if (reason := each.no_position(value))), "")
 
     def loader_state(self, _value: object, /) -> tuple[int, object] | None:
-        """Return the position that an object of a library offers, by which of its protocols, or None."""
+        """Return (number of the protocol, position) if an object of a library offers its position, else None."""
         return None
 
     def set_loader(self, _value: object, _which: int, _state: object, /) -> bool:
-        """Set an object to such a position; return whether that could be done."""
+        """Set an object to such a position; return whether that was possible."""
         return False
 
     def is_known_file(self, _value: object) -> bool:
-        """Return whether an open file is brought to where it was."""
+        """Return whether a resumed run restores the position of an open file."""
         return False
 
     def follow(self, _value: object) -> None:
-        """Hear of an object that is no data when a loop is entered."""
+        """Begin to follow an object that is no data, when a loop is entered."""
 
     def pulled(self, _value: object) -> list[Item] | None:
-        """Return how far a generator of the program is, or None if that is not known."""
+        """Return the position of a generator of the program, or None if it is not known."""
         return None
 
     def is_drawn_by_bodies(self, _value: object) -> bool:
-        """Return whether a body has moved a generator of which that is not known."""
+        """Return whether a loop body has drawn from a generator with an unknown position."""
         return False
 
     def replay(self, _value: object, _state: list[Item]) -> bool:
-        """Bring a generator to where another was; return whether it has yielded the same."""
+        """Pull a generator to a position; return whether it has yielded the same items."""
         return False

@@ -1,14 +1,14 @@
-"""What libraries hold under the names of their modules and classes.
+"""Objects that libraries hold under the names of their modules and classes.
 
-Some of it is state of the program: what the loop trains (the parameters of Pyro, which its optimizers and its store
-both hold). No name of the program leads there, and most of what modules hold never matters. So they are looked through
-only when the loop has made parameters that have not been looked for, and what holds one of these counts from then on.
+Some are state of the program: objects that the loop trains (the parameters of Pyro, which its optimizers and its store
+both hold). No name of the program reaches them, and most objects in modules never matter. So modules are searched only
+when the loop has made new parameters, and an object that holds one of these counts as state from then on.
 
-A number that moves again and again (a counter of calls) is such state, too. One that changes once is not: that is how a
-library notes that it has been set up, which another process has to be for itself.
+A number that changes again and again (a counter of calls) is such state, too. A number that changes once is not: by it
+a library notes that it has been set up, and each process must set it up for itself.
 
-And some of it is known by its identity: a mark for "not given" (`_UNSET = object()`), a default that is there once. In
-every process it is the one that its name leads to.
+Other objects matter by their identity: a mark for "not given" (`_UNSET = object()`), a default that exists once. Each
+process finds its own by the name.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from detrain.python.inspect.ownership import is_data_class
 
 _NUMBERS: Final = frozenset({int, float})
 _FAR: Final = 1 << 31
-"""Beyond this are addresses and times."""
+"""Numbers beyond this are addresses and times."""
 
 
 class LibraryGlobals:
-    """Those that have been found."""
+    """The names in libraries that have been found to be state."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], None] = {}
         self._looked_for: dict[int, weakref.ref[object]] = {}
         self._numbers: list[tuple[str, str, Mapping[str, object]]] = []
-        """Where libraries have numbers: module, name, and what has them under the last part of it."""
+        """The numbers in libraries: module, name, and the namespace with the number under the last part of the name."""
         self._last: list[object] = []
-        """What these were when they were looked at last."""
+        """The values of these numbers at the last look."""
         self._moved: set[tuple[str, str]] = set()
-        """Those that have been seen to move, once."""
+        """The numbers that have changed once."""
 
     def begin(self) -> None:
-        """The program enters a loop: note the numbers that libraries have."""
+        """Note the numbers in libraries, as the program enters a loop."""
         self._numbers = list(_numbers())
         self._last, self._moved = [held.get(_last(name)) for _, name, held in self._numbers], set()
 
     def look(self) -> None:
-        """See which of them have moved; one that does so again is state from here on."""
+        """Find the numbers that have changed; one that has changed twice is state from now on."""
         now = [held.get(_last(name)) for _, name, held in self._numbers]
         for (module, name, _), before, value in zip(self._numbers, self._last, now, strict=True):
             if value is not before and type(value) in _NUMBERS and value != before and -_FAR < value < _FAR:  # type: ignore[operator]
@@ -62,7 +62,7 @@ class LibraryGlobals:
         self._last = now
 
     def set(self, module: str, name: str, value: object) -> bool:
-        """Set a number that is state; return whether it is one."""
+        """Set a number that is state. Return whether it was set: both values must be numbers."""
         owner = at_name(sys.modules[module], name.rpartition(".")[0]) if "." in name else sys.modules[module]
         if not {type(value), type(at_name(sys.modules[module], name))} <= _NUMBERS:
             return False
@@ -70,26 +70,26 @@ class LibraryGlobals:
         return True
 
     def has(self, module: str, name: str) -> bool:
-        """Return whether this name of a library's module is state."""
+        """Return whether this name in a library's module is state."""
         return (module, name) in self._found
 
     def find(self, names: Collection[tuple[str, str]]) -> None:
-        """A checkpoint has these names (module, name). Those count that may be state of a program at all: a file must
-        not be able to fill `sys.path`.
+        """Take over the names (module, name) in a checkpoint. Only names that may be state of a program count: a file
+        must not be able to fill `sys.path`.
         """
         numbers = ((module, name) for module, name, _ in _numbers())
         held = ((module, name) for module, name, _ in _candidates())
         self._found |= dict.fromkeys(each for each in (*held, *numbers) if each in names)
 
     def values(self) -> Iterator[tuple[str, str, object]]:
-        """Yield the module, the name, and what it is bound to."""
+        """Yield the module, the name and the value of each name that is state."""
         for module, name in self._found:
             if module in sys.modules:
                 yield module, name, at_name(sys.modules[module], name)
 
     def look_for(self, parameters: Collection[object]) -> bool:
-        """Look for names that lead to parameters which the loop has made, where it has made some since; return whether
-        there are new ones."""
+        """Search for names that reach the parameters of the loop, if it has made new ones since the last call. Return
+        whether new names were found."""
         known_of = self._looked_for
         wanted = {id(each) for each in parameters if id(each) not in known_of or known_of[id(each)]() is not each}
         self._looked_for = {id(each): weakref.ref(each) for each in parameters}
@@ -101,7 +101,7 @@ class LibraryGlobals:
 
 
 def _candidates() -> Iterator[tuple[str, str, object]]:
-    """Yield what may be changed of the modules of libraries that import a framework."""
+    """Yield (module, name, value) of the mutable objects in modules of libraries that import a framework."""
     modules = [(name, each) for name, each in list(sys.modules.items()) if type(each) is ModuleType]
     using = {name.partition(".")[0] for name, each in modules if _imports_framework(each)} - FRAMEWORKS
     seen = _of_python()
@@ -116,8 +116,8 @@ def _candidates() -> Iterator[tuple[str, str, object]]:
 
 
 def namespaces(modules: Iterable[str]) -> Iterator[tuple[str, str, Mapping[str, object]]]:
-    """Yield what modules of libraries hold, and the classes that they define: module, what stands before a name there
-    (nothing, or a class and a dot), things by name.
+    """Yield the namespaces of modules of libraries and of the classes that they define: module, prefix of the names in
+    it (empty, or the class and a dot), values by name.
     """
     for module_name in modules:
         module = sys.modules.get(module_name)
@@ -130,7 +130,7 @@ def namespaces(modules: Iterable[str]) -> Iterator[tuple[str, str, Mapping[str, 
 
 
 def _numbers() -> Iterator[tuple[str, str, Mapping[str, object]]]:
-    """Yield the numbers that libraries hold which may keep state there: module, name, and what holds it."""
+    """Yield the numbers in libraries that may keep state in modules: module, name, and the namespace that holds it."""
     left_out = FRAMEWORKS | sys.stdlib_module_names
     names = [name for name in sys.modules if name.partition(".")[0] not in left_out]
     kept = (name for name in names if not any(said(name, fact) for fact in ("stateless", "output")))
@@ -148,12 +148,12 @@ def _imports_framework(module: ModuleType) -> bool:
 
 
 _names: Final[dict[int, str]] = {}
-"""Where libraries hold objects, by their identity: `module:NAME` or `module:Class.NAME`."""
+"""Names of objects in libraries, by identity: `module:NAME` or `module:Class.NAME`."""
 
 
 def look_through(package: str) -> None:
-    """Note what the modules of a package hold now, but for a framework's; for the first time, what all modules do: a
-    package may hold what is another one's."""
+    """Note the objects in a package's modules, except a framework's. The first call notes those of all modules: a
+    package may hold objects of another package."""
     if _names and package in (*MODULES, "builtins"):
         return
     own = _of_python()
@@ -164,15 +164,15 @@ def look_through(package: str) -> None:
 
 
 def name_in_library(value: object) -> str | None:
-    """Return the name under which a library holds an object, in a module or in a class; None where none does, of those
-    that have been looked through.
+    """Return the name under which a library holds an object, in a module or a class; None if no library that has been
+    looked through holds it.
     """
     name = _names.get(id(value))
     return name if name is not None and held_in_library(name) is value else None
 
 
 def held_in_library(name: str) -> object:
-    """Return the object that a library holds under such a name, or ABSENT. Nothing is imported, and no code is run."""
+    """Return the object that a library holds under such a name, or ABSENT. Nothing is imported, and no code runs."""
     module, qualified = _module(name)
     found = at_name(module, qualified)
     is_held = module is not None and _is_plain(type(found)) and id(found) not in _of_python()
@@ -180,8 +180,8 @@ def held_in_library(name: str) -> object:
 
 
 def give_to_library(name: str, value: object) -> bool:
-    """Have a library hold an object under a name that leads to None here, as before it is first asked for one; return
-    whether that is so.
+    """Store an object in a library under a name that is still None, as before the library first needs it. Return
+    whether it was stored.
     """
     module, qualified = _module(name)
     before, _, last = qualified.rpartition(".")
@@ -194,9 +194,8 @@ def give_to_library(name: str, value: object) -> bool:
 
 
 def _module(name: str) -> tuple[ModuleType | None, str]:
-    """Return a library's module and the rest of a name; None where it is none, or Python itself goes by the name.
-
-    A file must not be able to say from where a package imports (`__path__`).
+    """Return a library's module and the rest of a name; the module is None if it is no library's, or if Python itself
+    uses the name: a file must not be able to set from where a package imports (`__path__`).
     """
     module_name, _, qualified = name.partition(":")
     module = sys.modules.get(module_name)
@@ -210,13 +209,13 @@ def _is_of_python(name: str) -> bool:
 
 @by_class
 def _is_plain(cls: type) -> bool:
-    """Return whether an object of a class is its attributes, or a container of Python's that can be changed."""
+    """Return whether objects of a class consist of their attributes, or are mutable containers of Python."""
     is_container = cls in CONTAINERS.values() and cls not in (tuple, frozenset)
     return cls is object or is_container or is_data_class(cls) or is_open(cls)
 
 
 def _of_python() -> set[int]:
-    """Return the identities of the containers that modules of Python hold: a file must not be able to fill one."""
+    """Return the identities of the containers in Python's own modules: a file must not be able to fill one."""
     modules = [each for name, each in list(sys.modules.items()) if name.partition(".")[0] in sys.stdlib_module_names]
     held = (value for each in modules if type(each) is ModuleType for value in list(vars(each).values()))
     return {id(value) for value in held if type(value) in CONTAINERS.values()}

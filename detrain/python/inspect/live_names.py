@@ -1,9 +1,9 @@
-"""Which names of a suspended frame can still be read: a backward data-flow analysis over its bytecode.
+"""The names of a suspended frame that can still be read, found by a backward data-flow analysis of its bytecode.
 
 A local that will be assigned before it is read (last iteration's gradients, a tape, a progress bar) is dead at the cut
-and need not be captured. The analysis is conservative: closure cells count as live, what can raise in a `try` may jump
-to its handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`, `eval`, ...)
-keeps every name alive.
+and need not be captured. The analysis is conservative: closure cells count as live, an instruction in a `try` that can
+raise may jump to the handler, a `with` may swallow an exception, and code that looks at its own namespace (`locals()`,
+`eval`, ...) keeps every name alive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Final
 
 _LOADS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW", "DELETE_FAST"})
-"""Deleting counts as reading: it fails where the name is not bound."""
+"""Deleting counts as reading: it fails if the name is not bound."""
 _STORES: Final = frozenset({"STORE_FAST", "STORE_FAST_MAYBE_NULL"})
 _NAME_LOADS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"})
 _CELLS: Final = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL", "COPY_FREE_VARS"})
@@ -36,15 +36,14 @@ _NO_FALL_THROUGH: Final = frozenset(
 _NEVER_RAISES: Final = frozenset(
     {"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_NAME", "POP_TOP", "LOAD_CONST", "COPY", "SWAP", "PUSH_NULL", "NOP"}
 )
-"""Of an instruction in a `try` these cannot lead to the handler: else `tape` would be live before `with ... as
-tape`."""
+"""Instructions that cannot jump from a `try` to its handler: else `tape` would be live before `with ... as tape`."""
 _BUILT_INS: Final = frozenset({"locals", "globals", "vars", "dir", "eval", "exec"})
 _OF_FRAMES: Final = frozenset({"_getframe", "currentframe", "f_locals", "f_globals", "__dict__"})
 _OF_TABLES: Final = frozenset({"eval", "query"})
-"""Methods that look for the names in a text, in the frame that calls them: `table.query("x > @limit")`."""
+"""Methods that look up the names in a text in the frame that calls them: `table.query("x > @limit")`."""
 _LOOKS_AT_ITSELF: Final = _BUILT_INS | _OF_FRAMES | _OF_TABLES
 _OF_AN_ARGUMENT: Final = frozenset({"vars", "dir"})
-"""Of these, what is given something looks at that: `vars(args)`."""
+"""Those of these functions that look at their argument if they have one: `vars(args)`."""
 _LEADS_TO_MODULES: Final = frozenset({"modules", "__main__", "import_module", "__import__"})
 _PLAIN_LOADS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -52,14 +51,14 @@ _NAMED: Final = _NAME_LOADS | {"IMPORT_NAME", "IMPORT_FROM"}
 _BETWEEN: Final = frozenset({"PUSH_NULL", "PRECALL", "CACHE"})
 _MOST_MODULES: Final = 1 << 14
 _FAST: Final = "fast "
-"""Set before names of fast locals: in a module's code, that of an inlined comprehension is another than the global of
-its name."""
+"""Prefix of the names of fast locals: in a module's code, the variable of an inlined comprehension is not the global
+with the same name."""
 
 
 def live_names(code: CodeType, offset: int) -> frozenset[str]:
-    """Return the names of a frame of `code`, suspended in the instruction at `offset`, that may still be read."""
+    """Return the names that may still be read in a frame of `code` that is suspended in the instruction at `offset`."""
     offsets, live = _flow(code)
-    # A frame that waits for a call may point into the inline cache behind the call's instruction.
+    # The offset of a frame that waits for a call may lie in the inline cache after the call's instruction.
     at_cut = live[bisect.bisect_right(offsets, offset) - 1] if offset >= 0 else code.co_varnames + code.co_names
     names = {name.removeprefix(_FAST) for name in at_cut}
     names.update(code.co_cellvars, code.co_freevars)
@@ -81,7 +80,7 @@ def names_read_by_functions(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=_MOST_MODULES)
 def may_read_any_global(code: CodeType) -> bool:
-    """Return whether a module's code may read globals under names that it does not show:
+    """Return whether a module's code may read globals under names that are not in its text:
 
     `globals()[f"best_{fold}"]`.
     """
@@ -89,7 +88,7 @@ def may_read_any_global(code: CodeType) -> bool:
 
 
 def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
-    """Return whether code may read names that it does not show. `vars(args)` does not, unless modules are at hand."""
+    """Return whether code may read names that are not in its text. `vars(args)` does not, if no module is at hand."""
     if not _LOOKS_AT_ITSELF & set(code.co_names):
         return False
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
@@ -109,7 +108,7 @@ def _looks_at_itself(code: CodeType, module: CodeType | None = None) -> bool:
 
 
 def _leads_to_modules(code: CodeType) -> bool:
-    """Return whether code may get at modules. `net.modules()` does not: `sys.modules` is not called."""
+    """Return whether code may get module objects. `net.modules()` does not, as `sys.modules` is never called."""
     if not _LEADS_TO_MODULES & set(code.co_names):
         return False
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
@@ -122,7 +121,7 @@ def _leads_to_modules(code: CodeType) -> bool:
 
 
 def _is_look(instructions: list[dis.Instruction], index: int, code: CodeType) -> bool:
-    """Return whether an instruction gets what looks at namespaces, and no other thing of its name: `model.eval()`."""
+    """Return whether an instruction loads a function that looks at namespaces, not a namesake: `model.eval()`."""
     name, argument = instructions[index].opname, instructions[index].argval
     if name in _ATTRIBUTES:
         call = instructions[index + 1] if index + 1 < len(instructions) else None
@@ -133,7 +132,7 @@ def _is_look(instructions: list[dis.Instruction], index: int, code: CodeType) ->
 
 
 def _imported(code: CodeType) -> set[str]:
-    """Return the names that imports bind in a code."""
+    """Return the names that imports in a code object bind."""
     names, is_importing = set(), False
     for each in dis.get_instructions(code):
         if is_importing and each.opname.startswith("STORE_"):
@@ -144,7 +143,7 @@ def _imported(code: CodeType) -> set[str]:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and that of the functions and classes in it, however deep."""
+    """Yield a code object, and those of the functions and classes in it, however deep."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -153,7 +152,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=64)
 def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
-    """Return the offsets of the instructions, and for each the names live after it."""
+    """Return the offsets of the instructions, and the names that are live after each."""
     instructions = list(dis.get_instructions(code))
     position = {instruction.offset: index for index, instruction in enumerate(instructions)}
     following = successors(code, instructions, position)
@@ -173,8 +172,8 @@ def _flow(code: CodeType) -> tuple[list[int], list[frozenset[str]]]:
 
 
 def successors(code: CodeType, instructions: list[dis.Instruction], position: dict[int, int]) -> list[list[int]]:
-    """Return for each instruction of a code, by its place in the list, those that may be run next; `position` has the
-    places by offset.
+    """Return, for each instruction of a code object, the instructions that may run next, as places in the list.
+    `position` has the places by offset.
     """
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
     handlers = getattr(dis.Bytecode(code), "exception_entries", ())
@@ -191,7 +190,7 @@ def successors(code: CodeType, instructions: list[dis.Instruction], position: di
 
 
 def _effect(instruction: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return (names read before any write, names written) of one instruction."""
+    """Return (names that one instruction reads before any write, names that it writes)."""
     name, value = instruction.opname, instruction.argval
     if name in _LOADS:
         return _fast(value), frozenset()

@@ -1,5 +1,5 @@
-"""The modules of the user's program that are imported, and what names of the program lead to, a step at a time: from
-frames and modules into collections, objects, functions.
+"""The imported modules of the user's program, and the objects that its names reach, step by step: from frames and
+modules into collections, objects and functions.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from detrain.python.inspect.held import Step, held_by_code
 from detrain.python.inspect.names import is_user_module, own_attributes
 
 MOST_INSIDE: Final = 64
-"""In collections of how many values things are looked for."""
+"""The largest number of values of a collection that are looked at."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 _seen: set[str] = set()
 _user_names: list[str] = []
-"""The user's modules among those that have been looked at: thousands are imported, and each is looked at once."""
+"""Names of the user's modules among those seen so far: thousands are imported, and each is looked at only once."""
 _ends: tuple[object, ...] = ()
-"""How many modules there were when they were looked at last, and the names of the newest ones."""
+"""The number of modules at the last look, and the names of the newest ones."""
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a name of a module is Python's own or a kernel's, and no state of the program."""
+    """Return whether a name in a module belongs to Python or a notebook's kernel, and is no state of the program."""
     return (name.startswith("__") and name.endswith("__")) or is_of_kernel(name)
 
 
 def user_modules() -> dict[str, ModuleType]:
-    """Return the user's modules that are imported, `__main__` among them, in the order in which they came."""
+    """Return the user's imported modules, `__main__` among them, in the order in which they were imported."""
     global _ends
     ends = (len(sys.modules), *itertools.islice(reversed(sys.modules), 8))
-    is_as_before, _ends = ends == _ends, ends  # not all names are compared: this is asked several times a step
+    is_as_before, _ends = ends == _ends, ends  # compares only some names: this runs several times a step
     for name in [] if is_as_before else [name for name in list(sys.modules) if name not in _seen]:
         module = sys.modules.get(name)
         _seen.add(name)
@@ -45,12 +45,12 @@ def user_modules() -> dict[str, ModuleType]:
 
 
 def namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
-    """Yield what names are bound to: of the program's frames, the outermost first, then of its other modules."""
+    """Yield the values of names: in each of the program's `frames`, in their order, then in its other modules."""
     running = set()
     for frame in frames:
         if is_module_frame(frame):
             running.add(id(frame.f_globals))
-        live, shared = live_locals(frame), frame.f_code.co_cellvars  # which functions may read that are called later
+        live, shared = live_locals(frame), frame.f_code.co_cellvars  # functions called later may read them
         yield live if not shared else {name: each for name, each in names_of(frame).items() if name in live or name in shared}
     for module in list(user_modules().values()):
         if id(vars(module)) not in running:
@@ -58,9 +58,9 @@ def namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
 
 
 def inside(value: Any, *, is_whole: bool = False) -> Iterator[tuple[Step, Any]]:
-    """Yield what a collection, an object or a function holds, with the step that leads there (see `held`). Of a method
-    it is `self`, of a partial call its arguments as those of a collection; of a collection its first values, with
-    `is_whole` only if these are all.
+    """Yield the objects that a collection, an object or a function holds, each with its step (see `held`). A method
+    holds its `self`, a partial call its function and arguments. A collection gives its first values; with `is_whole`,
+    it gives none if it has more.
     """
     if isinstance(value, FunctionType):
         yield from (((".", name), each) for (_kind, name), each in held_by_code(value))

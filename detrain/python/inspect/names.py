@@ -1,9 +1,9 @@
 """Names of classes and functions in a graph, and the closed rules by which a name from a file may become an object
 again.
 
-Nothing is imported, no attribute hook of a module is run, and only what the program itself defines is found, besides
-types that hold data and functions of libraries that only compute: a file must not be able to bind `eval` or `os.system`
-to a name of the program.
+Nothing is imported, and no attribute hook of a module runs. Only definitions of the program itself, types that hold
+data and functions of libraries that only compute are found: a file must not be able to bind `eval` or `os.system` to a
+name of the program.
 """
 
 from __future__ import annotations
@@ -55,42 +55,42 @@ STATIC: Final = (
 """Kinds of objects that stay as the process has them."""
 
 NAMES: Final = ("__name__", "__qualname__", "__module__", "__doc__")
-"""What a function is called by, and said to be."""
+"""Attributes of a function with its names and its description."""
 
 METHODS: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
-"""Kinds of methods that are bound to an object, or a built-in function to its module."""
+"""Types of bound methods, and of built-in functions, which are bound to their module."""
 
 _PLAIN: Final = (
     *(*argparse.Namespace.__mro__[:-1], types.SimpleNamespace, subprocess.CompletedProcess, threading.local),
     *(collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
-"""Classes of the standard library whose instances are their attributes."""
+"""Classes of the standard library whose objects consist of their attributes."""
 VALUES: Final = (
     *(float, int, str, bytes, complex, tuple, datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
     decimal.Decimal,
 )
-"""Kinds of values that say by themselves what they are made from, to `copy` and `pickle`."""
+"""Types of values that tell `copy` and `pickle` themselves from which parts to make them again."""
 _ARRAYS_OF_NUMPY: Final = (np.matrix, np.ma.MaskedArray, np.recarray)
-"""Arrays with attributes; others of NumPy's lie in files."""
+"""NumPy's classes of arrays with attributes; its others lie in files."""
 MADE_FROM_PARTS: Final = (*VALUES, OSError, BaseException, np.ndarray)
-"""What a class may derive from whose objects are made again from parts, special ones first."""
+"""Bases of classes with objects that are made again from parts, special bases first."""
 _PLAIN_BY_NAME: Final = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in _PLAIN}
 _TRANSPARENT_MODULES: Final = ("typing", "abc", "_collections_abc", "collections.abc", "contextlib")
 _COMPUTING: Final = frozenset({"math", "cmath", "_operator"}).union(*(each.computing for each in KNOWN))
-"""Modules whose functions do nothing but compute."""
+"""Modules with functions that only compute."""
 _CLOCKS: Final = frozenset(
     f"{name}{unit}"
     for name in ("clock_gettime", "monotonic", "perf_counter", "process_time", "thread_time", "time")
     for unit in ("", "_ns")
 )
-"""Functions of `time` that keep no state, either."""
+"""Functions of `time` that keep no state."""
 _BUILTINS: Final = frozenset(
     {
         *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "hash", "hex", "isinstance", "issubclass"),
         *("iter", "len", "max", "min", "next", "oct", "ord", "pow", "repr", "round", "sorted", "sum"),
     }
 )
-"""Built-in functions that a file may name: none of them reaches out of the process, or runs a text."""
+"""Built-in functions that a file may name: none of them acts outside of the process, or runs a text."""
 _NUMPY: Final = frozenset(
     {
         *(
@@ -112,7 +112,7 @@ _NUMPY: Final = frozenset(
         *("squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose", "var"),
     }
 )
-"""Functions of NumPy's that compute, besides its ufuncs."""
+"""Functions of NumPy that only compute, besides its ufuncs."""
 _DISPATCHED: Final = type(np.mean)
 _DATA_TYPES: Final = (
     *(*CONTAINERS.values(), *_ARRAYS_OF_NUMPY),
@@ -129,30 +129,30 @@ _NAMED: Final = tuple(name for each in KNOWN for name in each.named)
 _FUNCTIONS_OF: Final = dict(pair for each in KNOWN for pair in each.functions_of)
 _OPEN_AGAIN: Final = tuple(name for each in KNOWN for name in each.open_again)
 _HEAP_TYPE: Final = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE` (Include/object.h): of classes that are written in Python, and some of C."""
+"""`Py_TPFLAGS_HEAPTYPE` (Include/object.h): set for classes written in Python, and for some written in C."""
 FRAMEWORKS: Final = MODULES | saying("apart") | {"detrain"}
 _DATA_OF_PYTHON: Final = frozenset({"argparse", "collections", "configparser", "queue", "_queue", "statistics", "string"})
-"""Modules of Python whose classes hold what the program puts there."""
+"""Modules of Python with classes that hold the program's objects."""
 OF_PROCESS: Final = (
     *("_", "abc", "builtins", "ctypes", "functools", "gc", "importlib", "inspect", "logging", "runpy"),
     *("multiprocessing", "selectors", "signal", "site", "socket", "ssl", "subprocess", "sys", "threading", "traceback"),
     *("types", "typing", "warnings", "weakref", "zipimport", "concurrent.futures.thread", "concurrent.futures.process"),
 )
-"""Modules of Python's library (what their names begin with) whose objects are of the process, code, or looked at by
-themselves."""
+"""Prefixes of the names of modules of Python's library with objects that belong to the process, are code, or are
+handled separately."""
 _OUTSIDE: Final = ("asyncio", "bdb", "cProfile", "dbm", "os", "pdb", "profile", "shelve", "tempfile", "trace", "unittest")
-"""Others of these whose objects stand for something outside of them."""
+"""Further such prefixes, for objects that stand for something outside of the process."""
 _POINTER: Final = struct.calcsize("P")
 _MOST_CLASSES: Final = 1 << 14
 
 
 def by_class(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Keep what a function says of a class."""
+    """Cache a function's results by class."""
     return lru_cache(maxsize=_MOST_CLASSES)(function)
 
 
 def module_of(cls: type) -> str:
-    """Return the name of a class's module. Some classes of extensions (SWIG's) have none."""
+    """Return the name of a class's module; empty for some classes of extensions (SWIG's)."""
     return str(getattr(cls, "__module__", ""))
 
 
@@ -203,16 +203,16 @@ def find_static(name: str) -> object:
         return found if class_name(found) == name else ABSENT
     if computes(found):
         return found if static_name(found) == name else ABSENT
-    # Of the builtins only types (the factory of a defaultdict); of a program's module only what it defines, not what it
-    # imports.
+    # From the builtins only types (the factory of a defaultdict); from a program's module only its own definitions, not
+    # its imports.
     if not (isinstance(found, type) or (is_user and isinstance(found, types.FunctionType))):
         return ABSENT
     return found if (is_user or module_name == "builtins") and static_name(found) == name else ABSENT
 
 
 def computes(value: object) -> bool:
-    """Return whether a value is a function of a library that does nothing but compute or tell the time, and has a name
-    that leads to it.
+    """Return whether a value is a function of a library that only computes or tells the time, and can be found by its
+    name.
     """
     kind = type(value)
     if kind is np.ufunc:
@@ -230,9 +230,9 @@ def computes(value: object) -> bool:
 
 
 def is_bound(value: object) -> bool:
-    """Return whether a value is a method that is bound to an object, which may have a state.
+    """Return whether a value is a method bound to an object, which may have a state.
 
-    Built-in functions are bound to their module; those that pybind11 makes, to a record of what they call.
+    Built-in functions are bound to their module, those of pybind11 to a record of the function that they call.
     """
     if type(value) not in METHODS:
         return False
@@ -242,12 +242,12 @@ def is_bound(value: object) -> bool:
 
 
 def is_findable(value: object) -> bool:
-    """Return whether the name of a function, class or module leads back to it."""
+    """Return whether a function, class or module can be found by its name."""
     return find_static(static_name(value)) is value
 
 
 def find_class(name: str, current: object) -> type | None:
-    """Return a class of the program by its name, or the live object's if that has the name (one
+    """Return a class of the program by its name, or the class of the live object if that has the name (one
     defined in a function).
     """
     if name in _PLAIN_BY_NAME:
@@ -262,7 +262,7 @@ def find_class(name: str, current: object) -> type | None:
 
 
 def find_method(owner: object, name: str) -> object:
-    """Return a method of an object by its name, past the hooks of the class, or ABSENT."""
+    """Return a method of an object by its name, or ABSENT. No hook of the class runs."""
     method: Any = next((vars(base)[name] for base in type(owner).__mro__ if name in vars(base)), None)
     is_method = type(method) in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType) or type(
         method
@@ -292,12 +292,12 @@ def find_namedtuple(name: str) -> Any:
 
 
 def names_of_function(function: types.FunctionType) -> list[object]:
-    """Return what a function is called by, and said to be: the attributes `NAMES`."""
+    """Return the names and the description of a function: the attributes `NAMES`."""
     return [function.__name__, function.__qualname__, function.__module__, function.__doc__]
 
 
 def find_type(name: str) -> type | None:
-    """Return a class of any imported module, to be held as what an argument is said to be: nothing calls it."""
+    """Return a class in any imported module. It serves only as an annotation of an argument: nothing calls it."""
     return next((each for each in _named(name) if isinstance(each, type) and class_name(each) == name), None)
 
 
@@ -309,8 +309,8 @@ def find_warning(name: str) -> type[Warning] | None:
 
 
 def _named(name: str) -> Iterator[object]:
-    """Yield what a module has under a qualified name; then what its classes have, if it is one thing: `Item =
-    NamedTuple("Item", ...)` in a class is named without that.
+    """Yield the object under a qualified name in a module; then the object under it in the module's classes, if there
+    is just one: `Item = NamedTuple("Item", ...)` in a class has a name without the class.
     """
     module_name, _, qualified = name.partition(":")
     module = sys.modules.get(module_name)
@@ -321,7 +321,7 @@ def _named(name: str) -> Iterator[object]:
 
 
 def at_name(module: object, qualified: str) -> object:
-    """Follow a qualified name through a module's and classes' own dictionaries, so that no `__getattr__` is run."""
+    """Follow a qualified name through the dictionaries of a module and its classes, so that no `__getattr__` runs."""
     found = module
     for part in qualified.split("."):
         if not isinstance(found, types.ModuleType if found is module else type):
@@ -333,26 +333,26 @@ def at_name(module: object, qualified: str) -> object:
 def is_user_module(module: types.ModuleType | None) -> bool:
     """Return whether a module is the program's own."""
     file = getattr(module, "__file__", None) or ""
-    # What a framework makes as it runs may say that it is from a file of no folder (`torch.ops`).
+    # A module that a framework makes as it runs may name a file without a folder (`torch.ops`).
     return is_user_file(file) and (os.path.isabs(file) or getattr(module, "__name__", "").partition(".")[0] not in MODULES)
 
 
 def is_made_module(value: object) -> bool:
-    """Return whether an object is a module that the program has made by hand: no import leads to it, and no file."""
+    """Return whether an object is a module that the program has made by hand: it comes from no import and no file."""
     if not isinstance(value, types.ModuleType) or sys.modules.get(value.__name__) is value:
         return False
     return not is_user_module(value) and not getattr(value, "__spec__", None)
 
 
 def is_own_class(cls: type) -> bool:
-    """Return whether a class is defined in the program, whatever it derives from."""
+    """Return whether a class is defined in the program, with any base classes."""
     return is_user_module(sys.modules.get(module_of(cls)))
 
 
 @by_class
 def is_open(cls: type) -> bool:
-    """Return whether a class is, or derives from, one of a framework's whose objects are their attributes, and no base
-    is of C: a module of PyTorch's, an optimizer, a data set.
+    """Return whether a class is, or derives from, a framework's class whose objects consist of their attributes, and
+    has no base written in C: a module of PyTorch, an optimizer, a data set.
     """
     return any(_is_open_module(module_of(base).partition(".")[0]) for base in cls.__mro__) and is_laid_open(cls)
 
@@ -363,7 +363,7 @@ def _is_open_module(top: str) -> bool:
 
 @by_class
 def is_library_class(cls: type) -> bool:
-    """Return whether a class is of a library that is neither Python's own nor a framework."""
+    """Return whether a class is of a library, Python and frameworks aside; some of their data classes count, too."""
     module = module_of(cls)
     is_data = cls is np.poly1d or module.startswith("numpy.polynomial.")
     top = "" if is_data else module.partition(".")[0]
@@ -373,7 +373,7 @@ def is_library_class(cls: type) -> bool:
 
 @by_class
 def is_data_of_python(cls: type) -> bool:
-    """Return whether a class is of Python's own library, and its objects hold what the program puts there: a message, a
+    """Return whether a class is of Python's own library, and its objects hold the program's data: a message, a
     calendar, a context that does nothing.
     """
     module = module_of(cls)
@@ -382,8 +382,8 @@ def is_data_of_python(cls: type) -> bool:
 
 @by_class
 def is_laid_open(cls: type) -> bool:
-    """Return whether an object of a class is its attributes, its slots and what a container holds, and nothing besides:
-    no base of it is of C, but for Python's containers."""
+    """Return whether objects of a class consist of attributes, slots and container items: no base of the class is
+    written in C, except Python's containers."""
     if issubclass(cls, type | BaseException):
         return False
     plain = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
@@ -391,15 +391,15 @@ def is_laid_open(cls: type) -> bool:
 
 
 def is_frozen(cls: type) -> bool:
-    """Return whether a class is open, and its objects are values, replaced and never changed: a `TrainState` of flax, a
-    module of equinox, whose class of classes forbids it.
+    """Return whether a class is open, and its objects are values, which are replaced and never changed: a `TrainState`
+    of flax, a module of equinox (its metaclass forbids changes).
     """
     is_dataclass = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False) is True
     return is_open(cls) and (is_dataclass or module_of(type(cls)).startswith("equinox."))
 
 
 def is_made_open(cls: type) -> bool:
-    """Return whether a class is open, and made as the program ran: its name does not lead to it."""
+    """Return whether a class is open, and was made while the program ran: it cannot be found by its name."""
     return is_open(cls) and find_class(class_name(cls), None) is not cls
 
 
@@ -413,11 +413,11 @@ def _is_of_python(cls: type) -> bool:
 
 
 def _has_no_more_than_slots(cls: Any) -> bool:
-    """Return whether objects of a class have room for its slots, a dictionary and weak references, and for nothing of C
-    besides, as far as the class itself adds to its base."""
+    """Return whether a class adds to the objects of its base only room for slots, a dictionary and weak references, and
+    no fields of C."""
     members = sum(isinstance(item, types.MemberDescriptorType) for item in vars(cls).values())
-    base, room = cls.__base__, members if "__slots__" in vars(cls) else 0  # a class of C may have members, too
-    for name in ("__dictoffset__", "__weakrefoffset__"):  # below zero: in front of the object, or behind what has items
+    base, room = cls.__base__, members if "__slots__" in vars(cls) else 0  # a class written in C may have members, too
+    for name in ("__dictoffset__", "__weakrefoffset__"):  # negative: in front of the object, or behind its items
         room += (getattr(cls, name) > 0 and getattr(base, name) <= 0) or (
             cls.__itemsize__ > 0 and getattr(cls, name) < -1 and not getattr(base, name)
         )
@@ -425,10 +425,9 @@ def _has_no_more_than_slots(cls: Any) -> bool:
 
 
 def is_user_class(cls: type) -> bool:
-    """Return whether a class is the program's own through all of its bases, containers of Python's and plain classes
-    aside.
+    """Return whether a class and all of its bases are the program's own, Python's containers and plain classes aside.
 
-    Classes of classes count, too: one that keeps the only instance of each of its classes holds state.
+    Metaclasses count, too: one that keeps the only instance of each of its classes holds state.
     """
     allowed = (object, tuple, *_PLAIN, *BASES) if hasattr(cls, "_fields") else (object, *_PLAIN, *BASES)
     if is_open(cls):
@@ -440,8 +439,8 @@ def is_user_class(cls: type) -> bool:
 
 @by_class
 def value_base(cls: type) -> Any:
-    """Return the one of `MADE_FROM_PARTS` that a class derives from (`class Meters(float)`), or None. Such an object is
-    made from its parts, and has its attributes beside them.
+    """Return the base in `MADE_FROM_PARTS` from which a class derives (`class Meters(float)`), or None. An object of
+    the class is made from its parts, and has attributes besides.
     """
     base = next((base for base in MADE_FROM_PARTS if issubclass(cls, base)), None)
     if base is None or is_enum(cls) or hasattr(cls, "_fields"):
@@ -454,55 +453,55 @@ def value_base(cls: type) -> Any:
 
 
 def _adds_attributes_alone(cls: type, base: type) -> bool:
-    """Return whether what a class adds to such a base is attributes and slots, and making an object of it runs no code
-    of a library's, which may keep account of its objects.
+    """Return whether a class adds only attributes and slots to such a base, and making an object runs no code of a
+    library, which may keep account of its objects.
     """
     if module_of(cls) == "builtins":
-        return cls.__basicsize__ == base.__basicsize__  # as most of Python's exceptions
+        return cls.__basicsize__ == base.__basicsize__  # true for most of Python's exceptions
     hooks = {"__array_finalize__"} if is_own_class(cls) else {"__new__", "__del__", "__array_finalize__"}
     return (_is_transparent(cls) or _is_of_python(cls)) and hooks.isdisjoint(vars(cls))
 
 
 @by_class
 def foreign_base(cls: type) -> type:
-    """Return the first class that a class derives from, itself included, that is none of the program's."""
+    """Return the first class among a class and its bases that is not the program's."""
     return next(base for base in cls.__mro__ if not is_own_class(base))
 
 
 def container_base(cls: type) -> type | None:
-    """Return the container that a class derives from, or None."""
+    """Return the container from which a class derives, or None."""
     return next((base for base in BASES if issubclass(cls, base)), None)
 
 
 def stream_base(cls: type) -> type | None:
-    """Return the kind of generator that a class of the program derives from, or None."""
+    """Return the random generator from which a class of the program derives, or None."""
     return next((base for base in STREAMS if issubclass(cls, base)), None) if is_own_class(cls) else None
 
 
 def own_attributes(value: object) -> dict[str, object] | None:
-    """Return the dictionary of an object, past the hooks of its class, or None if it has none."""
+    """Return the dictionary of an object, or None if it has none. No hook of its class runs."""
     if not _shows_dictionary(type(value)):
         return None
     if isinstance(value, threading.local):
-        return vars(value)  # those of this thread
+        return vars(value)  # the attributes of this thread
     try:
         own: dict[str, object] = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):  # a class may be made with another one's descriptors (TensorFlow's ShouldUseWrapper)
+    except (AttributeError, TypeError):  # a class may have another class's descriptors (TensorFlow's ShouldUseWrapper)
         return None
     return own
 
 
 @by_class
 def _shows_dictionary(cls: type) -> bool:
-    """Return whether `__dict__` is what Python made it, not a property that makes another one (munch's). That of
-    `SimpleNamespace` is a member.
+    """Return whether `__dict__` is Python's own, and not a property that returns another dictionary (munch's). In
+    `SimpleNamespace` it is a member.
     """
     found = next((vars(base)["__dict__"] for base in cls.__mro__ if "__dict__" in vars(base)), None)
     return found is None or isinstance(found, types.GetSetDescriptorType | types.MemberDescriptorType)
 
 
 def slots_of(cls: type) -> dict[str, Any]:
-    """Return the slots of a class and its bases by name, as descriptors: so that no `__getattr__` is run."""
+    """Return the slots of a class and its bases by name, as descriptors, so that no `__getattr__` runs."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if base not in BASES:

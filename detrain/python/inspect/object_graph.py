@@ -1,5 +1,5 @@
-"""The graph of Python objects, as it lies in a checkpoint (format 4): nodes of one form, whatever kind an object is of;
-the limits of encoder and decoder, and what they ask of frameworks.
+"""The graph of Python objects in a checkpoint (format 4): nodes of one form for all kinds of objects, the limits of
+encoder and decoder, and the record of a framework's tensor.
 
 An *item* is a scalar (None, bool, int of 64 bits, float, str, bytes), a list of one number (that of a node), or a list
 of one text (the name of an array).
@@ -25,14 +25,14 @@ INT64: Final = range(-(1 << 63), 1 << 63)
 _ITEMS: Final = frozenset({type(None), bool, bytes})
 
 LARGE_BYTES: Final = 1 << 16
-"""Arrays above this size that are as they were when the loop was entered are kept by digest, not by value."""
+"""Arrays above this size that have not changed since the loop was entered are kept by digest, not by value."""
 
 MAX_DEPTH: Final = 1000
 """Objects nested deeper than this are named, not captured."""
 _CALLS_A_LEVEL: Final = 10
 
 NANS: Final = {"math": math.nan, "numpy": np.nan}
-"""Well-known objects that are not a number, under which programs look into their tables."""
+"""Well-known NaN objects, which programs use as keys of their tables."""
 
 FORMAT: Final = 4
 Item = Any
@@ -40,17 +40,17 @@ Item = Any
 
 
 class Node(msgspec.Struct, array_like=True):
-    """One object. What it is, is in `kind` and `data`; what it leads to in `items` and `named`."""
+    """One object. `kind` and `data` describe the object itself; `items` and `named` refer to other objects."""
 
     kind: str
     data: Any = None
-    """What of it leads nowhere: lists and scalars."""
+    """The part without references: lists and scalars."""
     items: list[Item] = []
     named: list[list[Item]] = []
-    """Attributes, or what a dictionary holds: pairs of a name or key and a value, which are items both."""
+    """Attributes, or the content of a dictionary: pairs of a name or key and a value, both of them items."""
     there: Any = None
-    """How a resumed process finds it: the address that it had when the loop was entered; of an array, whether it is as
-    it was then. It says nothing of what the object is."""
+    """The way in which a resumed process finds the object: the address that it had when the loop was entered; for an
+    array, whether it is unchanged since then. It does not describe the object itself."""
 
 
 class Graph(msgspec.Struct):
@@ -62,7 +62,7 @@ class Graph(msgspec.Struct):
     lost: list[int] = []
     """Numbers of the nodes that were named as lost."""
     spare: list[int] = []
-    """Numbers of those that need not be there."""
+    """Numbers of the nodes that a resume can do without."""
 
     def pack(self) -> bytes:
         """Return the graph as MessagePack."""
@@ -70,7 +70,7 @@ class Graph(msgspec.Struct):
 
 
 def is_reference(item: Item) -> bool:
-    """Return whether an item leads to a node."""
+    """Return whether an item is the number of a node."""
     return type(item) is list and len(item) == 1 and type(item[0]) is int
 
 
@@ -90,29 +90,29 @@ ABSENT: Final = Absent()
 
 
 class SharedTensor(msgspec.Struct, frozen=True):
-    """A tensor that is changed in place: a look at a memory, which other tensors may share."""
+    """A tensor that is changed in place: a view of a memory, which other tensors may share."""
 
     owner: str
-    """Name of the adapter that knows it."""
+    """Name of the tensor's adapter."""
     memory: Any
     """The same object for all tensors that share it."""
     form: list[Item]
-    """How the tensor looks at the memory: class, dtype, offset, shape, strides and the like."""
+    """The tensor's view of the memory: class, dtype, offset, shape, strides and the like."""
     extent: tuple[int, int]
-    """The bytes of the memory from the first to behind the last that the tensor looks at: what no tensor looks at was
-    never written, and is whatever was there."""
+    """The bytes of the memory that the tensor covers, from the first to behind the last: bytes that no tensor covers
+    were never written, and may have any value."""
     parts: list[object]
-    """What else belongs to it and may lead to other tensors: its gradient."""
+    """Other objects that belong to it and may reach other tensors: its gradient, its hooks."""
     loss: str = ""
-    """What of it cannot be captured, in words."""
+    """The part of it that cannot be captured, in words; empty if there is none."""
     base: Any = None
-    """The tensor that it is a view of, where what is written into the one with gradients is computed for the other."""
+    """The tensor of which it is a view, if a write with gradients into one is computed for the other, too."""
     is_parameter: bool = False
-    """Whether it was not computed, and has gradients."""
+    """Whether it has gradients and was not computed from other tensors."""
 
 
 class Span(NamedTuple):
-    """Where in the process a memory of tensors or an array lies."""
+    """The addresses of a memory of tensors, or of an array, in this process."""
 
     start: int
     end: int
@@ -121,37 +121,37 @@ class Span(NamedTuple):
     array: Array | None = None
     memory: SharedTensor | None = None
     is_foreign: bool = False
-    """Neither of NumPy's own class nor a framework's: nothing looks into it."""
+    """Whether the memory belongs to a class that is neither NumPy's own nor a framework's: nothing looks into it."""
 
 
 SPENT_NAMES: Final = "kept|names that are read no more"
-"""The root that lists the roots of such names: what they are bound to may be held elsewhere."""
+"""The root that lists the roots of names that no code reads again: other objects may hold their values."""
 WITH_VARIABLES: Final = "with variables of its own"
-"""Of an object that no other one of its class can stand in for."""
+"""The reason of a loss if no other object of its class can replace the object."""
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A graph as bytes, the arrays it refers to, and what could not be captured (`path (type)`)."""
+    """A graph as bytes, the arrays that it refers to, and the objects that could not be captured (`path (type)`)."""
 
     graph: bytes
     arrays: dict[str, Array]
     not_captured: list[str]
     moved: list[str] = []
-    """What has moved on, and is where it was once a resumed run has loaded the same batches."""
+    """Objects that have moved since loop entry; a resumed run moves them, too, by loading the same batches."""
 
 
 _WITH_CLASS: Final = ("object", "namedtuple", "enum", "static")
-"""Kinds of nodes whose data are the name of a class, or begin with it."""
+"""Kinds of nodes with data that are, or begin with, the name of a class."""
 
 
 def classes_in(nodes: Iterable[Node]) -> set[str]:
-    """Return the names of the classes whose objects are in a graph, and of classes that it holds."""
+    """Return the names of the classes of the objects in a graph, and of the classes that it holds."""
     named = [node.data if isinstance(node.data, str) else node.data[0] for node in nodes if node.kind in _WITH_CLASS]
     return {name.partition(" @ ")[0] for name in named}
 
 
 def shown(path: str) -> str:
-    """Return a path as messages show it: deep ones without their middle."""
+    """Return a path as messages show it: a long one without its middle."""
     return path if len(path) <= 120 else f"{path[:60]}…{path[-50:]}"
 
 
@@ -167,12 +167,12 @@ def key_path(path: str, key: object) -> str:
 def _repr(key: object) -> str:
     try:
         return f"{key!r:.40}"
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # the number has more digits than Python writes
         return "int"
 
 
 def is_item(value: Any) -> bool:
-    """Return whether a value is its own item: most are, and they need no path."""
+    """Return whether a value is its own item. Most values are, and need no path."""
     kind = type(value)
     if kind is str:
         return bool(value.isascii())
@@ -180,8 +180,8 @@ def is_item(value: Any) -> bool:
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Return whether values are scalars of one kind that are their own items: of millions (a corpus), only C looks at
-    each.
+    """Return whether all values are scalars of one type that are their own items. Only C code looks at each value:
+    there may be millions (a corpus).
     """
     kinds: set[type] = set(map(type, values))
     if kinds == {int}:
@@ -195,11 +195,11 @@ def is_plain(values: list[Any]) -> bool:
 
 @contextmanager
 def deep_calls() -> Iterator[None]:
-    """Let Python recurse as deeply as MAX_DEPTH takes, from wherever the program called. Calls between Python functions
-    take no room on the stack of C since 3.11.
+    """Let Python recurse as deeply as MAX_DEPTH needs, from any depth of the program. Since 3.11, calls between Python
+    functions take no room on the C stack.
 
-    No garbage is looked for meanwhile: a large state makes millions of objects, none of them garbage, and Python would
-    go over all that the process has again and again.
+    The garbage collector is off meanwhile: a large state makes millions of objects, none of them garbage, and the
+    collector would go over all objects of the process again and again.
     """
     collects = gc.isenabled()
     gc.disable()

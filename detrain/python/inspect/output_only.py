@@ -1,8 +1,7 @@
-"""What a resumed run goes on without: objects that show or record what a program does, and readers of files.
+"""Objects that a resumed run does without: those that only show or record the program's work, and readers of files.
 
-What they are decides, never how the program uses them: a schedule that is only told `step()` sets the learning rate. A
-reader is one that gives for each question what lies in a file; it does not matter how often it was asked. Which classes
-are such, the table of libraries says.
+An object's class decides, never its use: a schedule on which the program only calls `step()` sets the learning rate. A
+reader answers each question from a file, however often it was asked before. The table of libraries names the classes.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from detrain.python.inspect.names import by_class, module_of
 
 
 def is_output_only(value: Any) -> bool:
-    """Return whether an object only shows or records what a program does, or reads a file that nobody writes."""
-    output = _said_of(type(value))  # `isinstance` asks the object itself, which may say what it likes
+    """Return whether an object only shows or records the program's work, or only reads a file."""
+    output = _said_of(type(value))  # `isinstance` asks the object itself, which may give any answer
     return output if output is not None else _is_reader(value)
 
 
 def only_reads(value: object) -> bool:
-    """Return whether an object is no output, but may be a reader: a program opens it where it is not there."""
+    """Return whether an object is no output, but may be a reader: a program opens it anew if it is missing."""
     return _said_of(type(value)) is None
 
 
 @by_class
 def _said_of(cls: type) -> bool | None:
-    """Return whether objects of a class are output only; None where each has to be looked at."""
+    """Return whether objects of a class are output only; None if each object must be looked at."""
     if cls is types.TracebackType:
-        return True  # it shows where an error was
+        return True  # it only shows the place of an error
     if issubclass(cls, logging.handlers.MemoryHandler):
-        return False  # what it holds is still to be written
+        return False  # its records are still to be written
     for base in cls.__mro__:
-        entry(module_of(base))  # a package's own file is read once the package is asked about
+        entry(module_of(base))  # reads the package's own file of facts
     output = said(module_of(cls), "output")
     if output is not None:
         return bool(output)
@@ -52,5 +51,5 @@ def _is_reader(value: Any) -> bool:
         return bool(value.mode == "r")
     try:
         return not hasattr(value, "flags") or bool(value.flags()["readonly"])  # an environment of LMDB
-    except Exception:  # an edge: an extension's; it is closed
+    except Exception:  # an edge: an extension's code; the environment is closed
         return True

@@ -1,8 +1,9 @@
 """Objects of libraries that hold nothing but data: an environment of gymnasium, a scaler of scikit-learn, a meter.
 
-They are captured as objects of the program are (attributes, slots, what a container holds), but only as a whole: where
-one part is no data, none is set, because a part of a stranger's state may not fit the rest. What then changes is named
-(detrain.python.inspect.progress). The same holds for objects of the program's classes that derive from a library's.
+They are captured like objects of the program (attributes, slots, items of a container), but only as a whole: if one
+part is no data, no part is restored, because a part of a library's state may not fit the rest. Such an object is named
+when it changes (detrain.python.inspect.progress). The same holds for the program's classes that derive from a
+library's.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from detrain.python.inspect.tables import is_table
 
 _MAX_OBJECTS: Final = 100_000
 _KEPT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, np.dtype)
-"""Stay as the process has them."""
+"""Types of objects that stay as the process has them."""
 
 
 @by_class
 def extends_library(cls: type) -> bool:
-    """Return whether a class of the program derives from such a class, and from none of a framework."""
+    """Return whether a class is the program's, and derives from a library's class but from none of a framework."""
     tops = {module_of(base).partition(".")[0] for base in cls.__mro__}
     return is_own_class(cls) and any(map(is_library_class, cls.__mro__)) and tops.isdisjoint(FRAMEWORKS)
 
 
 @by_class
 def is_data_class(cls: type) -> bool:
-    """Return whether a class is such a one, and its objects hold nothing that Python does not see."""
+    """Return whether objects of a class hold nothing but data, and nothing that Python does not see."""
     return (is_library_class(cls) or is_data_of_python(cls) or extends_library(cls)) and is_laid_open(cls)
 
 
 @by_class
 def makes_plainly(cls: Any) -> bool:
-    """Return whether a new object of a class of data is one without its own code: nothing keeps account of its objects,
-    hands out one that there is, or does something as one goes."""
+    """Return whether an object of a data class can be made without the class's own code: the class does not keep
+    account of its objects, return existing ones, or act when one is deleted."""
     if hasattr(cls, "__del__") or type(cls).__call__ is not type.__call__ or issubclass(cls, threading.local):
         return False
     if container_base(cls) is not None or cls.__new__ is object.__new__ or issubclass(cls, tuple):
@@ -65,24 +66,22 @@ def makes_plainly(cls: Any) -> bool:
 
 
 def _makes_another(cls: Any) -> bool:
-    """Return whether a library's own `__new__`, asked as `copy` asks it, makes another object each time."""
+    """Return whether a library's own `__new__`, called as `copy` does, makes a new object each time."""
     try:
         made = [cls.__new__(cls) for _ in range(2)]
-    except Exception:  # an edge: a stranger's code, which may want to be told more
+    except Exception:  # an edge: a stranger's code, which may need more arguments
         return False
     return made[0] is not made[1] and all(type(each) is cls for each in made)
 
 
 @by_class
 def makes(cls: type) -> Mapping[str, int] | None:
-    """Return the arguments of a call that makes an object of a class which has done nothing yet; None where it is made
-    without a call.
-    """
+    """Return the arguments of a call that makes a fresh object of a class; None if objects are made without a call."""
     return next((found for base in cls.__mro__ if (found := entry(module_of(base)).made.get(base.__qualname__)) is not None), None)
 
 
 def new_object(cls: Any) -> Any:
-    """Return a new object of a class that holds nothing of C, without running its code, or by a call that it names."""
+    """Return a new object of a class without C state: by the call in the table of libraries, else without its code."""
     if (arguments := makes(cls)) is not None:
         return cls(**arguments)
     base: Any = container_base(cls)
@@ -93,7 +92,7 @@ def new_object(cls: Any) -> Any:
 
 @by_class
 def of_last_use(cls: type) -> frozenset[str]:
-    """Return the attributes of a library's objects of a class that are no state."""
+    """Return the attributes that are no state in objects of a library's class."""
     bases = [base for base in cls.__mro__ if said(module_of(base), "computed")]
     computed = {name for base in bases for name, item in vars(base).items() if isinstance(item, functools.cached_property)}
     return frozenset(computed) | _said_of_attributes(cls, "last_use")
@@ -101,13 +100,13 @@ def of_last_use(cls: type) -> frozenset[str]:
 
 @by_class
 def lists(cls: type) -> frozenset[str]:
-    """Return the attributes in which a library's objects of a class only list what they were given."""
+    """Return the attributes in which objects of a library's class only list objects that they were given."""
     return _said_of_attributes(cls, "listed")
 
 
 @by_class
 def answers(cls: type) -> frozenset[str]:
-    """Return the methods of a library's objects of a class that say what an output was given."""
+    """Return the methods of a library's class that return data which an output object was given."""
     return _said_of_attributes(cls, "answers")
 
 
@@ -116,7 +115,7 @@ def _said_of_attributes(cls: type, fact: str) -> frozenset[str]:
 
 
 def find_data_class(name: str, current: object) -> type | None:
-    """Return a class of data by its name, of a module that is imported, or the live object's if that has the name."""
+    """Return a data class by its name: one of an imported module, or the live object's class if it has the name."""
     for cls in (find_type(name), type(current)):
         if cls is not None and class_name(cls) == name and is_data_class(cls):
             return cls
@@ -124,9 +123,9 @@ def find_data_class(name: str, current: object) -> type | None:
 
 
 def data_in(value: object, is_state: Callable[[object], bool]) -> set[int] | None:
-    """Return the identities of all that an object of a library leads to, if it is data through and through, else None.
+    """Return the identities of all objects that an object of a library reaches, if all of them are data, else None.
 
-    `is_state` says so of what is no such object.
+    `is_state` tells whether any other object counts as data.
     """
     found: set[int] = set()
     for item in walk([value], _data_below, most=sys.maxsize):

@@ -1,9 +1,9 @@
-"""Numbers that the program keeps, read where it keeps them, never computed: what `--keep-best` goes by, and its
-accuracy.
+"""Numbers that the program keeps under its names: the metric of `--keep-best`, and the accuracy. detrain only reads
+them, and never computes them.
 
-A name is that of a local of the loop's function or of one that called it, or of a global of its module; `a.b` is the
-attribute of an object, or the entry of a dict or (by its number, `losses.-1`) of a list. Where no such name is, the
-logs of a framework's own training loop are looked at.
+A name is that of a local of the loop's function or one of its callers, or of a global of their modules; `a.b` is an
+attribute of an object, or an entry of a dict or (by its number, `losses.-1`) of a list. If there is no such name, the
+logs of a framework's own training loop are searched.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LOGS: Final = tuple(name for each in KNOWN for name in each.logs)
 
 _ACCURACY: Final = re.compile(r"acc(uracy)?(?![a-z])")
 _OF_OTHERS: Final = re.compile(r"(?<![a-z])(best|highest|max|target|previous|prev|old|last)(?![a-z])")
-"""What an accuracy is called that is not of this step."""
+"""Words in the names of accuracies of other steps."""
 _VALIDATION: Final = ("val", "test", "held", "dev_")
-"""Parts of the names of what is measured on other data than those trained on."""
+"""Parts of the names of metrics on other data than the training data."""
 
 
 def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
-    """Return the number that the program has under a name, or None if there is none, or it is not finite."""
+    """Return the number that the program keeps under a name, or None if there is none, or it is not finite."""
     frames = user_frames(frame)
     namespaces: list[Mapping[str, Any]] = [names_of(each) for each in frames]
     namespaces += [each.f_globals for each in frames]
@@ -47,10 +47,10 @@ def find_metric(name: str, frame: FrameType, to_array: ToArray) -> float | None:
 
 
 def is_accuracy(name: str) -> bool:
-    """Return whether a name is that of an accuracy: `acc` or `accuracy` ends it, or a part of it. `accumulated` is
-    none.
+    """Return whether a name is that of an accuracy: it has `acc` or `accuracy` with no letter after it, unlike
+    `accumulated`.
 
-    Nor is `best_accuracy`, which is that of another step.
+    `best_accuracy` does not count: it is the accuracy of another step.
     """
     return _ACCURACY.search(name.lower()) is not None and _OF_OTHERS.search(name.lower()) is None
 
@@ -60,8 +60,8 @@ def accuracies(
 ) -> dict[str, float]:
     """Return the numbers that the innermost function of the program keeps under names like `accuracy`.
 
-    Behind an epoch those of its validation: `valid_accuracy`, `test_loss`. What is not finite is among them. `stale`:
-    what names were bound to before the epoch; such as still are do not count.
+    After an epoch, return those of its validation: `valid_accuracy`, `test_loss`. Numbers that are not finite are
+    included. `stale` has the values of names before the epoch; names that still have these values do not count.
     """
     frames = user_frames(frame)
     found: dict[str, float] = {}
@@ -78,9 +78,9 @@ def accuracies(
 
 
 def _within(value: object, parts: list[str]) -> object:
-    """Follow parts of a name.
+    """Follow the parts of a name.
 
-    Only what an object stores is looked at: no property, so no code of the program is run.
+    Only stored attributes are read, and no properties, so that no code of the program runs.
     """
     for part in parts:
         if isinstance(value, dict):

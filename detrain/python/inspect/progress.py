@@ -1,6 +1,7 @@
-"""How far objects that hand out or take in one thing after another are: generators, iterators, open files.
+"""Positions of objects that yield or take in items one after another: generators, iterators, open files.
 
-They stay as the process has them; where one has moved since the loop was entered, that is named.
+A resumed run leaves these objects as its process has them. A checkpoint names those that have moved since the loop was
+entered.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from detrain.python.inspect.pure_functions import is_recomputable
 from detrain.python.inspect.tables import content, is_table
 
 HANDS_ON: Final = (enumerate, zip, itertools.islice)
-"""Iterators of Python's that hand on what they draw from others."""
+"""Python's iterators that pass on the items of other iterators."""
 OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
@@ -60,7 +61,7 @@ _STILL: Final = FRAMEWORKS.union(
 _UNREAD: Final = _STILL - saying("apart")
 _WORKERS: Final = (Executor, threading.Thread, threading.Condition)
 _OF_WORKERS: Final = tuple(f"multiprocessing.{name}" for name in ("context", "managers", "pool", "process"))
-"""What does work, or lets it wait: threads, processes and their jobs are looked at by themselves."""
+"""Modules of objects that do work, or wait for it: threads, processes and their jobs are checked separately."""
 _PIPES: Final = ("multiprocessing.connection", "multiprocessing.queues")
 _BUILTIN_STILL: Final = (
     object,
@@ -72,17 +73,17 @@ _BUILTIN_STILL: Final = (
     *(type(each) for each in (int.real, str.join, str.__add__)),
 )
 _STREAMS: Final = ("zlib", "_bz2", "_lzma")
-"""Modules of compressors, which do not say what they have taken in."""
+"""Modules of compressors, which do not show the data that they have taken in."""
 _STAND_INS: Final = "detrain.python.outside."
-"""Where detrain has what stands in for functions of Python: a program has that of `open` by `from io import open`."""
+"""Prefix of detrain's modules with replacements of Python's functions: `from io import open` gives a program one."""
 _HIDDEN: Final = tuple(name for each in KNOWN for name in each.hidden)
 _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
-"""Where a framework has its own files, which have a position."""
+"""Prefixes of the modules with a framework's own files, which have a position."""
 
 
 def is_plain_iterator(value: object) -> bool:
-    """Return whether drawing from an iterator runs no code of the program: over a range, a list or a tuple, perhaps
-    numbered, or under a progress bar.
+    """Return whether drawing from an iterator runs no code of the program: it goes over a range, a list or a tuple,
+    perhaps inside of `enumerate`, `zip`, `islice` or a progress bar.
     """
     if is_progress_bar(value) or isinstance(value, HANDS_ON):
         inner = list(iterators_in(gc.get_referents(value)))
@@ -91,7 +92,7 @@ def is_plain_iterator(value: object) -> bool:
 
 
 def is_progress_bar(value: object) -> bool:
-    """Return whether an iterator is the one of a progress bar of tqdm, which hands on what it draws."""
+    """Return whether an iterator belongs to a progress bar of tqdm, which passes on the items of another iterator."""
     return (
         isinstance(value, GeneratorType)
         and value.gi_code.co_name == "__iter__"
@@ -101,7 +102,7 @@ def is_progress_bar(value: object) -> bool:
 
 
 def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.Iterator[object]:
-    """Yield the iterators among some values, and in tuples of them."""
+    """Yield the iterators among some values and in tuples among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from iterators_in(value)
@@ -110,9 +111,9 @@ def iterators_in(values: collections.abc.Iterable[object]) -> collections.abc.It
 
 
 def position(value: Any) -> object:
-    """Return what tells where an object is, to be compared for equality, or None if it has no position.
+    """Return the position of an object, to be compared for equality, or None if it has no position.
 
-    Reads nothing from it.
+    No item is drawn from the object.
     """
     module = module_of(foreign_base(type(value)))
     known = next((tell for kinds, tell in _POSITIONS if isinstance(value, kinds)), None)
@@ -120,12 +121,12 @@ def position(value: Any) -> object:
         return known(value)
     if isinstance(value, collections.abc.Iterator) and module in _BUILTIN:
         hint = getattr(value, "__length_hint__", None)
-        return hint() if hint is not None else object()  # it does not say: it may have moved
+        return hint() if hint is not None else object()  # unknown: it may have moved
     held = memory(value)
     if held is not None:
         return digest_bytes(held)
     if _is_pipe(type(value)):
-        return _is_drained(value) or object()  # what is on its way cannot be read
+        return _is_drained(value) or object()  # data in the pipe cannot be read
     if _is_file_of_framework(type(value)):
         return _read_up_to(value)
     if is_made_module(value):
@@ -153,7 +154,7 @@ def _of_variable(value: Any) -> object:
 
 
 def _of_logging(value: Any) -> object:
-    # `buffer`: what a handler writes later.
+    # `buffer`: the records that a handler writes later.
     parts = (*value.filters, *getattr(value, "handlers", ()), getattr(value, "formatter", None), *getattr(value, "buffer", ()))
     # The level of a logger is a setting of the process.
     return value.level if isinstance(value, logging.Handler) else None, tuple(map(id, parts))
@@ -164,7 +165,7 @@ def _of_cache(value: Any) -> object:
 
 
 def _is_cache_of_library(value: Any) -> bool:
-    """Return whether a function that keeps what it has returned is a library's own, not one
+    """Return whether a function that caches its results is a library's own, not one
     that the program has made.
     """
     place: Any
@@ -178,9 +179,10 @@ def _is_cache_of_library(value: Any) -> bool:
 
 
 def place_of(value: Any, is_loader: Callable[[object], bool]) -> str | None:
-    """Return the position of an object as text that is the same in another process, or None if it has none such.
+    """Return the position of an object as a text that is the same in another process, or None if it has no such
+    position.
 
-    `is_loader` tells the iterators that a framework brings to where they were.
+    `is_loader` tells whether a framework restores an iterator's position.
     """
     if isinstance(value, GeneratorType):
         return _place_of_generator(value, is_loader)
@@ -191,9 +193,10 @@ def place_of(value: Any, is_loader: Callable[[object], bool]) -> str | None:
 
 
 def _place_of_generator(value: Any, is_loader: Callable[[object], bool]) -> str | None:
-    """Return where a generator is, as the iterators that it draws from tell it, and counters and texts among its names.
+    """Return the position of a generator: the positions of the iterators in it, and its local counters and texts.
 
-    A library's generator that draws from none may count by what is not seen. The counters of a bar follow the time.
+    A library's generator without such iterators has none, as it may count out of sight. Counters of a progress bar are
+    left out: they follow the time.
     """
     frame = value.gi_frame
     if frame is None:
@@ -208,8 +211,8 @@ def _place_of_generator(value: Any, is_loader: Callable[[object], bool]) -> str 
 
 
 def takes_in(value: object) -> bool:
-    """Return whether an object is a generator to which something can be sent: to load the same batches does not send it
-    again.
+    """Return whether an object is a generator to which a value can be sent: loading the same batches again does not
+    send it.
     """
     return isinstance(value, GeneratorType) and _uses_yields(value.gi_code)
 
@@ -217,9 +220,9 @@ def takes_in(value: object) -> bool:
 @functools.lru_cache(maxsize=512)
 def _uses_yields(code: CodeType) -> bool:
     names = [each.opname for each in dis.get_instructions(code)]
-    # A RESUME between.
+    # A RESUME lies in between.
     behind = [names[index + 2 : index + 3] for index, name in enumerate(names) if name == "YIELD_VALUE"]
-    # The second of a `yield from`.
+    # The second kind belongs to `yield from`.
     return any(each not in (["POP_TOP"], ["JUMP_BACKWARD_NO_INTERRUPT"]) for each in behind)
 
 
@@ -241,22 +244,22 @@ def _is_pipe(cls: type) -> bool:
 
 
 def _is_drained(pipe: Any) -> bool:
-    """Return whether nothing is on its way through a pipe between processes."""
+    """Return whether a pipe between processes holds no data."""
     if hasattr(pipe, "poll"):
         return bool(pipe.closed or not pipe.readable or not pipe.poll())
     return bool(pipe.empty() and not getattr(pipe, "_buffer", None))
 
 
 def _read_up_to(file: Any) -> int | None:
-    """Return how far one of a framework's files was read; None for one that is written: what is in it is followed."""
+    """Return the read position of a framework's file; None for one that is written: detrain follows its content."""
     try:
         return int(file.tell()) if set("wa+").isdisjoint(file.mode) else None
-    except Exception:  # an edge: a framework's
+    except Exception:  # an edge: a framework's code
         return None
 
 
 def is_standard(file: Any) -> bool:
-    """Return whether a file is a standard stream of the process, be it wrapped anew."""
+    """Return whether a file is a standard stream of the process, perhaps in a new wrapper."""
     try:
         return file in _STANDARD or file.fileno() <= _STDERR
     except (AttributeError, OSError, ValueError):
@@ -264,14 +267,14 @@ def is_standard(file: Any) -> bool:
 
 
 def is_open_for_writing(value: Any) -> bool:
-    """Return whether an object is a file that is open for writing, the standard streams aside."""
+    """Return whether an object is a file that is open for writing, and no standard stream."""
     if not isinstance(value, _FILES) or is_standard(value):
         return False
     return not value.closed and value.writable()
 
 
 def stands_still(value: object) -> bool:
-    """Return whether an object without a position is known to hand out nothing: of its kind, not by looking at it."""
+    """Return whether an object without a position is known by its class to yield nothing."""
     if isinstance(value, _FILES) and is_standard(value):
         return not value.closed and value.writable()  # standard output, under a progress bar
     base = foreign_base(type(value))
@@ -281,12 +284,12 @@ def stands_still(value: object) -> bool:
     if module.partition(".")[0] in MODULES:
         return not class_name(base).startswith(_HIDDEN)
     is_kind = module.partition(".")[0] in _STILL or type(value) in _BUILTIN_STILL or module.startswith(_STAND_INS)
-    is_said = said(module, "still") and not hasattr(base, "tell")  # a file is somewhere
+    is_said = said(module, "still") and not hasattr(base, "tell")  # a file has a position
     return (is_kind or is_said) and not isinstance(value, collections.abc.Iterator)
 
 
 def is_iterator_of_library(value: object) -> bool:
-    """Return whether an object that shows no position hands out one thing after another, is no file, and no
+    """Return whether an object without a position yields items one after another, and is neither a file nor a
     framework's.
     """
     # Python calls a file an iterator, too: of its lines.
@@ -302,7 +305,7 @@ _POSITIONS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (
     (contextvars.ContextVar, _of_variable),
     (logging.Filterer, _of_logging),
     (logging.Formatter, lambda value: (value._fmt, value.datefmt)),
-    (logging.LoggerAdapter, lambda value: repr(getattr(value, "extra", None))),  # one of its own `__init__` may lack it (dill's)
+    (logging.LoggerAdapter, lambda value: repr(getattr(value, "extra", None))),  # a derived class may lack it (dill's)
     (threading.Semaphore, lambda value: value._value),
     (threading.Barrier, lambda value: (value.n_waiting, value.broken)),
     (np.flatiter | np.broadcast, lambda value: value.index),
@@ -315,4 +318,4 @@ _POSITIONS: Final[tuple[tuple[Any, Callable[[Any], object]], ...]] = (
     (weakref.WeakValueDictionary, lambda value: tuple(sorted(map(id, value.values())))),
     (functools._lru_cache_wrapper, _of_cache),
 )
-"""Of classes, with those that derive from them: what tells where their objects are."""
+"""Functions that return the position of an object, by its class; derived classes count, too."""

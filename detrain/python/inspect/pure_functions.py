@@ -1,5 +1,5 @@
-"""Functions that keep what they have returned (`functools.lru_cache`), and would return the same again: a resumed run,
-whose cache is empty, computes it anew.
+"""Functions that cache their results (`functools.lru_cache`), and would return the same again: a resumed run begins
+with an empty cache, and computes the results anew.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MAKING: Final = frozenset(
         *("reversed", "set", "str", "tuple", "zip", "ValueError", "TypeError", "KeyError", "IndexError"),
     }
 )
-"""Types of Python's whose new objects depend on their arguments alone."""
+"""Python's types with new objects that depend only on the arguments."""
 _OUTSIDE: Final = frozenset({"IMPORT_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _MOST: Final = 10_000
 
 
 def is_recomputable(cache: Any) -> bool:
-    """Return whether all that a function has kept was computed from plain values, and is plain itself.
+    """Return whether all results in a function's cache are plain, and were computed from plain values alone.
 
-    A program that reads the counts of a cache (`cache_info`) reads more than that.
+    The answer is False if the program reads the cache's counts (`cache_info`): a new cache has others.
     """
     is_counted = any(_names_counts(module.__file__ or "") for module in user_modules().values())
     return not is_counted and is_pure(cache, set()) and _holds_plain_values(cache)
@@ -41,7 +41,7 @@ def is_recomputable(cache: Any) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def _names_counts(file: str) -> bool:
-    """Return whether a source file holds the name of what tells the counts."""
+    """Return whether a source file contains the name `cache_info`."""
     try:
         return b"cache_info" in source_of(file)
     except OSError:
@@ -49,7 +49,7 @@ def _names_counts(file: str) -> bool:
 
 
 def is_pure(function: Any, seen: set[int]) -> bool:
-    """Return whether what a function returns depends on its arguments alone, as far as its code is known to show it."""
+    """Return whether the code of a function shows that its result depends only on its arguments."""
     function = getattr(function, "__wrapped__", function)
     if id(function) in seen:
         return True
@@ -61,7 +61,7 @@ def is_pure(function: Any, seen: set[int]) -> bool:
 
 def _is_inside(instruction: dis.Instruction, function: types.FunctionType, seen: set[int]) -> bool:
     if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, types.CodeType):
-        return False  # a function in it may read more
+        return False  # a function inside may read other values
     if instruction.opname != "LOAD_GLOBAL":
         return instruction.opname not in _OUTSIDE
     name = instruction.argval
@@ -72,7 +72,7 @@ def _is_inside(instruction: dis.Instruction, function: types.FunctionType, seen:
 
 
 def _holds_plain_values(cache: Any) -> bool:
-    """Return whether keys and results of a cache are plain; the garbage collector tells what it holds."""
+    """Return whether keys and results of a cache are plain; the garbage collector shows its content."""
     held = [each for each in gc.get_referents(cache) if each is not cache.__wrapped__ and each is not vars(cache)]
     first = [each for part in held for each in ([*part.keys(), *part.values()] if type(part) is dict else [part])]
     plain = (*_PLAIN, object, type)  # `object`: a mark between arguments

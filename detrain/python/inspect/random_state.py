@@ -1,4 +1,4 @@
-"""Generators of random numbers of Python's and NumPy's: what they draw from, and their whole state as plain data."""
+"""Random generators of Python and NumPy: their bit generators, and their whole state as plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 STREAMS: Final = (random.Random, np.random.RandomState, np.random.Generator)
 """Generators that classes of the program may derive from."""
 DRAWN_FROM: Final = (np.random.SeedSequence, np.random.BitGenerator, *STREAMS)
-"""What random numbers are drawn from, and what that is seeded with."""
+"""Classes of sources of random numbers and of their seeds."""
 BIT_GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def is_stream(value: object) -> bool:
-    """Return whether an object is a generator, of whatever class."""
+    """Return whether an object is a random generator or a bit generator."""
     return isinstance(value, (np.random.BitGenerator, *STREAMS))
 
 
@@ -25,17 +25,16 @@ def bits_of(stream: Any) -> Any:
 
 
 def state_of(stream: Any) -> Any:
-    """Return the state of a generator, read past the methods of a class that derives from one: tuples, dicts, numbers
-    and arrays."""
+    """Return the state of a generator as tuples, dicts, numbers and arrays. No method of a derived class is called."""
     if isinstance(stream, random.Random):
         return random.Random.getstate(stream)
-    if isinstance(stream, np.random.RandomState):  # it keeps the second of each pair of normal numbers beside its bits
+    if isinstance(stream, np.random.RandomState):  # keeps the second of each pair of normal numbers beside its bits
         return np.random.RandomState.get_state(stream, legacy=False)
     return (stream if isinstance(stream, np.random.BitGenerator) else stream.bit_generator).state
 
 
 def set_state(stream: Any, state: Any) -> None:
-    """Set a generator to a state: the inverse of `state_of`, whose tuples may be lists by now."""
+    """Set a generator to a state from `state_of`. Lists may stand in place of its tuples."""
     if isinstance(stream, random.Random):
         version, words, gauss = state
         random.Random.setstate(stream, (version, tuple(words), gauss))

@@ -1,8 +1,8 @@
-"""What a library's class itself says that an object holds: what `copy` and `pickle` ask it, `__reduce_ex__(4)`.
+"""The state of an object as its library's class gives it to `copy` and `pickle`, by `__reduce_ex__(4)`.
 
-Where a class says no more than Python does of any object (attributes, slots, items), it is not asked. Neither are the
-program's own methods, which may do anything. A library's are guarded: what they raise is no answer, and what they
-change of random streams and of the object's own attributes is set back.
+A class with only Python's own methods for this is not asked: they give attributes, slots and items. Methods of the
+program are not called, as they may do anything. Methods of a library are guarded: an exception means no answer, and
+changes of random streams and of the object's attributes are undone.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from detrain.python.inspect.ownership import is_data_class
 _SAYING: Final = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
 _NAMES: Final = (str, bytes, float)
 _SMALL: Final = range(-(1 << 16), 1 << 16)
-"""Lengths, versions and flags, which a class may compute as it is asked."""
+"""Range of lengths, versions and flags, which a class may compute for its answer."""
 
 
 @by_class
 def tells(cls: type) -> bool:
-    """Return whether a class is of a library, no framework's, and says of its objects what Python would not."""
+    """Return whether a class is of a library, not of a framework, with own methods that give an object's state."""
     definers = {base for name in _SAYING if (base := _definer(cls, name)) not in (object, *BASES)}
     strangers = [base for base in (*definers, cls) if module_of(base).partition(".")[0] not in (*FRAMEWORKS, "builtins")]
     asks = not definers.isdisjoint(strangers) or cls in copyreg.dispatch_table
@@ -41,7 +41,7 @@ def _definer(cls: type, name: str) -> type:
 
 @contextmanager
 def streams_kept() -> Iterator[None]:
-    """Set the global random streams of Python and NumPy back to where they were."""
+    """Restore the global random streams of Python and NumPy at the end of the context."""
     before, legacy = random.getstate(), np.random.get_state()
     try:
         yield
@@ -53,9 +53,9 @@ def streams_kept() -> Iterator[None]:
 
 
 def told(value: Any) -> list[object] | None:
-    """Return what the class of an object says that it holds, None if nothing of its own.
+    """Return the parts of an object as its class gives them; None if the class has no own methods for that, or fails.
 
-    Within `streams_kept`.
+    Call this within `streams_kept`.
     """
     if not tells(type(value)):
         return None
@@ -66,7 +66,7 @@ def told(value: Any) -> list[object] | None:
         _maker, arguments, *more = ("", ()) if isinstance(said, str) else said
         state, items, pairs = [*more[:3], None, None, None][:3]
         return [*arguments, state, *(items or ()), *(part for pair in pairs or () for part in pair)]
-    except Exception:  # an edge: a stranger's code, and most say by an error that they cannot be copied
+    except Exception:  # an edge: a stranger's code; by an error, most say that they cannot be copied
         return None
     finally:
         if own is not None and list(map(id, own.values())) != list(map(id, before.values())):
@@ -79,8 +79,8 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def numbers_and_texts(parts: Iterable[object], is_known: Callable[[object], bool]) -> set[object]:
-    """Return the numbers and texts that some parts lead to past what is known, large ones and fractions: as `key` has
-    them."""
+    """Return the keys (see `key`) of the texts, large numbers and fractions that some parts reach, without entering
+    known objects."""
 
     def below(item: object) -> list[object]:
         if type(item) in SCALARS or is_known(item) or not (type(item) in CONTAINERS.values() or is_data_class(type(item))):
@@ -91,7 +91,7 @@ def numbers_and_texts(parts: Iterable[object], is_known: Callable[[object], bool
 
 
 def key(item: Any) -> object:
-    """Return what numbers and texts are compared by; None for what is not looked for."""
+    """Return the value by which a number or text is compared; None for small numbers and all other objects."""
     if type(item) is int:
         return None if item in _SMALL else item
     return (type(item), repr(item)) if type(item) in _NAMES else None

@@ -1,8 +1,8 @@
-"""Objects of the program's classes that derive from a library's (a `keras.Model`, a callback): which attributes are its
-state.
+"""The attributes that are state, for objects of the program's classes that derive from a library's class (a
+`keras.Model`, a callback).
 
-The library's own attributes stay as they are: most are built lazily, and none are data. Those that the program's
-methods store are state where they hold data.
+The library's own attributes stay as they are: most are built lazily, and none are data. Attributes that the program's
+methods store are state if they hold data.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from detrain.python.inspect.names import is_own_class, module_of
 
 _DOTTED: Final = re.compile(r"\w+(\.\w+)*")
 _BY_NAME: Final = frozenset({"setattr", "__dict__", "vars"})
-"""Ways to store attributes under names that are texts."""
+"""Names of the ways to store an attribute under a name in a text."""
 _ANY_NAME: Final = ""
-"""Stands for the names that a program makes as it runs: `setattr(model, f"head_{i}", layer)`."""
+"""Stands for names that the program composes as it runs: `setattr(model, f"head_{i}", layer)`."""
 _MOST_CLASSES: Final = 1 << 14
 _BUILT_LAZILY: Final = [pair for each in KNOWN for pair in each.built_lazily]
 
 
 def stored_names(cls: type) -> frozenset[str]:
-    """Return the names of the attributes that the methods of a class store, as far as the class and its bases are the
-    program's.
+    """Return the names of the attributes that the methods of a class store; only methods of the program's classes among
+    its bases count.
     """
     return _stored_names(cls)
 
@@ -40,7 +40,7 @@ def program_names(cls: type, outside: frozenset[str], present: Iterable[str]) ->
     """Return the names of the attributes of an object that the program stores: in methods of its class, or `outside` of
     them.
 
-    Where it makes names as it runs, they are all that are `present` but for the library's.
+    If it composes names as it runs, all names in `present` count, except private names and the library's own.
     """
     names = _stored_names(cls) | outside
     if _ANY_NAME in names and is_own_class(cls):
@@ -54,17 +54,17 @@ def library_names(cls: type) -> frozenset[str]:
 
 
 class Stores(NamedTuple):
-    """What the code of a source file stores attributes on."""
+    """The attributes that the code of a source file stores."""
 
     outside: frozenset[str] = frozenset()
-    """Names of the attributes that it stores on objects but a method's `self`: `model.counter += 1`."""
+    """Names of the attributes that it stores on objects other than a method's `self`: `model.counter += 1`."""
     on_names: frozenset[tuple[str, str]] = frozenset()
-    """What it stores attributes on, with their names: (`np`, `step`) for `np.step += 1`, dotted names whole."""
+    """(object, attribute) in the source text: (`np`, `step`) for `np.step += 1`. The object may be a dotted name."""
 
 
-@by_file  # of any number of files: a program's are all asked for at each checkpoint
+@by_file  # for any number of files: each checkpoint asks about all of the program's
 def stores(file: str) -> Stores:
-    """Return what a source file stores attributes on; nothing for one that cannot be read."""
+    """Return the attributes that a source file stores; none for a file that cannot be read."""
     nodes = list(ast.walk(tree_of(file)))
     in_classes = {id(node) for cls in nodes if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
     attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
@@ -76,7 +76,7 @@ def stores(file: str) -> Stores:
 
 
 def _set_by_name(node: ast.AST, *, is_in_class: bool) -> str | None:
-    """Return the name that a call `setattr(object, "name", value)` stores under."""
+    """Return the name under which a call `setattr(object, "name", value)` stores; None for any other node."""
     match node:
         case ast.Call(ast.Name("setattr"), [_, ast.Constant(str(name)), _]):
             return name
@@ -94,8 +94,8 @@ def is_of_framework(cls: type) -> bool:
 
 @lru_cache(maxsize=_MOST_CLASSES)
 def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
-    """Return the names that the methods of a class store, as far as it and its bases are the program's, or the
-    library's.
+    """Return the names that the methods of a class and its bases store: those of the program's classes, or with
+    `is_own` false those of the libraries' classes.
     """
     assert isinstance(cls, type)
     items = [item for base in cls.__mro__ if is_own_class(base) == is_own for item in vars(base).items()]
@@ -111,7 +111,7 @@ def _stored_names(cls: Hashable, *, is_own: bool = True) -> frozenset[str]:
 
 
 def _functions(item: object) -> Iterator[FunctionType]:
-    """Yield the functions behind what a class holds: methods, properties, and what decorators wrap."""
+    """Yield the functions behind an item of a class: of methods, of properties, and inside of decorators."""
     for found in (item, *(getattr(item, name, None) for name in ("__func__", "__wrapped__", "fget", "fset", "func"))):
         function = found
         while isinstance(function, FunctionType):

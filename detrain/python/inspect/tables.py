@@ -1,9 +1,9 @@
-"""Tables of pandas: the frames and series into which programs write what they measure. No attribute shows what they
-hold. So are its points in time and durations, and scipy's sparse matrices.
+"""Tables: frames and series of pandas, into which programs write measurements, and sparse matrices of scipy. No
+attribute of pandas' objects shows their content. Timestamps and durations of pandas are handled here, too.
 
-One that is as it was when the loop was entered stays as the process has it; one that has changed is captured by its
-blocks of memory, so that sums go over the same numbers in the same order. What pandas before 3 or an unusual index does
-not let one make again is named.
+A table that has not changed since the loop was entered stays as the process has it. A changed one is captured by its
+blocks of memory, so that sums go over the same numbers in the same order. A table that cannot be made again, because of
+pandas before 3 or an unusual index, is named as lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPARSE: Final = frozenset(
 TABLES: Final = frozenset({"pandas.DataFrame", "pandas.Series", *(f"scipy.sparse.{name}" for name in _SPARSE)})
 MOMENTS: Final = ("pandas.Timestamp", "pandas.Timedelta", "pandas.NaT")
 _PARTS: Final = (*ARRAYS, np.dtype, *SCALARS)
-"""What attributes of a sparse matrix are made of."""
+"""Types of the attributes of a sparse matrix."""
 
 
 def is_table(value: object) -> bool:
@@ -47,7 +47,7 @@ def is_large(value: Any) -> bool:
 
 
 def content(value: Any) -> object:
-    """Return what tells whether a table has changed, to be compared for equality."""
+    """Return a value to be compared for equality: it differs if a table has changed."""
     parts = _describe(value)
     flat = [] if parts is None else _flat(parts)
     arrays = [each for each in flat if isinstance(each, np.ndarray)]
@@ -57,14 +57,14 @@ def content(value: Any) -> object:
 
 
 def table_parts(value: Any) -> tuple[str, list[Any]] | None:
-    """Return the kind of a table and what it is made of, or None where it could not be made again."""
+    """Return the kind and the parts of a table, or None if it could not be made again from them."""
     kind, parts = f"{'scipy.sparse' if _is_sparse(value) else 'pandas'}.{type(value).__name__}", _describe(value)
     if parts is None:
         return None
     parts = _copied(parts)
     try:
         made = make_table(kind, parts)
-    except Exception:  # an edge: what pandas takes as input is its own affair
+    except Exception:  # an edge: pandas may refuse any input
         return None
     return (kind, parts) if _is_equal(made, value) else None
 
@@ -88,7 +88,7 @@ def make_table(kind: str, parts: list[Any]) -> Any:
 
 
 def become(current: Any, made: Any) -> None:
-    """Have a table hold what another one of its kind does."""
+    """Give a table the content of another table of its kind."""
     if _is_sparse(current):
         vars(current).clear()
         vars(current).update(vars(made))
@@ -101,14 +101,14 @@ def become(current: Any, made: Any) -> None:
 
 
 def is_moment(cls: type) -> bool:
-    """Return whether a class is that of points in time, of durations or of `NaT`."""
+    """Return whether a class is pandas' class of timestamps, of durations or of `NaT`."""
     pandas = sys.modules.get("pandas")
     known = [getattr(pandas, name, None) for name in ("Timestamp", "Timedelta")]
     return pandas is not None and (cls in known or cls is type(getattr(pandas, "NaT", None)))
 
 
 def moment_parts(value: Any) -> list[Any] | None:
-    """Return what a point in time or a duration is made of; None where it could not be made again."""
+    """Return the parts of a timestamp or a duration; None if it could not be made again from them."""
     if value is sys.modules["pandas"].NaT:
         return []
     unit = np.datetime_data(value.asm8.dtype)[0]
@@ -118,8 +118,8 @@ def moment_parts(value: Any) -> list[Any] | None:
 
 
 def make_moment(kind: str, *parts: Any) -> Any:
-    """Return the point in time or the duration with these parts: how many units it is (from 1970, UTC), of what, its
-    time zone.
+    """Return the timestamp or the duration with these parts: the number of units (from 1970, UTC), the unit, the time
+    zone.
     """
     import pandas as pd
 
@@ -140,8 +140,8 @@ def _make_sparse(name: str, attributes: dict[str, Any]) -> Any:
 
 
 def _describe(value: Any) -> list[Any] | None:
-    """Return [blocks of cells with their columns, index, columns or the name, attributes], without copies; of a sparse
-    matrix its attributes."""
+    """Return [blocks of cells with the numbers of their columns, index, columns or the series' name, attributes],
+    without copies; for a sparse matrix its attributes."""
     if _is_sparse(value):
         return [dict(vars(value))]
     is_series = type(value).__name__ == "Series"
@@ -154,7 +154,7 @@ def _describe(value: Any) -> list[Any] | None:
 
 
 def _to_cells(values: Any) -> tuple[str, Any]:
-    """Return the name of the dtype of an array, and its values as an array of NumPy."""
+    """Return the name of an array's dtype, and its values as an array of NumPy."""
     name = str(values.dtype)
     if isinstance(values, np.ndarray) and (values.dtype == object or dtype_name(values.dtype) is not None):
         return name, values
@@ -207,7 +207,7 @@ def _copied(parts: Any) -> Any:
 
 
 def _is_equal(made: Any, value: Any) -> bool:
-    """Return whether a table was made again as it was: labels and types of both axes, types of columns, cells."""
+    """Return whether a table that was made again equals the first: labels, types of axes and columns, cells."""
     if _is_sparse(value):
         return all(isinstance(part, _PARTS) for part in _flat(_describe(value)))
     forms = [[(type(axis), str(axis.dtype), axis.name) for axis in table.axes] for table in (made, value)]

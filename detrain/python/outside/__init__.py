@@ -1,1 +1,1 @@
-"""What comes from outside the process and goes there: clock, entropy, files."""
+"""Input from outside the process, and output to it: clock, entropy, files."""

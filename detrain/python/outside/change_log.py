@@ -1,22 +1,22 @@
-"""What a run changes in folders, written down at once: by it the process that comes after a kill knows what it will
-find.
+"""The log of a run's changes to folders and files, written at once: from it, the next process after a kill knows the
+state of the folders.
 
-Files that the loop writes lie there when the run begins again, from a checkpoint or, killed before its first one, from
-its start. What is done a second time must then not fail: a folder that is made is there, a file that is cleared away is
-gone, one that is appended to holds the lines already. And what was there before the loop, and the loop has cleared
-away, is missing (a checkpoint of the program's own that it was told to go on from): such files are linked beside the
+Files that the loop has written still exist when the run begins again, from a checkpoint or, if killed before its first
+one, from its start. Code that runs a second time must then not fail: a folder that it makes exists, a file that it
+removes is gone, a file that it appends to already has the lines. And a file from before the loop that the loop has
+removed is missing (a checkpoint of the program's own from which it was told to go on): such files are linked beside the
 checkpoints and put back.
 
-A log of one run over all its processes, a line of JSON for each change; a torn last line is passed over. Kinds: `begun`
-the first training loop is entered (what the program has asked before), `made` a folder, `cleared` and `appended` a file
-(how long it was), `kept` a file that is linked, by which name, `rewritten` a file that the program had opened for
-writing before the loop, `aside` such a file that a process on its way to a cut has put away, by which name, `filling` a
-cache in files of this prefix; `moved` a file that is appended to has another name in its folder (which, its inode),
-`dropped` one is cleared away or emptied (by which name it is kept, the inode of that), `undone` these are as they were;
-`created` the loop has made a file; `database` one of SQLite's is opened (by which name it is kept as it was then: empty
-where there was none, null where it is not kept); `replaced` a file is written as a whole (by which name it is kept, see
-`file_versions`), `returned` those are as they were at a cut; `found` one that code before the loop has read is written
-as a whole (by which name it is kept as the run found it); `cut` a checkpoint was taken here.
+There is one log for all processes of a run, with a line of JSON for each change; a torn last line is passed over. Kinds
+of lines, with their values besides a path (NAME is that of a kept file): `begun` (questions of the program so far):
+the first training loop is entered; `made` a folder; `cleared` a file; `appended` (length before) to a file; `kept`
+(NAME): a file is linked; `rewritten`: a file that the program had already opened for writing before the loop; `aside`
+(NAME): a process on its way to a cut has put such a file away; `filling` a cache in files with this prefix; `moved`
+(new name in the same folder, inode): a file that is appended to; `dropped` (NAME, inode): such a file was removed or
+emptied; `undone`: these two are undone; `created`: the loop has made a file; `database` (NAME; empty if there was none,
+null if not kept): SQLite opens one; `replaced` (NAME, see `file_versions`): a file is written as a whole; `returned` (a
+cut): those are as they were there; `found` (NAME): a file that code before the loop has read is written as a whole, and
+kept as the run found it; `cut`: a checkpoint was taken here.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _KINDS: Final = {
     **{"begun": 1, "made": 1, "cleared": 1, "appended": 2, "kept": 2, "rewritten": 1, "aside": 2, "filling": 1, "cut": 1},
     **{"moved": 3, "dropped": 3, "undone": 0, "created": 1, "database": 2, "replaced": 2, "returned": 1, "found": 2},
 }
-"""How many values a line of each kind has."""
+"""The number of values in a line of each kind."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
-"""Names of kept files: a log that somebody made leads to no other file."""
+"""The form of names of kept files, so that a forged log leads to no other file."""
 NO_FILE: Final = ""
 NO_ROOM: Final = "-"
-"""In the place of such a name: there was no file, or it is not kept."""
+"""In place of a kept file's name: there was no file, or it is not kept."""
 _CUTS: Final = 3
-"""So many cuts back the versions of files stay: no run goes back further by itself."""
-_rename, _unlink = os.rename, os.unlink  # before the program's are followed
+"""The number of cuts for which versions of files are kept: no run goes back further by itself."""
+_rename, _unlink = os.rename, os.unlink  # taken before calls of the program are followed
 
 
 class Changes:
-    """The changes of one run: those before this process, and those that it makes. Paths are absolute."""
+    """The changes of one run: those of earlier processes, and those of this one. Paths are absolute."""
 
     def __init__(self, path: Path, since: Cursor | None, *, is_fresh: bool = False) -> None:
         """Read the log.
 
-        `since` is the cut that the run goes on from, None if it begins; `is_fresh`: as if nothing had been.
+        `since` is the cut from which the run goes on, None if it begins. With `is_fresh`, the run starts anew: earlier
+        folders, removals, moves and versions do not count.
         """
         self._path, self._is_fresh = path, is_fresh
         self.kept_in = path.with_suffix(KEPT)
@@ -65,35 +66,35 @@ class Changes:
         """Folders made, and files cleared away, by an earlier process at a later moment of the run."""
         self._cleared: set[str] = set()
         self.appended: dict[str, int] = {}
-        """Files that were first appended to at a later moment, and how long they were."""
+        """Files that were first appended to at a later moment of the run, with their lengths before."""
         self.created: set[str] = set()
-        """Files that the loop made at a later moment."""
+        """Files that the loop made at a later moment of the run."""
         self._kept: dict[str, str] = {}
         self._is_gone: set[str] = set()
-        """Files that are kept, and were cleared away before the cut that the run goes on from."""
+        """Kept files that were cleared away before the cut from which the run goes on."""
         self._rewritten: set[str] = set()
-        """Files that the loop has written anew before that cut, after the program had opened them for writing before
-        the loop."""
+        """Files that the program had opened for writing before the loop, and that the loop wrote anew before that
+        cut."""
         self._aside: dict[str, str] = {}
-        """Such files that are put away now: code before the loop writes them again, the cut counts on what the loop
-        wrote."""
+        """Such files that are put away for now: code before the loop writes them again, but the cut needs the loop's
+        content."""
         self._moves: list[tuple[str, str, int]] = []
-        """Files that a later moment has moved: from where, to where, and which it was."""
+        """Files that a later moment of the run has moved: (old path, new path, inode)."""
         self._dropped: list[Path] = []
-        """What this process has linked since the last cut but one, and between the two."""
+        """Files that this process has kept since the newest cut; in the next attribute, between the two newest cuts."""
         self._dropped_before: list[Path] = []
         self.databases: dict[str, str | None] = {}
-        """Those that the run has opened, and by which names they are kept as they were then: empty where there was
-        none, None where it is not kept."""
+        """Databases that the run has opened, with the names under which they are kept as they were then: empty if there
+        was none, None if it is not kept."""
         self.versions: dict[str, str] = {}
-        """Files that a later moment has written as a whole, and by which name each is kept as it was at the cut."""
+        """Files that a later moment has written as a whole, with the names of their kept content at the cut."""
         self._at_cuts: dict[str, dict[str, str]] = {}
-        """Which of these there were at each cut: what lies behind it may have been put back."""
+        """A copy of `versions` at each cut: entries after the cut may have been put back."""
         self._old: list[list[Path]] = [[]]
-        """What is kept of them since the newest cut, behind what was kept between those before."""
+        """Files kept between the newest cuts, one list for each; the last list is for the time since the newest cut."""
         self._as_found: dict[str, str] = {}
-        """Files that code before the loop has read, and the loop has written as a whole, and by which names they are
-        kept as the run found them."""
+        """Files that code before the loop has read and the loop has written as a whole, with the names under which they
+        are kept as the run found them."""
         self._names, self._since = 0, _name(since)
         lines = _lines(path)
         self._filling = {values[0] for kind, *values in lines if kind == "filling"}
@@ -101,9 +102,9 @@ class Changes:
         renamed = {path for kind, *values in lines if kind in ("moved", "dropped") for path in values[:2]}
         appended = [values for kind, *values in reversed(lines) if kind == "appended"]
         self.found: dict[str, int] = {path: size for path, size in appended if path not in renamed}
-        """Files that are appended to, under one name all along, and how long they were when the run first did."""
+        """Files that are appended to and were never renamed, with their lengths when the run first appended."""
         self.folders = frozenset(values[0] for kind, *values in lines if kind == "made" and not is_fresh)
-        """Folders that earlier processes have made, at whatever moment of the run."""
+        """Folders that earlier processes have made at any moment of the run."""
         start = cuts[-1] + 1 if cuts else 0 if since is None else len(lines)
         for number, (kind, *values) in enumerate(lines):
             self._names += kind in ("kept", "aside", "dropped", "replaced", "database", "found")
@@ -131,23 +132,24 @@ class Changes:
 
     @property
     def heard(self) -> dict[str, list[str]] | None:
-        """What the program had asked when it entered its first loop, if that run was killed before its first
+        """The recorded questions of the program up to its first loop, if the run was killed before its first
         checkpoint.
         """
         return None if self._has_begun else self._begun
 
     def found_by_run(self) -> dict[str, int | Path | None]:
-        """Return how the run found files that it has changed, by path: so long, as this one that is kept, or not there.
+        """Return the state in which the run found files that it has changed, by path: a length, a kept file, or None if
+        there was none.
 
-        The log is that of a run that begins. Of a file that is written as a whole, and not kept, nothing is known.
+        The log must be that of a run that begins. Files that were written as a whole and are not kept are left out.
         """
         versions = {path: name for path, name in self.versions.items() if name != NO_ROOM} | self._as_found
         kept = {path: self.kept_in / name if name != NO_FILE else None for path, name in versions.items()}
         return {**dict.fromkeys(self.folders | self.created), **self.appended, **dict.fromkeys(self.created), **kept}
 
     def put_back(self) -> None:
-        """Before the program starts: have the files there that it found then (or would find now, if the run is a fresh
-        one).
+        """Before the program starts, put back the files that it found at its first start (or, for a fresh run, that it
+        would find now).
         """
         self.return_aside()
         for path, name in self._kept.items():
@@ -161,8 +163,8 @@ class Changes:
             self.databases.clear()
 
     def move_back(self, keep: Callable[[str], None]) -> None:
-        """Before the program starts: have files where they were that a later moment has moved; `keep` takes away what
-        lies there instead.
+        """Before the program starts, move files back that a later moment has moved. `keep` takes away a file that is in
+        their place.
         """
         for path, now, inode in reversed(self._moves):
             with contextlib.suppress(OSError):
@@ -175,16 +177,16 @@ class Changes:
             self._add("undone")
 
     def move(self, path: str, to: str) -> None:
-        """A file that is appended to is about to have another name."""
+        """Note that a file that is appended to is about to be renamed."""
         if os.path.dirname(path) == os.path.dirname(to):
             self._add("moved", path, to, os.stat(path).st_ino)
 
     def drop(self, path: str) -> None:
-        """A file that was appended to is about to be cleared away."""
+        """Keep a file that was appended to, before it is cleared away."""
         self._keep_dropped(path, _link)
 
     def empty(self, path: str) -> None:
-        """A file that was appended to is about to be emptied."""
+        """Keep a copy of a file that was appended to, before it is emptied."""
         self._keep_dropped(path, shutil.copy2)
 
     def _keep_dropped(self, path: str, put: Callable[[str, Path], object]) -> None:
@@ -195,12 +197,12 @@ class Changes:
             self._dropped.append(kept)
 
     def create(self, path: str) -> None:
-        """The loop is about to make a file."""
+        """Note that the loop is about to make a file."""
         self.created.discard(path)
         self._add("created", path)
 
     def hold_database(self, path: str, copy: Callable[[Path], object] | None, *, is_new: bool) -> None:
-        """A database is about to be opened; `copy` writes it as it is into a file, None if it is not to be kept."""
+        """Keep a database before it is opened; `copy` writes its content to a path, None if it is not to be kept."""
         name = "" if is_new else None
         with contextlib.suppress(OSError):
             if copy is not None:
@@ -211,17 +213,17 @@ class Changes:
         self._add("database", path, name)
 
     def kept(self, name: str) -> Path:
-        """Return where a file of such a name is kept."""
+        """Return the path of the kept file with such a name."""
         return self.kept_in / name
 
     def rewrite(self, path: str) -> None:
-        """The program opens a file for writing anew that it had opened before the loop."""
+        """Note that the program opens a file for writing that it had already opened before the loop."""
         if path not in self._rewritten:
             self._rewritten.add(path)
             self._add("rewritten", path)
 
     def put_aside(self, path: str) -> None:
-        """Code before the loop is about to write a file again that the loop has written since."""
+        """Put a file away that the loop has written, before code ahead of the loop writes it again."""
         if path in self._rewritten and path not in self._aside and os.path.isfile(path):
             with contextlib.suppress(OSError):
                 name = self.new_name()
@@ -230,7 +232,7 @@ class Changes:
                 _move(path, self.kept_in / name)
 
     def return_aside(self) -> None:
-        """Have the files that were put aside where they were, in place of what was written there since."""
+        """Move the files that were put aside back, over the files that were written there since."""
         for path, name in self._aside.items():
             if (self.kept_in / name).is_file():
                 with contextlib.suppress(OSError):
@@ -238,16 +240,16 @@ class Changes:
         self._aside.clear()
 
     def note_version(self, path: str, name: str) -> None:
-        """A file is about to be written as a whole for the first time since the cut."""
+        """Note that a file is about to be written as a whole for the first time since the cut."""
         self._add("replaced", path, name)
 
     def prune_later(self, name: str) -> None:
-        """What is kept by a name is of no use some cuts later."""
+        """Have the kept file with this name removed some cuts later."""
         self._old[-1].append(self.kept_in / name)
 
     def keep_as_found(self, path: str) -> None:
-        """A file that code before the loop has read is about to be written as a whole: keep it, if this is the first
-        time in the run."""
+        """Keep a file that code before the loop has read, before it is written as a whole for the first time in the
+        run."""
         if path not in self._as_found:
             name = self.new_name()
             with contextlib.suppress(OSError):
@@ -256,19 +258,19 @@ class Changes:
                 self._add("found", path, name)
 
     def as_found(self, path: str) -> Path | None:
-        """Return where such a file lies as the run found it; None if there is none."""
+        """Return the path of the kept copy of such a file as the run found it; None if there is none."""
         return self.kept_in / self._as_found[path] if path in self._as_found else None
 
     def returned(self) -> None:
-        """The files of which the log says that they were replaced behind the cut are as they were."""
+        """Note that the files that were replaced after the cut are as they were there."""
         self._add("returned", self._since)
 
     def is_gone(self, name: str) -> bool:
-        """Return whether what was kept by a name was of too early a moment, and is cleared away."""
+        """Return whether the kept file with this name was of too early a moment, and has been removed."""
         return not (self.kept_in / f"{name}{TAKEN}").exists()
 
     def new_name(self) -> str:
-        """Return a name for a kept file, once and for all: a child that the program forks counts on from here, too."""
+        """Return a new name for a kept file, which is never given twice: forked children count on from here, too."""
         self.kept_in.mkdir(exist_ok=True)
         while True:
             name = f"{self._names:06d}"
@@ -279,7 +281,7 @@ class Changes:
                     return name
 
     def arrive(self) -> None:
-        """The run is at its cut: what had been cleared away there is cleared away."""
+        """As the run arrives at its cut, remove the files that had been removed before it."""
         for path in self._is_gone:
             with contextlib.suppress(OSError):
                 if os.path.samefile(path, self.kept_in / self._kept[path]):
@@ -287,20 +289,20 @@ class Changes:
         self._is_gone.clear()
 
     def begin(self, heard: dict[str, list[str]]) -> None:
-        """The program enters its first training loop (or is started again with probes there)."""
+        """Note that the program enters its first training loop (or is started again with probes there)."""
         if not self._has_begun:
             self._has_begun = True
             self._add("begun", heard)
 
     def make(self, path: str, real: Callable[[], object]) -> None:
-        """Make a folder, if it is not there because a later moment has made it."""
+        """Make a folder, unless a later moment of the run has made it already."""
         if not (path in self._made and os.path.isdir(path)):
             real()
         self._made.discard(path)
         self._add("made", path)
 
     def clear(self, path: str, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
-        """Clear something away, if a later moment has not done that; `absent` is the error where there is nothing."""
+        """Remove a file or folder by `real`. The error `absent` is ignored if a later moment has removed it already."""
         try:
             real()
         except absent:
@@ -310,7 +312,7 @@ class Changes:
         self._add("cleared", path)
 
     def keep(self, path: str, before: float) -> None:
-        """Keep a file that is about to be cleared away, if it is older than a moment (seconds since 1970)."""
+        """Keep a file that is about to be removed, if it is older than `before` (seconds since 1970)."""
         with contextlib.suppress(OSError):
             if path not in self._kept and os.path.isfile(path) and os.stat(path).st_mtime < before:
                 name = self.new_name()
@@ -319,13 +321,13 @@ class Changes:
                 self._add("kept", path, name)
 
     def append(self, path: str, size: int) -> None:
-        """A file is appended to for the first time; it was `size` bytes long."""
+        """Note that a file of `size` bytes is appended to for the first time."""
         self._add("appended", path, self.appended.pop(path, size))
 
     def fill(self, prefix: str) -> None:
-        """A cache in files is opened.
+        """Note that a cache in files is opened.
 
-        The lock of an earlier process of this run, killed while it filled it, holds nobody off.
+        Remove the lock of an earlier process of this run that was killed while it filled the cache.
         """
         if prefix in self._filling:
             for lock in glob.glob(f"{glob.escape(prefix)}_*.lockfile"):
@@ -335,11 +337,11 @@ class Changes:
         self._add("filling", prefix)
 
     def cut(self, cursor: Cursor) -> None:
-        """A checkpoint is taken here.
+        """Note that a checkpoint is taken here.
 
-        What an earlier process did at a still later moment is written down again, behind it.
+        Changes that an earlier process made at a still later moment are logged again, after this line.
         """
-        for kept in self._dropped_before:  # no run goes back so far by itself
+        for kept in self._dropped_before:  # no run goes back that far by itself
             for each in (kept, kept.with_name(f"{kept.name}{TAKEN}")):
                 each.unlink(missing_ok=True)
         self._dropped_before, self._dropped = self._dropped, []
@@ -357,7 +359,7 @@ class Changes:
             self._add(*line)
 
     def forget(self) -> None:
-        """The run has ended by itself, without a checkpoint: the next one begins as any does."""
+        """Remove the log of a run that has ended by itself without a checkpoint: the next run begins anew."""
         self._path.unlink(missing_ok=True)
         shutil.rmtree(self.kept_in, ignore_errors=True)
 
@@ -391,7 +393,7 @@ class Changes:
 
 
 def _lines(path: Path) -> list[list[Any]]:
-    """Return the whole lines of a log."""
+    """Return the valid lines of a log."""
     found = []
     with contextlib.suppress(OSError):
         for text in path.read_bytes().splitlines():
@@ -417,7 +419,7 @@ def _name(cursor: Cursor | None) -> str:
 
 
 def _move(source: str | Path, target: str | Path) -> None:
-    """Move a file in one step, also where the two are on different disks."""
+    """Move a file in one step, also between disks."""
     try:
         os.replace(source, target)
     except OSError:
@@ -428,7 +430,7 @@ def _move(source: str | Path, target: str | Path) -> None:
 
 
 def move_file(source: str | Path, target: str | Path) -> None:
-    """Move a file in one step, also where the two are on different disks, unheard."""
+    """Move a file in one step, also between disks, by functions that detrain does not follow."""
     try:
         _rename(source, target)
     except OSError:
@@ -439,7 +441,7 @@ def move_file(source: str | Path, target: str | Path) -> None:
 
 
 def _link(source: str | Path, target: str | Path) -> None:
-    """Have a file under a second name; a copy, where the two are on different disks."""
+    """Give a file a second name; make a copy if that is on another disk."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,10 +1,10 @@
-"""What the program takes from outside: clock and randomness of the system, recorded and replayed; the order of
-listings, fixed.
+"""The program's input from outside: clock and randomness of the system, recorded and replayed, and folder listings, in
+a fixed order.
 
-Clock and randomness are recorded where the program itself asks for them (or Python's and NumPy's libraries for it)
-outside of its training loops: that code runs again when a run resumes, and must find what it found. Randomness that a
-loop asks for, or a library (an environment that nobody has seeded), is drawn from one recorded number, the place in the
-run and who asks: killed and resumed, a run draws the same. What a loop asks of the clock is state, or shows.
+Clock and randomness are recorded if the program itself asks for them (or Python's and NumPy's libraries for it) outside
+of its training loops: that code runs again when a run resumes, and must get the same values. Randomness for a loop, or
+for a library (an environment that nobody has seeded), is drawn from one recorded number, the place in the run and the
+asker: killed and resumed, a run draws the same. Clock readings in a loop are state, or are only shown.
 """
 
 from __future__ import annotations
@@ -33,39 +33,40 @@ from detrain.python.inspect.frames import is_user_file, outwards
 from detrain.python.inspect.names import FRAMEWORKS
 
 _PASSED: Final = ("random", "secrets", "uuid", "tempfile", "numpy", "os", "time")
-"""Modules through which the program may ask."""
+"""Modules through which the program may ask for clock and randomness."""
 _MOST_CHARACTERS: Final = 1 << 18
-"""Of clock and randomness; again of clocks that count; and of questions about files, whose kinds have a space."""
+"""The most characters in each group of readings: clock and randomness, counting clocks, files (kinds with a space)."""
 _COUNTERS: Final = ("perf_counter", "monotonic", "process_time", "thread_time", "clock_gettime")
 _COUNTING: Final = tuple(f"{name}{unit}" for name in _COUNTERS for unit in ("", "_ns"))
-"""Clocks that count from somewhere, which programs ask often."""
+"""Clocks that count from an arbitrary point; programs read them often."""
 _real_time: Final = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 _PROGRAM: Final = "__main__"
 _OWN: Final = (
     *(__name__, "detrain.python.outside.fs_answers", "detrain.python.outside.open_files"),
     *("detrain.adapters.torch.streams", "torch.random"),
 )
-"""Modules that stand in for functions of the system, or that only hand the program's question on."""
+"""Modules that replace functions of the system, or that only pass the program's question on."""
 _LOOP: Final = "in a loop: "
 _ENTERED: Final = "entered"
 _STARTED: Final = "started"
 _FORK: Final = "os.fork"
 _NAMES: Final = "uuid"
-"""By this module a library that records what a program does names a record of its own (a run of MLflow's). Under the
-same name there is one already, of the process that was killed."""
+"""The module by which a library of experiment records names its own records (a run of MLflow). The killed process
+already has a record under the recorded name."""
 CLOCK_AND_RANDOMNESS: Final = ("time", "time_ns", "urandom", "entropy", *_COUNTING)
-"""Kinds of readings that have nothing to do with files."""
+"""Kinds of readings that do not concern files."""
 
 Readings = dict[str, list[str]]
-"""What was read, in order, by kind: functions of `time`, `urandom` (base64), and what `fs_answers` asks; `entropy` is
-what other randomness is drawn from, `started` when the run was, `entered` when the first training loop was entered."""
+"""Readings in order, by kind: of functions of `time`, of `urandom` (base64), and answers of `fs_answers`. `entropy` is
+the number from which other randomness is drawn, `started` and `entered` are the times of the run's start and of
+entering the first training loop."""
 
 
 class Outside:
     """The readings of one run, over all its processes."""
 
     def __init__(self, earlier: Mapping[str, list[str]], place: Callable[[], Cursor | None]) -> None:
-        """`place` returns where in its loops the program is; None outside of them."""
+        """`place` returns the program's place in its loops; None outside of them."""
         self.readings: Readings = {kind: list(values) for kind, values in earlier.items()}
         self.readings.setdefault("entropy", [_to_text(os.urandom(16))])
         self.readings.setdefault(_STARTED, [repr(now())])
@@ -76,15 +77,15 @@ class Outside:
         self._place = place
         self._drawn_at: Cursor | None = None
         self._drawn: dict[str, int] = {}
-        """How often who has drawn, in a loop at `_drawn_at`."""
+        """How often each asker has drawn, in a loop at `_drawn_at`."""
         self._fork: tuple[Cursor | None, int] = None, 0
-        """Where the program forks, and how manieth time there."""
+        """The place of the program's last fork, and the number of forks there so far."""
         self._lineage = ""
-        """Of a child, the forks that have led to it: each draws its own, and the same in each run."""
+        """In a child process, the forks that led to it: each child draws other numbers, and the same in each run."""
         self._thread, self._is_over = threading.get_ident(), False
 
     def watch(self) -> None:
-        """Put the recorded clock and randomness in the place of the real ones."""
+        """Replace clock and randomness by the recorded ones."""
         atexit.register(self._end)
         for name in ("time", "time_ns", *_COUNTING):
             setattr(time, name, self._replayed(name, getattr(time, name), repr, int if name.endswith("_ns") else float))
@@ -99,18 +100,18 @@ class Outside:
         os.register_at_fork(before=self._before_fork, after_in_child=self._begin_child)
 
     def _end(self) -> None:
-        """The process is about to end. What Python clears away then may still ask, when modules are gone."""
+        """Stop replaying as the process ends: objects that Python then deletes may still ask, when modules are gone."""
         self._is_over = True
 
     def enter(self, at: float | None = None) -> None:
-        """The program enters a training loop, or has done so (`at`, seconds since 1970) where there were no probes."""
+        """Note that the program enters a training loop, or did so without probes (`at`, seconds since 1970)."""
         self.readings.setdefault(_ENTERED, [repr(now() if at is None else at)])
 
     def forget_rest(self, asked: Mapping[str, int]) -> None:
-        """Forget what an earlier process read and this one has not asked for by the time that it enters its first loop.
+        """Forget readings of an earlier process for which this one has not asked when it enters its first loop.
 
-        That process had no probes yet: it read this inside the loop. Behind the loop nobody may hear it. `asked`: how
-        often questions were asked of which the turns are recorded, and not all of them.
+        The earlier process had no probes yet, and read them inside the loop: code after the loop must not get them.
+        `asked` has, for questions of which only some turns are recorded, how often each was asked.
         """
         for kind in [kind for kind in self.readings if kind not in ("entropy", _STARTED, _ENTERED)]:
             values, used = self.readings[kind], self._used.get(kind, 0)
@@ -121,17 +122,17 @@ class Outside:
 
     @property
     def entered_at(self) -> float:
-        """When the first run entered its first training loop (seconds since 1970); infinite before that."""
+        """The time when the run first entered a training loop (seconds since 1970); infinite before that."""
         return float(self.readings.get(_ENTERED, ["inf"])[0])
 
     @property
     def started_at(self) -> float:
-        """When the first process of the run was started (seconds since 1970)."""
+        """The time when the first process of the run was started (seconds since 1970)."""
         return min(float(self.readings[_STARTED][0]), self.entered_at)
 
     @property
     def is_recording(self) -> bool:
-        """Whether a run that resumes asks again what is asked now: outside of training loops,
+        """Whether a resumed run will repeat the questions asked now: outside of training loops,
         in the program's thread.
         """
         return not self._is_over and self._place() is None and threading.get_ident() == self._thread
@@ -142,7 +143,7 @@ class Outside:
         return not self._is_over and self._place() is not None and threading.get_ident() == self._thread
 
     def read(self, kind: str, real: Callable[[], str]) -> str:
-        """Return what was read of a kind at this turn, by the first run that came here; `real` reads."""
+        """Return the recorded reading of a kind at this turn; if there is none, read by `real` and record it."""
         place = self._used.get(kind, 0)
         known = self.readings.get(kind, [])
         if place < len(known):
@@ -154,8 +155,8 @@ class Outside:
         return value
 
     def note(self, kind: str, value: str) -> bool:
-        """Record something of a kind, behind what there is of it; return whether there was room."""
-        # Once over, always: none may take the place of one that was left out.
+        """Append a reading of a kind to the record; return whether there was room."""
+        # Once over the limit, always over: no reading may take the turn of one that was left out.
         self._sizes[_sort_of(kind)] += len(kind) + len(value)
         has_room = self._sizes[_sort_of(kind)] <= _MOST_CHARACTERS
         if has_room:
@@ -173,13 +174,13 @@ class Outside:
             return unpack(self.read(kind if asker == _PROGRAM else f"{kind}: {asker}", lambda: pack(real(*arguments))))
 
         read.__name__ = read.__qualname__ = kind
-        read.__module__ = real.__module__  # a file may name it as the real one
+        read.__module__ = real.__module__  # so that a file can name it like the real one
         read.__doc__ = real.__doc__
         return read
 
     def _settled(self, real: Callable[[int], bytes], replayed: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        """Return randomness of the system for all who may ask: replayed for the program outside of its loops, drawn for
-        others.
+        """Return a function like `os.urandom`: it replays for the program outside of its loops, and draws for other
+        askers.
         """
 
         def urandom(count: int) -> bytes:
@@ -199,7 +200,7 @@ class Outside:
         return hashlib.shake_128(f"{self.readings['entropy'][0]} {self._lineage}{place} {who} {turn}".encode()).digest(count)
 
     def _turn(self, asker: str, place: Cursor | None) -> int:
-        """Count how often somebody has drawn: in a loop at a place of it, else in all the code that each run runs."""
+        """Return how often an asker has drawn, this time included: at this place in a loop, or outside of all loops."""
         if place is not None and place != self._drawn_at:
             self._drawn_at = place
             self._drawn = {who: turn for who, turn in self._drawn.items() if not who.startswith(_LOOP)}
@@ -217,7 +218,7 @@ class Outside:
             place, turn = self._fork
             self._lineage += f"child {turn} of {place}, "
             self._drawn.clear()
-            # Python has just seeded it from the system.
+            # Python has just seeded this generator from the system.
             random.seed(int.from_bytes(self._draw(32, _FORK, self._place()), "big"))
 
 
@@ -231,10 +232,10 @@ def now() -> float:
 
 
 def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
-    """Return a function of `time` whose last argument, left out, is the moment (in a form) that `time.time` tells to
-    its caller.
+    """Wrap a function of `time`: if its last argument is left out, that is the moment that `time.time` gives its
+    caller, converted by `form`.
 
-    `given` is how many arguments come before that one.
+    `given` is the number of arguments before that one.
     """
 
     @functools.wraps(real)
@@ -249,7 +250,7 @@ def _of_now(real: Any, form: Callable[[float], Any], given: int = 0) -> Any:
 def _watch_datetime() -> None:
     """Have `datetime.now` and `utcnow` ask `time.time`, as `today` does.
 
-    Their class is of C: its dictionary is reached by `gc`.
+    Their class is written in C: `gc` gives its dictionary.
     """
     [methods] = gc.get_referents(vars(datetime.datetime))
     real_now, real_utcnow = methods["now"], methods["utcnow"]
@@ -267,8 +268,8 @@ def _watch_datetime() -> None:
 
 
 def _watch_seeds(urandom: Callable[[int], bytes]) -> None:
-    """Have generators of `random` without a seed take one where recorded randomness comes from: in C they ask the
-    system.
+    """Have generators of `random` without a seed take one from recorded randomness: their C code asks the system
+    directly.
     """
     real = random.Random.seed
 
@@ -281,7 +282,7 @@ def _watch_seeds(urandom: Callable[[int], bytes]) -> None:
 
 
 def fix_listings() -> None:
-    """Have folders listed in the order of their names, not in that of the file system."""
+    """Have listings of folders sorted by name, not in the order of the file system."""
     listdir, scandir = os.listdir, os.scandir
 
     @in_place_of(os, "listdir")
@@ -295,12 +296,12 @@ def fix_listings() -> None:
 
 
 def sorted_entries(entries: Iterable[Any]) -> Iterator[Any]:
-    """Return what `os.scandir` returns, with these entries in the order of their names."""
+    """Return an iterator like that of `os.scandir` over these entries, sorted by name."""
     return _Entries(sorted(entries, key=lambda entry: entry.name))
 
 
 class _Entries(Iterator[Any]):
-    """What `os.scandir` returns, in order."""
+    """An iterator like that of `os.scandir`, over a list of entries."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._left = iter(entries)
@@ -324,22 +325,22 @@ def _to_text(data: bytes) -> str:
 
 
 def _dated_by(frame: FrameType | None) -> str | None:
-    """Return who asks for the date: the program, or a library or framework that names a folder by it; None for those
-    that record what a program does, and name their records.
+    """Return the asker for the date: the program, or a library or framework, which may name a folder by it. None for
+    Python's own modules, and for libraries of experiment records, which name their records by it.
     """
     top = _top_asker(frame)
     return None if top is None or said(top, "output") == "records" or top in sys.stdlib_module_names else top
 
 
 def is_record(frame: FrameType | None, through: Collection[str]) -> bool:
-    """Return whether a library asks that records what a program does, itself or through these modules."""
+    """Return whether a library of experiment records asks, itself or through these modules."""
     top = _top_asker(frame, through)
     return top is not None and said(top, "output") == "records"
 
 
 def is_asked_by_library(frame: FrameType | None, through: Collection[str]) -> bool:
-    """Return whether a library or framework asks, itself or through these modules of Python, and none that records what
-    a program does.
+    """Return whether a library or framework asks, itself or through these modules of Python; libraries of experiment
+    records do not count.
     """
     top = _top_asker(frame, through)
     is_other = top in (None, _PROGRAM, "detrain") or top in sys.stdlib_module_names
@@ -352,15 +353,15 @@ def is_asked_by_program(frame: FrameType | None, through: Collection[str]) -> bo
 
 
 def _asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
-    """Return who asks, itself or through Python's own modules: the program, a library by its
-    name, None for all others.
+    """Return the asker, itself or through Python's own modules: the program, or a library by its
+    name; None for all others.
     """
     top = _top_asker(frame, through)
     return None if top in FRAMEWORKS or top in sys.stdlib_module_names else top
 
 
 def _top_asker(frame: FrameType | None, through: Collection[str] = _PASSED) -> str | None:
-    """Return the program, or the top-level module, that asks, itself or through Python's own modules."""
+    """Return the asker, itself or through Python's own modules: the program, or the top-level module."""
     for each in outwards(frame):
         name = each.f_globals.get("__name__", "")
         top = name.partition(".")[0]

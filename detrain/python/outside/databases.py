@@ -1,8 +1,8 @@
-"""SQLite databases that the program writes: what is in them at a cut is a part of the state.
+"""SQLite databases that the program writes: their content at a cut is part of the state.
 
-A library keeps in one what it has been told (a study of optuna's), and code before the loop reads it and writes to it
-again. So a resumed run first finds each database as it was when the run opened it, and at the cut as it was there. What
-other processes keep in it meanwhile would be lost: one that another process has open is refused.
+A library keeps its data in a database (a study of optuna), and code before the loop reads it and writes to it again. So
+a resumed run first finds each database as it was when the run opened it, and at the cut as it was there. Data that
+other processes write meanwhile would be lost: a database that another process has open is refused.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from detrain.python.outside.change_log import Changes
 from detrain.python.outside.clock_and_entropy import is_record
 
 _LARGEST: Final = 64 << 20
-"""A larger one is not held, and named where it changes; in bytes."""
+"""In bytes: a larger database is not kept, and named as lost if it changes."""
 _TOO_LARGE: Final = "the loop changes it in place, and it is too large to be held"
 _IN_USE: Final = "a transaction is open"
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
-"""What the files of a database are called behind its name."""
+"""Suffixes of the files of a database."""
 _THROUGH: Final = ("sqlalchemy", "alembic", "sqlite3", "contextlib")
-"""Modules by which libraries open one."""
+"""Modules through which libraries open a database."""
 _VERSIONS: Final = slice(18, 20)
-"""Where in a database stands whether it has a log beside it, which one in memory cannot have."""
+"""Bytes in a database that say whether it has a log beside it, which a database in memory cannot have."""
 _connect: Final = sqlite3.connect
-"""The real one."""
+"""The real `sqlite3.connect`."""
 
 
 class Databases:
-    """The databases that the program has opened, by absolute path."""
+    """The databases that the program has opened, by their absolute paths."""
 
     def __init__(self, changes: Changes, is_users: Callable[[str], bool]) -> None:
-        """`is_users` returns whether a file may be one of the program's."""
+        """`is_users` returns whether a file may belong to the program."""
         self._changes, self._is_users = changes, is_users
         self._process = os.getpid()
         self._began: dict[str, bytes] = {}
-        """What each looked like when this process came to it."""
+        """The fingerprint (see `_looks`) of each database when this process first opened it."""
         self._records: set[str] = set()
-        """Those that a library which records what a program does has opened, and whose threads may open again."""
+        """Databases that a library of experiment records has opened; its threads may open them again."""
 
     def watch(self) -> None:
-        """Have those that an earlier process of the run has opened as they were then, and hear of all that are opened
-        from here on.
+        """Put the databases back that an earlier process of the run has opened, as they were then, and follow all that
+        are opened from now on.
         """
         for path, name in self._changes.databases.items():
             self._begin_again(path, name)
@@ -69,15 +69,15 @@ class Databases:
 
     @property
     def known(self) -> Collection[str]:
-        """Those that the run has opened."""
+        """The databases that the run has opened."""
         return {*self._began, *self._changes.databases}
 
     def changed(self) -> list[str]:
-        """Return those that are not as they were when this process came to them."""
+        """Return the databases that have changed since this process first opened them."""
         return [path for path, before in self._began.items() if _looks(path) != before]
 
     def not_captured(self) -> dict[str, str]:
-        """Return those of which a checkpoint cannot hold what is in them now, and why."""
+        """Return the databases with content that a checkpoint cannot hold, and the reasons."""
         found = {}
         for path in self.changed():
             if _size(path) > _LARGEST or self._changes.databases.get(path) is None:
@@ -87,12 +87,12 @@ class Databases:
         return found
 
     def state(self) -> dict[str, Array]:
-        """Return what is in those that are not as they were when the run came to them."""
+        """Return the contents of the databases that have changed since this process first opened them."""
         lost = self.not_captured()
         return {path: _contents(path) for path in sorted(self.changed()) if path not in lost}
 
     def restore(self, contents: Mapping[str, Array]) -> None:
-        """Have in each what was in it at a cut. Connections to it stay open. Raises Diverged if one does not let it."""
+        """Restore the contents of databases at a cut. Connections stay open. Raises Diverged if one prevents it."""
         for path, data in contents.items():
             whole = bytearray(data.tobytes())
             whole[_VERSIONS] = b"\1\1"
@@ -107,7 +107,7 @@ class Databases:
                 ) from error
 
     def _opens(self, path: str) -> None:
-        """The program is about to open one."""
+        """Note that the program is about to open a database."""
         if path in self._began or path in self._records or not self._is_users(path):
             return
         if is_record(sys._getframe(2), _THROUGH):
@@ -119,7 +119,7 @@ class Databases:
             self._changes.hold_database(path, functools.partial(_copy, path) if 0 < size <= _LARGEST else None, is_new=not size)
 
     def _begin_again(self, path: str, name: str | None) -> None:
-        """Have one as it was when the run first opened it; keep what is in it now."""
+        """Put a database back as it was when the run first opened it, and keep its content now."""
         if name is None:
             return
         start = self._changes.kept(name) if name else None
@@ -143,7 +143,7 @@ class Databases:
 
 
 def _path_of(database: object) -> str:
-    """Return the path of what `connect` is to open, empty if that is no file, or one that is only read."""
+    """Return the path of the file that `connect` is to open; empty if it is no file, or is only read."""
     if not isinstance(database, str | bytes | os.PathLike):
         return ""
     name, _, query = os.fsdecode(database).partition("?")
@@ -155,14 +155,12 @@ def _path_of(database: object) -> str:
 
 
 def _size(path: str) -> int:
-    """Return how long a database is, with the log beside it, in bytes; 0 if there is none."""
+    """Return the size of a database with the log beside it, in bytes; 0 if there is none."""
     return sum(os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.isfile(name))
 
 
 def _looks(path: str) -> bytes:
-    """Return what tells one state of a database from another, as the system sees it: of its file, and of the log beside
-    it.
-    """
+    """Return a fingerprint of a database's state: sizes and times of its file and of the log beside it."""
     found = []
     for name in (path, f"{path}-wal"):
         with contextlib.suppress(OSError):
@@ -172,7 +170,7 @@ def _looks(path: str) -> bytes:
 
 
 def _contents(path: str) -> Array:
-    """Return what is in a database, as far as it is committed."""
+    """Return the committed content of a database."""
     with contextlib.closing(_connect(path, timeout=1)) as file:
         return np.frombuffer(file.serialize(), np.uint8)
 
@@ -181,11 +179,11 @@ def _copy(path: str, to: Path) -> None:
     try:
         to.write_bytes(_contents(path).tobytes())
     except sqlite3.Error as error:
-        raise OSError(str(error)) from error  # it is none, or in use
+        raise OSError(str(error)) from error  # no database, or in use
 
 
 def _is_in_transaction(path: str) -> bool:
-    """Return whether a connection has written what is not committed: another one cannot write then."""
+    """Return whether a connection has uncommitted writes: another one cannot write then."""
     try:
         with contextlib.closing(_connect(path, timeout=0, isolation_level=None)) as file:
             file.execute("begin immediate")

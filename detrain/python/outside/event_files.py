@@ -1,5 +1,5 @@
-"""What TensorBoard's writers have not written yet: PyTorch's `SummaryWriter`, tensorboardX's and Lightning's put points
-into a queue, which a thread writes. At a cut it must be empty, or points before the cut are lost, or come twice.
+"""Queues of TensorBoard's writers: the `SummaryWriter` of PyTorch, tensorboardX and Lightning puts points into a queue,
+and a thread writes them. At a cut the queue must be empty, or points before the cut are lost, or come twice.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _WRITERS: Final = frozenset(
 )
 _LONGEST_S: Final = 10.0
 MARK: Final = ".tfevents."
-"""In the names of event files."""
+"""Part of the names of event files."""
 
 
 _folders: Final[list[Callable[[], Iterable[str]]]] = []
 
 
 def follow(folders: Callable[[], Iterable[str]]) -> None:
-    """Follow event files that a framework's own code writes, where no Python opens them: `folders` returns where."""
+    """Follow event files that a framework writes without Python's `open`; `folders` returns their folders."""
     _folders.append(folders)
 
 
 def written_here() -> list[str]:
-    """Return the paths of such files that this process writes: their names say its number."""
+    """Return the paths of such files that this process writes: their names contain its number."""
     mine = f".{os.getpid()}."
     found = []
     for folder in {os.path.abspath(each) for folders in _folders for each in folders()}:
@@ -43,7 +43,7 @@ def written_here() -> list[str]:
 
 
 def flush() -> None:
-    """Wait until the queues of all such writers are written, and have their files flushed."""
+    """Wait until the queues of all TensorBoard writers are written, and flush their files."""
     for thread in threading.enumerate():
         if (type(thread).__module__, type(thread).__name__) in _WRITERS:
             _flush(thread)
@@ -59,10 +59,10 @@ def _flush(thread: Any) -> None:
 
 
 def _is_written(waiting: Any, thread: threading.Thread) -> bool:
-    """Return whether a thread has written all that was put into its queue."""
+    """Return whether a thread has written all points in its queue."""
     if hasattr(waiting, "unfinished_tasks"):
         return not waiting.unfinished_tasks
-    # tensorboardX's, of multiprocessing: a semaphore counts what is in it, and who polls it has written the last one.
+    # A multiprocessing queue (tensorboardX): a semaphore counts its items; a thread that polls has written the last.
     if waiting._sem.get_value() < waiting._maxsize:
         return False
     return any(each.f_code.co_name == "_poll" for each in outwards(frames_of_others().get(thread.ident or 0)))

@@ -1,13 +1,13 @@
-"""What the program asks of the file system outside of its loops, and clears away there.
+"""Questions of the program to the file system outside of its loops, and files that it removes there.
 
-That code runs again when a run resumes, and then meets what the loop has written since: it would go on by itself from
-checkpoints of its own, number its folder of results anew, or clear away what the run has made. So the answers are
-recorded, and a resumed run hears what the first one heard; what that one has cleared away is not cleared away again.
-Data that it has prepared before its loop (a download, a cache), and has not touched since, are there: preparing them
-again would cost hours, or a network.
+That code runs again when a run resumes, and then finds files that the loop has written since: it would go on by itself
+from its own checkpoints, number its folder of results anew, or remove files of the run. So the answers are recorded,
+and a resumed run gets the first run's answers; files that the first run removed are not removed again. Data that the
+program prepared before its loop (a download, a cache), and has not touched since, stay visible: preparing them again
+would take hours, or a network.
 
-Libraries ask for the program, too (a manager of checkpoints, for its newest step), and ask more than can be recorded.
-What lies below the program's folder, and was written since the first run entered its loop, is not there for them.
+Libraries ask for the program, too (a checkpoint manager, for its newest step), and ask more than can be recorded. For
+them, files below the program's folder that were written since the first run entered its loop do not exist.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _THROUGH: Final = ("pathlib", "glob")
 _THROUGH_WALK: Final = ("os", "pathlib", "glob")
 _THROUGH_LINK: Final = ("posixpath", "pathlib", "glob")
 _THROUGH_READ: Final = ("pathlib", "numpy", "gzip", "bz2", "lzma", "zipfile", "tarfile", "torch.serialization")
-"""Modules through which the program may ask."""
+"""Modules through which the program may ask about files."""
 _PYTHONS: Final = frozenset({"<frozen posixpath>", "<frozen genericpath>", "<frozen importlib._bootstrap_external>"})
-"""Files of the code of modules through which it does not."""
+"""Files with the code of modules through which it never asks."""
 _YES_OR_NO: Final[tuple[tuple[Any, str], ...]] = (
     *((os.path, name) for name in ("exists", "lexists", "isfile", "isdir", "islink")),
     *((pathlib.Path, name) for name in ("exists", "is_file", "is_dir")),
@@ -48,22 +48,22 @@ _TELLING: Final[tuple[tuple[Any, str], ...]] = (
     *((os, name) for name in ("stat", "lstat")),
     *((os.path, name) for name in ("getsize", "getmtime", "getatime", "getctime")),
 )
-"""What raises an error where there is nothing."""
+"""Functions that raise an error if the path does not exist."""
 _OVER: Final = ("rename", "replace")
-"""What may put a file in the place of another."""
+"""Functions that may put a file in the place of another."""
 _MOST_NAMES: Final = 1000
-"""Longer listings are those of data, which training does not add to."""
+"""Longer listings are of data, to which training adds nothing."""
 _ALL: Final = "all"
 _NO: Final = "0"
 _LEAST_BYTES: Final = 1 << 20
-"""Folders with less may be those of results, which hold the settings of the run before anything else."""
+"""Folders with fewer bytes may be folders of results, which first get only the settings of the run."""
 _MOST_FILES: Final = 10_000
 _NAME_DIGITS: Final = 12
 _scandir: Final = os.scandir
 _stat: Final = os.stat
 _lstat: Final = os.lstat
 _access: Final = os.access
-"""The real ones."""
+"""The real functions."""
 
 
 class Answers:
@@ -73,20 +73,20 @@ class Answers:
         self._outside, self._files, self._changes = outside, files, changes
         self._said: set[str] = set()
         self._data: dict[str, bool] = {}
-        """Whether what an earlier process has made, and libraries have asked for, is data."""
+        """Whether paths that an earlier process has made, and for which libraries have asked, are data."""
         self.asked: dict[str, int] = {}
-        """How often each question of yes or no was asked. The turns are recorded whose answer was no."""
+        """How often each yes-or-no question was asked. Only the turns with the answer no are recorded."""
         self._started = time.time()
         self._has_entered = False
         self._is_asking = False
-        """Whether a question is being asked: what it asks itself is none of the program's."""
+        """Whether a question is being answered: questions asked inside of it are not the program's."""
 
     def enter(self) -> None:
-        """The program enters its first training loop."""
+        """Note that the program enters its first training loop."""
         self._has_entered = True
 
     def watch(self) -> None:
-        """Put the recorded answers in the place of the real ones."""
+        """Replace the functions of Python by ones that give the recorded answers."""
         for owner, name in _YES_OR_NO:
             setattr(owner, name, self._asking(name, getattr(owner, name)))
         for owner, name in _TELLING:
@@ -101,7 +101,7 @@ class Answers:
             setattr(owner, name, self._clearing(name, getattr(owner, name)))
 
     def is_so(self, question: str, path: Any, real: Callable[[], bool]) -> bool:
-        """Return the answer to a question about a path that is answered by yes or no."""
+        """Return the answer to a yes-or-no question about a path."""
         if not self._outside.is_recording:
             return real()
         kind = _kind(question, path)
@@ -109,7 +109,7 @@ class Answers:
         if str(turn) in self._outside.readings.get(kind, ()):
             return self._is_prepared(path) and self._ask(real)
         is_there = self._ask(real)
-        if not is_there:  # what was there is there: thousands of files of data need no record
+        if not is_there:  # a yes needs no record: there may be thousands of data files
             self._outside.note(kind, str(turn))
         return is_there
 
@@ -121,12 +121,12 @@ class Answers:
             self._is_asking = before
 
     def told(self, question: str, path: Any, real: Callable[[], str]) -> str:
-        """Return the answer to a question about a path that is answered by a text."""
+        """Return the answer, a text, to a question about a path."""
         return self._outside.read(_kind(question, path), real) if self._outside.is_recording else real()
 
     def among(self, question: str, path: Any, items: Iterable[Any], name_of: Callable[[Any], str]) -> list[Any]:
-        """Return what of a folder (or, with whole paths as names, of what fits a pattern) was there when this was asked
-        first.
+        """Return the items of a folder (or, with whole paths as names, of a pattern's matches) that existed when the
+        first run asked, or that are prepared data.
         """
         now = list(items)
         if not self._outside.is_recording:
@@ -141,7 +141,7 @@ class Answers:
         ]
 
     def clear(self, question: str, path: Any, real: Callable[[], object]) -> None:
-        """Clear something away, if the first run has not done that, or this process has made it."""
+        """Remove a file or folder, if the first run has not done that, or this process has made it."""
 
         def cleared() -> str:
             try:
@@ -156,8 +156,8 @@ class Answers:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
     def clear_in_loop(self, path: Any, real: Callable[[], object], absent: type[Exception] = FileNotFoundError) -> None:
-        """Clear something away, if the program is in a loop as one that a later moment may have
-        cleared away already.
+        """Remove a file or folder; in a loop, a later moment of the run may have
+        removed it already.
         """
         if not self._outside.is_in_loop:
             real()
@@ -167,11 +167,11 @@ class Answers:
         self._changes.clear(known, real, absent)
 
     def fill(self, prefix: str) -> None:
-        """A cache in files is opened, which an earlier process of the run may have left half filled, and locked."""
+        """Note that a cache in files is opened; an earlier process may have left it half filled and locked."""
         self._changes.fill(os.path.abspath(prefix))
 
     def _is_prepared(self, path: Any) -> bool:
-        """Return whether something was made before the first run's loop, and not touched since: data, no results."""
+        """Return whether a path was made before the first run's loop, and not touched since: it is data, no result."""
         entered = self._outside.entered_at
         path = os.fsdecode(path)
         if entered > self._started or self._files.counts_on(path):
@@ -183,8 +183,8 @@ class Answers:
         return is_prepared
 
     def _is_later(self, path: str, *, is_listed: bool) -> bool:
-        """Return whether a file was written by the first run's loop or behind it, or a listed folder and all in it by
-        the run, and not by this process. A folder of data may have been made before the loop.
+        """Return whether an earlier process wrote a file in or after the first run's loop; for a listed folder, whether
+        it and all its content were written since the run's start. A folder of data may have been made before the loop.
         """
         if not self._files.is_in_reach(path):
             return False
@@ -207,12 +207,12 @@ class Answers:
 
     @property
     def _is_before(self) -> bool:
-        """Whether the process is still on its way to the first loop, which another one has been in."""
+        """Whether this process has not reached the first loop yet, which an earlier process had entered."""
         return not self._has_entered and self._outside.entered_at < self._started
 
     def _is_left(self, path: str) -> bool:
-        """Return whether something lies in a folder that code before the first run's loop may have made only behind
-        this question, or is one, and is not data: this process has not made it yet.
+        """Return whether a path is, or lies in, a folder of an earlier process that this one has not made yet, and is
+        no data: in the first run, code may have made the folder only after this question.
         """
         folder = self._files.left_in(path)
         if folder is None or self._is_new(folder) or self._is_new(path):
@@ -225,8 +225,8 @@ class Answers:
         return self._data[path]
 
     def _hides(self, path: Any, frame: FrameType, through: Collection[str], *, is_listed: bool = False) -> bool:
-        """Return whether something is there, but not for a library that asks, as it was not for the first run;
-        `is_listed`: by a folder.
+        """Return whether a path exists, but must not for the asking library, as it did not in the first run.
+        `is_listed`: a listing of its folder contains it.
         """
         if self._is_asking or not self._is_before or not _is_path(path) or _is_own(frame):
             return False
@@ -245,7 +245,7 @@ class Answers:
             return False
 
     def _may_read(self, path: Any) -> bool:
-        """Return whether a file that is about to be read was there for the first run (or is not there)."""
+        """Return whether a file that is about to be read existed in the first run (or does not exist now)."""
         frame = sys._getframe(1)
         if self._is_program(path, frame, _THROUGH_READ):
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
@@ -282,7 +282,7 @@ class Answers:
     def _leading(self, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def read_link(path: Any, **keywords: Any) -> Any:
-            """Return where a link leads to, or led to as the program first asked."""
+            """Return the target of a link, as it was when the program first asked."""
             if not self._is_program(path, sys._getframe(1), _THROUGH_LINK):
                 return real(path, **keywords)
             if not self.is_so("readlink", path, lambda: _is_there(path)):
@@ -292,7 +292,7 @@ class Answers:
         return read_link
 
     def _is_program(self, path: Any, frame: FrameType, through: Collection[str]) -> bool:
-        """Return whether the program asks, outside of its loops, about a path."""
+        """Return whether the program asks about a path, outside of its loops."""
         if self._is_asking or not _is_path(path) or not self._outside.is_recording:
             return False
         return self._ask(lambda: is_asked_by_program(frame, through))
@@ -312,7 +312,7 @@ class Answers:
         return list_folder
 
     def _for_library(self, path: Any, real: Callable[..., Any], frame: FrameType, name_of: Callable[[Any], str]) -> Any:
-        """Return a listing without what is not there yet for a library that asks."""
+        """Return a listing for a library, without items that do not exist for it yet."""
         if not self._is_before or not _is_path(path):
             return real(path)
         if self._hides(path, frame, _THROUGH_WALK):
@@ -340,20 +340,20 @@ class Answers:
 
 
 def _is_pythons(frame: FrameType) -> bool:
-    """Return whether one of the modules asks that are a part of Python itself: `realpath` does for each of a path's
-    folders, tens of thousands of times as a framework is imported. The program does not ask through them.
+    """Return whether a frozen module of Python itself asks: `realpath` asks for each folder of a path, tens of
+    thousands of times as a framework is imported. The program does not ask through these modules.
     """
     return frame.f_code.co_filename in _PYTHONS
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Return whether detrain itself asks, for whomever."""
+    """Return whether detrain itself asks, for itself or for others."""
     return str(frame.f_globals.get("__name__", "")).startswith("detrain.")
 
 
 def _is_data(path: str, before: float) -> bool:
-    """Return whether there is a file, or a folder with files of some size, of which none was
-    written from a moment on.
+    """Return whether a path is a file that is not empty, or a folder with enough bytes in its files,
+    and nothing there was written since `before` (seconds since 1970).
     """
     total, count, waiting = 0, 0, [path]
     try:
@@ -389,7 +389,7 @@ def _is_path(path: object) -> bool:
 
 
 def _kind(question: str, path: Any) -> str:
-    """Return the key of a question. It does not tell the path, which may be that of another machine."""
+    """Return the key of a question. It has a digest in place of the path, which may be that of another machine."""
     path = path.decode(errors="surrogateescape") if isinstance(path, bytes) else path
     return f"{question} {xxhash.xxh3_64_hexdigest(os.fsencode(os.path.normpath(path)))}"
 

@@ -1,11 +1,11 @@
-"""Files that the program writes: how long they are at a cut, and how they come back to that.
+"""Files that the program writes: their lengths at a cut, and the way back to these lengths.
 
-A resumed process opens its files anew, before it comes to the cut. A file that was open when the loop was entered or at
-the cut, or that the program appends to, must then not be emptied, and at the cut it is set back to the length that it
-had there; what is cut off is kept beside the checkpoints. One that the loop has written anew is put aside while code
-before the loop writes it again. What was first appended to at a later moment, or by a run that was killed before its
-first checkpoint, is cut off as well, by what `change_log` has written down. Files opened through Python's `open` are
-followed (`pathlib`, `logging`, pandas and Keras's CSVLogger open theirs so).
+A resumed process opens its files anew before it reaches the cut. A file that was open when the loop was entered or at
+the cut, or to which the program appends, must then not be emptied. At the cut, detrain sets it back to its length
+there, and keeps the rest beside the checkpoints. A file that the loop has written anew is put aside while code before
+the loop writes it again. A file that was first appended to at a later moment, or by a run that was killed before its
+first checkpoint, is set back, too, by the log of `change_log`. detrain follows files opened through Python's `open`,
+also those that `pathlib`, `logging`, pandas and Keras's CSVLogger open.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from detrain.python.outside.change_log import Changes
 from detrain.python.outside.file_versions import How, Versions
 
 _is_there: Final = os.path.lexists
-"""As it is before the program's questions are heard: what is asked here, the program does not ask."""
+"""The real function, taken before the program's questions are followed: questions here are not the program's."""
 _WRITING: Final = frozenset("wxa+")
 _LONGEST_STEM: Final = 200
-"""Of a name, in bytes; file systems take 255."""
+"""The longest part of a name, in bytes; file systems take 255 for the whole name."""
 _PLACE_OF_OPENER: Final = 5
-"""Of `open`'s parameters after the mode."""
+"""The place of `opener` among the parameters of `open` after the mode."""
 
 
 class Files:
@@ -50,35 +50,35 @@ class Files:
     def __init__(self) -> None:
         self._open: dict[str, list[weakref.ref[Any]]] = {}
         self._appended: dict[str, int] = {}
-        """Files that are appended to, and how long they were before this process first did."""
+        """Files that are appended to, with their lengths before this process first appended."""
         self._kept: list[frozenset[str]] = []
-        """Files of each of the checkpoints on the way to which the run is: they must not be emptied."""
+        """The files of each checkpoint to which the run is on its way: they must not be emptied."""
         self._made: set[str] = set()
         self._near: tuple[str, ...] = ()
-        """The folder that the program was started in, and those that the run has made, with a slash at their ends."""
+        """The folder in which the program was started, and the folders that the run has made; each ends in a slash."""
         self._made_here: set[str] = set()
-        """Folders that code of this process has asked for, or has made or written something in."""
+        """Folders that code of this process has asked for, or in which it has made or written files."""
         self._then: dict[str, tuple[int, int]] = {}
-        """Of files that are appended to: how long the run that was killed had them at some place of the program, and
-        how long they were here, at the same."""
+        """For files that are appended to: (length in the killed run at some place of the program, length here at the
+        same place)."""
         self._kept_folders = False
         self._resumed_from: float | None = None
         self._started = time.time()
         self._written: set[str] = set()
         self._said: set[str] = set()
         self._held: set[str] = set()
-        """Files that were open when a loop was entered: opened by code that a resumed run runs again."""
+        """Files that were open when a loop was entered: code that a resumed run executes again has opened them."""
         self._before_loop: set[str] | None = set()
-        """Files that code before the first loop has opened to write them anew, while it runs."""
+        """Files that code before the first loop has opened to write them anew; None once the loop is entered."""
         self._read_before: set[str] = set()
         """Files that code before the first loop has read."""
         self._rewritable: frozenset[str] = frozenset()
-        """These files, once the loop was entered."""
+        """The files in `_before_loop`, once the loop is entered."""
         self._made_in_loop: set[str] = set()
         self._is_on_way = False
         self.versions: Versions | None = None
         self.allowed: Container[str] = ()
-        """Files that a resumed run may read though they are of a later moment."""
+        """Files that a resumed run may read although they are of a later moment."""
         self.fail: Callable[[DetrainError], object] = fail_here
         """Ends the process with an error."""
         self._changes: Changes | None = None
@@ -86,17 +86,17 @@ class Files:
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
         self.hear: Callable[[str, str], None] = lambda _path, _mode: None
-        """Is told of each file that is opened, before it is, and in which mode."""
+        """Called with path and mode of each file before it is opened."""
         self._base = os.getcwd()
-        """The folder that names in checkpoints start from, wherever the program goes with `os.chdir`."""
+        """The folder to which names in checkpoints are relative, even if the program calls `os.chdir`."""
 
     def watch(
         self, kept: Iterable[Iterable[str]], made: Iterable[str], changes: Changes, home: Path, program: str, *, is_new: bool
     ) -> None:
-        """Follow all calls of `open` and `os.mkdir` from here on.
+        """Follow all calls of `open` and `os.mkdir` from now on.
 
         `kept` are the files of each checkpoint on the way, and `made` the folders of the last: making these again is no
-        error. A run that `is_new` first undoes what one that was killed had appended.
+        error. With `is_new`, first undo the appending of a run that was killed before its first checkpoint.
         """
         self._changes = changes
         self._own = re.compile(rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
@@ -130,41 +130,41 @@ class Files:
         builtins.open = io.open = _Open(self)
 
     def counts_on(self, path: Any) -> bool:
-        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        """Return whether the checkpoint to which the run is on its way needs a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
 
     def is_near(self, path: str) -> bool:
-        """Return whether a path leads to or below the folder that the program was started in, or one that the run has
-        made: a cheap question, which what imports ask 30,000 times is sifted by."""
+        """Return whether a path is, or lies below, the folder in which the program was started or one that the run has
+        made. This quick test filters most of the 30,000 questions of imports."""
         return f"{path}/".startswith(self._near)
 
     def is_in_reach(self, path: str) -> bool:
-        """Return whether a path is the user's, below the folder that the program was started in or one that the run has
-        made, and not made or written by this process.
+        """Return whether a path is the user's, lies below the folder in which the program was started or one that the
+        run has made, and was not made or written by this process.
         """
         is_below = path.startswith(self._near)
         is_made_here = path in self._made_here or path in self._written
         return is_below and not is_made_here and not self.is_own(path) and is_user_file(path)
 
     def _has_here(self, folder: str) -> None:
-        """Code of this process has a folder, and so those around it."""
+        """Note that code of this process has a folder, and so the folders around it."""
         if folder not in self._made_here:
             self._made_here.update((folder, *map(str, Path(folder).parents)))
 
     def left_in(self, path: str) -> str | None:
-        """Return the outermost folder on the way to a path (or there) that an earlier process of the run has made, and
-        code of this one has not asked for yet; None if there is none.
+        """Return the outermost folder among a path and its parents that an earlier process of the run has made and code
+        of this one has not asked for yet; None if there is none.
         """
         if self._changes is None or not self._changes.folders:
             return None
-        way = [path[:end] for end, letter in enumerate(path) if letter == "/"] + [path]  # an import asks 30,000 times
+        way = [path[:end] for end, letter in enumerate(path) if letter == "/"] + [path]  # imports ask 30,000 times
         outermost = next((each for each in way if each in self._changes.folders and each not in self._made_here), None)
         is_anyones = outermost is None or self.versions is None or self.versions.is_of_others(path) or not is_user_file(path)
         return None if is_anyones else outermost
 
     def is_own(self, path: str) -> bool:
-        """Return whether a file of this path would be one of detrain's own: in the folder of
-        checkpoints, by its name.
+        """Return whether a path is that of a file of detrain: in the folder of
+        checkpoints, with such a name.
         """
         return self._own.match(path) is not None
 
@@ -172,8 +172,8 @@ class Files:
         return any(path in files for files in self._kept)
 
     def reads(self, file: Any) -> None:
-        """The program reads a file. Refuse one that was written after the checkpoint, and not by this process: it holds
-        what came later.
+        """Note that the program reads a file. Refuse one that was written after the checkpoint, and not by this
+        process: its content is of a later moment.
         """
         try:
             path = os.path.abspath(os.fsdecode(file))
@@ -195,11 +195,11 @@ class Files:
                 self.fail(NotCapturable(what, how))
 
     def changed_since(self, moment: float) -> list[str]:
-        """Return which of the user's files that code before the first loop has read here were changed after a moment,
-        before this process started, and not by the run itself.
+        """Return the user's files that code before the first loop has read here and that were changed between a moment
+        and the start of this process, but not by the run itself.
         """
         read = [path for path in sorted(self._read_before) if os.path.isfile(path) and is_user_file(path)]
-        changed = [path for path in read if moment < os.stat(path).st_ctime < self._started]  # the time of a move, too
+        changed = [path for path in read if moment < os.stat(path).st_ctime < self._started]  # a move counts, too
         shown = [self.shown(path) for path in changed if not (self.is_own(path) or self._is_of_run(path))]
         return [path for path in shown if path not in self.allowed]
 
@@ -209,9 +209,9 @@ class Files:
         return is_found or path in self._then or path in self._written or self._is_kept(path)
 
     def as_then(self, path: str) -> Path | None:
-        """Return where there lies, until it is read, what a file held for the run that was killed at this place of its
-        way: of a log what that run found, and what this process has added; of one that the loop writes as a whole what
-        code before the first loop found. None: the file itself holds just that.
+        """Return a temporary file with the content that a file had for the killed run at this place of the program, or
+        None if the file itself has that content. For a log, it is the content that the killed run found, with the lines
+        added by this process; for a file that the loop writes as a whole, the content that code before the loop found.
         """
         if self._changes is None or not os.path.isfile(path):
             return None
@@ -228,7 +228,7 @@ class Files:
         return view
 
     def opened(self, path: str, mode: str, file: Any, size: int) -> None:
-        """Note a file that has been opened for writing; it was `size` bytes long."""
+        """Note that a file of `size` bytes has been opened for writing."""
         if "a" in mode:
             is_new = path not in self._written or (path in self._made_in_loop and path not in self._appended)
             self._appended.setdefault(path, size)
@@ -240,13 +240,13 @@ class Files:
         self._open.setdefault(path, []).append(weakref.ref(file))
 
     def enter(self) -> None:
-        """The program enters a loop."""
+        """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
         if self._before_loop is not None:
             self._rewritable, self._before_loop = frozenset(self._before_loop), None
 
     def moves(self, path: str, to: str) -> None:
-        """A file is about to have another name."""
+        """Note that a file is about to be renamed."""
         if self._changes is None or not os.path.isfile(path):
             return
         if not self._is_followed(path):
@@ -258,7 +258,7 @@ class Files:
             self._held.add(to)
 
     def removes(self, path: str, *, is_over: bool = False) -> None:
-        """A file is about to be cleared away; `is_over`: a log comes in its place."""
+        """Note that a file is about to be removed; with `is_over`, a log takes its place."""
         if self._changes is not None and self._is_followed(path):
             if os.path.isfile(path):
                 self._changes.drop(path)
@@ -269,11 +269,11 @@ class Files:
         return path in self._appended or path in self._held
 
     def rewrites(self, path: str) -> bool:
-        """A file is about to be opened and emptied.
+        """Note that a file is about to be opened and emptied.
 
-        Returns whether it must not be: a checkpoint counts on what is in it.
+        Return whether it must not be emptied: a checkpoint needs its content.
         """
-        self._then.pop(path, None)  # it is written over here, and grows no longer as it did
+        self._then.pop(path, None)  # it is overwritten here, and no longer grows as before
         if self._is_kept(path) and os.path.isfile(path):
             return True
         if self._before_loop is not None:
@@ -288,37 +288,35 @@ class Files:
         return False
 
     def creates(self, path: str) -> None:
-        """A file that is not there is about to be opened for writing."""
+        """Note that a file that does not exist is about to be opened for writing."""
         if self._before_loop is None and self._changes is not None and not self._is_on_way and not self.is_own(path):
             self._made_in_loop.add(path)
             self._changes.create(path)
 
     def keep(self, path: str, how: How) -> None:
-        """Something is about to happen to a file as a whole, which is no log: keep what it is."""
-        is_in_loop = self._before_loop is None and not self._is_on_way  # code on the way puts files aside
+        """Keep a file that is no log before it changes as a whole, if it is the user's and the program is in a loop."""
+        is_in_loop = self._before_loop is None and not self._is_on_way  # on the way to a cut, files are put aside
         is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
             self.versions.keep(path, how, is_as_found=path in self._read_before and path not in self._written)
 
     def begin_cut(self) -> None:
-        """A checkpoint is taken."""
+        """Note that a checkpoint is taken."""
         if self.versions is not None:
             self.versions.begin_cut()
 
     def is_stale(self, path: str) -> bool:
-        """Return whether a file holds what a moment behind the cut has put there, and this process has not written it
-        since.
-        """
+        """Return whether a file has content of a moment after the cut, and this process has not written it since."""
         return self.versions is not None and path in self.versions.stale and path not in self._written
 
     def is_known(self, value: object) -> bool:
-        """Return whether an open file comes back to where it is: one that `open` made, at its path, and the only one
-        there.
+        """Return whether a resumed run restores the position of an open file: `open` made it, it is still at its path,
+        and no other open file is.
         """
         return any(self._live(path) == [value] and _is_at(path, value) for path in list(self._open))
 
     def state(self) -> dict[str, FileState]:
-        """Return the files to be set back, by path, after what the program wrote has been flushed."""
+        """Flush the program's output, and return the files that a resumed run sets back, by path."""
         found = {}
         written = event_files.written_here()
         for path in sorted({*self._appended, *self._open, *self._held, *written}):
@@ -331,28 +329,28 @@ class Files:
         return found
 
     def flush(self) -> None:
-        """Have what the program wrote to its files in them."""
+        """Flush the program's output to its files."""
         for path in list(self._open):
             for file in self._live(path):
                 with contextlib.suppress(OSError, ValueError):
                     file.flush()
 
     def untouched(self) -> dict[str, FileState]:
-        """Return the files that this process appends to, as they were before."""
+        """Return the files to which this process appends, with their lengths before."""
         return {self.shown(path): FileState(size, None) for path, size in sorted(self._appended.items()) if os.path.isfile(path)}
 
     def folders(self) -> tuple[str, ...]:
-        """Return the folders that the program has made and that are there; a thread of its may make more meanwhile."""
+        """Return the existing folders that the program has made; one of its threads may make more meanwhile."""
         return tuple(sorted(self.shown(path) for path in list(self._made) if os.path.isdir(path)))
 
     def resume(self, checkpoint: Path) -> None:
-        """The state of a checkpoint has been set: what was written since it was taken is of a later moment."""
+        """Note that a checkpoint's state has been set: files written since it was taken are of a later moment."""
         self._resumed_from = checkpoint.stat().st_mtime
 
     def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
-        """Bring files to where they were.
+        """Set files back to their lengths and positions at a cut.
 
-        On the way to a later cut (`kept_in` is None) none is cut: more is still to come.
+        On the way to a later cut (`kept_in` is None), only positions are set: the files must not be cut yet.
         """
         for shown, state in files.items():
             path = self.path_of(shown)
@@ -381,14 +379,12 @@ class Files:
                         _undo_appending(path, self._changes, kept_in, "at the checkpoint")
 
     def shown(self, path: str) -> str:
-        """Return a path as checkpoints have it: relative, where it lies below the folder that the program was started
-        in.
-        """
+        """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""
         relative = os.path.relpath(path, self._base)
         return path if relative.startswith(os.pardir) else relative
 
     def path_of(self, shown: str) -> str:
-        """Return the path that `shown` tells."""
+        """Return the path for a result of `shown`."""
         return os.path.normpath(os.path.join(self._base, shown))
 
     def _live(self, path: str) -> list[Any]:
@@ -410,9 +406,9 @@ def _opener(name: Any, flags: int) -> int:
 
 
 class _Open:
-    """Stands in for `open`.
+    """Replaces `open`.
 
-    An object, as the built-in is none that becomes a method where it is an attribute of a class.
+    It is an object and no function: like the built-in, it does not become a method as an attribute of a class.
     """
 
     def __init__(self, files: Files) -> None:
@@ -447,7 +443,7 @@ class _Open:
 
 
 def _is_at(path: str, file: Any) -> bool:
-    """Return whether a path leads to an open file: not if it was deleted, replaced, or never had a name
+    """Return whether an open file is still at a path: not if it was deleted, replaced, or never had a name
     (`TemporaryFile`).
     """
     try:
@@ -464,7 +460,7 @@ def _tell(file: Any) -> int | None:
 
 
 def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
-    """Write what is cut off a file beside the checkpoints, under a name that tells the file and
+    """Write the tail that is cut off a file beside the checkpoints, under a name that contains the file's name and
     that no other tail has.
     """
     relative = os.path.relpath(path, kept_in.parent)
@@ -487,7 +483,7 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
 
 
 def _undo_appending(path: str, changes: Changes, kept_in: Path, when: str) -> None:
-    """Have a file as it was before a later moment of the loop first appended to it; gone, if the loop had made it."""
+    """Set a file back to its length before a later moment first appended to it; remove it if the loop had made it."""
     if path not in changes.created:
         _set_back(path, changes.appended[path], kept_in, when)
     elif _is_there(path):
@@ -495,13 +491,13 @@ def _undo_appending(path: str, changes: Changes, kept_in: Path, when: str) -> No
 
 
 def _take_away(path: str, kept_in: Path) -> None:
-    """Have a file gone that a later moment has made in the place of one that it had moved; keep what is in it."""
+    """Remove a file that a later moment has made in the place of a moved one, and keep its content."""
     _set_back(path, 0, kept_in, "before it was made")
     os.unlink(path)
 
 
 def _set_back(path: str, size: int, kept_in: Path, when: str) -> None:
-    """Cut a file to the length it had; keep what is cut off."""
+    """Cut a file to an earlier length, and keep its tail."""
     try:
         now = os.path.getsize(path)
         if now > size:

@@ -1,11 +1,11 @@
-"""Files that the loop keeps its state in: those whose content does not come back are named.
+"""Files in which the loop keeps state: a checkpoint names those that a resumed run cannot restore.
 
-A log that is appended to is set back (`open_files`), a database of SQLite's, too (`databases`), and what is written as
-a whole is put back (`file_versions`: a table of results, best weights that are gone back to). A file that the loop
-changes in place (a memory map opened anew in each batch) would hold what a later moment has put there. One that an
-epoch reads before its batches, and its bodies write, is read again by a run that resumes inside of the epoch. Heard of
-are Python's `open` and `os.open`, h5py, and what frameworks tell. An audit hook would hear of more, but each `id()` and
-`sys._getframe()` of the program is an event, too: they took fifteen times as long.
+A log that is appended to is set back (`open_files`), an SQLite database, too (`databases`), and a file that is written
+as a whole is put back (`file_versions`: a table of results, best weights to which the loop goes back). A file that the
+loop changes in place (a memory map opened anew in each batch) would have content from a later moment. A file that an
+epoch reads before its batches, and that its bodies write, is read again by a run that resumes inside of the epoch.
+detrain follows Python's `open` and `os.open`, h5py, and files that frameworks report. An audit hook would report more,
+but each `id()` and `sys._getframe()` of the program is an event, too: they took fifteen times as long.
 """
 
 from __future__ import annotations
@@ -30,40 +30,39 @@ from detrain.python.outside.open_files import Files
 
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
-"""As it is before the program's questions are heard."""
+"""The real function, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
 
 class Contents:
-    """The files whose contents are state. Paths are absolute."""
+    """The files with contents that are state. Paths are absolute."""
 
     def __init__(self, files: Files, changes: Changes, place: Callable[[], Cursor | None]) -> None:
-        """`place` returns where in its loops the program is."""
+        """`place` returns the program's place in its loops; None outside of them."""
         self._files, self._place = files, place
         self._thread = threading.get_ident()
         self._written: dict[str, Cursor] = {}
-        """Files that the loop has written as a whole, and in which body it last did."""
+        """Files that the loop has written as a whole, with the place of the last such body."""
         self._all: dict[str, Address | None] = {}
-        """All files that have been opened to be written, and in which body they last were."""
+        """All files that have been opened for writing, with the batch that last did so; None outside of loops."""
         self._read_ahead: dict[str, Address] = {}
-        """Files that an epoch has read before its first batch, and in which it last did."""
+        """Files that an epoch has read before its first batch, with the newest such epoch."""
         self._kept_here: dict[str, Address] = {}
-        """Those of them that a body of the epoch has written."""
+        """Such files that a body of the same epoch has written, with that epoch."""
         self._kept: dict[str, str] = {}
         self._databases = Databases(changes, self._is_its)
         self.written_last = ""
-        """The file that the loop has last written, or taken away. Emptied by whoever asks what is written from then
-        on."""
+        """The file that the loop has last written or removed. A caller empties it to learn of writes from then on."""
 
     def watch(self) -> None:
-        """Hear of all files that are opened from here on."""
+        """Follow all files that are opened from now on."""
         self._files.hear = self._opened
         self._watch_os()
         self._databases.watch()
         _watch_h5py(self)
 
     def not_captured(self) -> list[str]:
-        """Name the files that the loop keeps its state in, as far as it has been seen."""
+        """Name the files seen so far in which the loop keeps state that a checkpoint lacks."""
         kept = self._kept | self._databases.not_captured()
         at = self._place()
         here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
@@ -71,14 +70,14 @@ class Contents:
         return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
 
     def databases(self) -> dict[str, Array]:
-        """Return what is in the databases that the run has written, as checkpoints name them."""
+        """Return the contents of the databases that the run has written, by their names in checkpoints."""
         return {self._files.shown(path): data for path, data in self._databases.state().items()}
 
     def restore_databases(self, contents: Mapping[str, Array]) -> None:
-        """Have in each database what was in it at a cut.
+        """Restore the content of each database at a cut.
 
-        Raises Diverged where a checkpoint names one that lies elsewhere, and that the run has not opened: it is data,
-        and must not say where to write.
+        Raises Diverged if a checkpoint names a database outside of the program's folder that the run has not opened: a
+        checkpoint is data, and must not decide where to write.
         """
         for shown in contents:
             is_elsewhere = os.path.isabs(shown) or os.pardir in shown.split(os.sep)
@@ -87,21 +86,22 @@ class Contents:
         self._databases.restore({self._files.path_of(shown): data for shown, data in contents.items()})
 
     def written_since(self, address: Address) -> list[str]:
-        """Name the files that the loop has written as a whole in this batch or a later one, and databases."""
+        """Name the files that the loop has written as a whole in or after this batch, and all changed databases."""
         since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
         since += self._databases.changed()
         return sorted(self._files.shown(path) for path in since)
 
     def all_written(self) -> dict[str, Address | None]:
-        """Return all files of the user's that the process has opened to write, and the body that last did, if one has.
+        """Return all files of the user that the process has opened for writing, with the batch that last did so
+        (None outside of loops).
 
-        What the program wrote to them has been flushed.
+        The program's output to them is flushed first.
         """
         self._files.flush()
         return {path: at for path, at in list(self._all.items()) if self._is_its(path)}
 
     def writes(self, path: str, how: How = "moved") -> None:
-        """The program writes a file as a whole."""
+        """Note that the program writes a file as a whole."""
         self._files.keep(path, how)
         self._notes_whole(path)
 
@@ -114,18 +114,18 @@ class Contents:
             self._kept_here[path] = _epoch_of(at)
 
     def also_writes(self, path: str) -> Cursor | None:
-        """The program writes a file, in some way; return in which body."""
+        """Note that the program writes a file in some way; return the place of the body that does, or None."""
         at = self._at(path)
         self._all[path] = (at.phase, at.epoch, at.batch) if at is not None else None
         return at
 
     def removes(self, path: str) -> None:
-        """The program takes a file away."""
+        """Note that the program removes a file."""
         if self._at(path) is not None:
             self.written_last = path
 
     def changes(self, path: str) -> None:
-        """The program opens a file to change something in it, or to make it if it is not there."""
+        """Note that the program opens a file to change a part of it, or to make it if it does not exist."""
         at = self.also_writes(path)
         if at is None:
             return
@@ -138,8 +138,8 @@ class Contents:
             self._written[path] = at
 
     def opens_to_write(self, path: str, mode: str, open_file: Callable[[str], Any]) -> Any:
-        """Return what `open_file` opens, by other means than Python's `open`, in a mode (of `w` and `a`) that loses
-        nothing.
+        """Return the result of `open_file`, which opens a file without Python's `open`, in a mode (`w` or `a`) that
+        loses no content.
         """
         wanted = "a" if mode == "w" and self.counts_on(path) else mode
         (self.writes if mode == "w" else self.also_writes)(path)
@@ -149,11 +149,11 @@ class Contents:
         return made
 
     def counts_on(self, path: Any) -> bool:
-        """Return whether the checkpoint that the run is on the way to counts on a file."""
+        """Return whether the checkpoint to which the run is on its way needs a file."""
         return self._files.counts_on(path)
 
     def reads(self, path: str) -> None:
-        """The program reads a file by other means than Python's `open`."""
+        """Note that the program reads a file without Python's `open`."""
         self._files.reads(path)
         self._reads(path)
 
@@ -163,7 +163,7 @@ class Contents:
             self._read_ahead[path] = _epoch_of(at)
 
     def _at(self, path: str) -> Cursor | None:
-        """Return in which body the program is, or None if the file is none of its loop's."""
+        """Return the place of the program in its loops; None outside of them, or if the file is not the program's."""
         at = self._place() if threading.get_ident() == self._thread else None
         return at if at is not None and self._is_its(path) else None
 
@@ -200,7 +200,7 @@ class Contents:
             @functools.wraps(real)
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
                 path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
-                if not self.counts_on(path):  # a log that is full before its time, on the way to a cut
+                if not self.counts_on(path):  # else a log that is full too early, on the way to a cut
                     self._notes_whole(to)
                     self._files.moves(path, to)
                     real(src, dst, **keywords)
@@ -228,12 +228,12 @@ def _epoch_of(at: Cursor) -> Address:
 
 def _watch_h5py(contents: Contents) -> None:
     with contextlib.suppress(ImportError, AttributeError):
-        from h5py import h5f, h5fd, h5p  # slow to import, and there anyway where checkpoints are
+        from h5py import h5f, h5fd, h5p  # slow to import, but imported anyway if there are checkpoints
 
         real_open, real_create = h5f.open, h5f.create
 
         def is_in_memory(*given: Any) -> bool:
-            """Return whether a file lies in an object of Python's, as our own checkpoints do while they are written."""
+            """Return whether a file lies in a Python object, like detrain's own checkpoints while they are written."""
             access = [each for each in given if isinstance(each, h5p.PropFAID)]
             return any(each.get_driver() == h5fd.fileobj_driver for each in access)
 
