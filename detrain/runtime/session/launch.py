@@ -112,7 +112,7 @@ def _run(config: Config) -> None:
 
 
 def _run_traced(config: Config, traced: TracedRun) -> None:
-    """Run to the end, or until the tracer has seen enough; the program's own exceptions and exit status pass through."""
+    """Run to the end, or until the tracer has seen enough; the program's exceptions and exit status pass through."""
     try:
         _run(config)
     except BaseException as error:

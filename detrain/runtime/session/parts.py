@@ -160,7 +160,7 @@ class Parts:
             yield VerifyObserver(self.trial, position, self.plan, self.adapters)
 
     def meet(self) -> None:
-        """Connect the job's ranks before the first training loop is entered. Raises FrameworkUnsupported, RanksApart."""
+        """Connect the job's ranks before the first training loop. Raises FrameworkUnsupported, RanksApart."""
         jit, backend = self.config.jit, self.adapters.environment().get("torch distributed", "none")
         if jit is False or self._has_met:
             return

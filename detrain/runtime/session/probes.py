@@ -112,7 +112,7 @@ def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         return act(*arguments, **keywords)
     except DetrainError as error:
         fail(error)
-    except Exception as error:  # an edge: the program must not catch a defect of detrain, nor the user blame the program
+    except Exception as error:  # an edge: the program must neither catch a defect of detrain, nor be blamed for it
         from detrain.python.process.defect_report import defect
 
         fail(defect(error, _session.parts.catalogue.folder if _session is not None else None))
@@ -336,8 +336,8 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
     """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before
     the loops.
 
-    With `gradients`, the guard also looks at the norms of gradients (`--guard-gradients`), in functions traced from then
-    on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
+    With `gradients`, the guard also looks at the norms of gradients (`--guard-gradients`), in functions that are traced
+    from then on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
 
     Options of the command take precedence; without a session this does nothing. Raises UsageError.
     """
@@ -418,7 +418,7 @@ def note_yield(value: T) -> T:
 
 
 def begin_yield(value: T | None = None) -> T | None:
-    """Note that a generator of the program is asked for its next value; return `value`, its first statement's result."""
+    """Note that a generator of the program is asked for its next value; return `value`, from its first statement."""
     if _session is not None:
         _guarded(_session.recorder.pulls.begin, sys._getframe(1))
     return value
