@@ -265,7 +265,7 @@ class UpdateObserver:
         return Findings(structure, self.is_sure, self._inference.updates + self._outside, took)
 
     def _was_passed(self, nest: Nest, static: Structure) -> bool:
-        """Return whether the run has been through a loop that static analysis proposes, or found others in its place."""
+        """Return whether the run has been through a loop that static analysis proposes, or found others instead."""
         known = self._inference.records
         key, around = _key(nest.batch_loop), _key(nest.epoch_loop)
         if key in known:  # one batch loop may have several epoch loops: the run has not come to all of them

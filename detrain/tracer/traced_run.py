@@ -39,7 +39,7 @@ class TracedRun:
             os._exit(0)
 
     def finish(self, *, has_ended: bool) -> None:
-        """Write the structure that was seen. `has_ended`: the program ran to its end. Raises NoStructure if none was."""
+        """Write the structure that was seen. `has_ended`: the program ran to its end. Raises NoStructure without it."""
         if self._is_over:
             return
         self._is_over = True
