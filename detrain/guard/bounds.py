@@ -20,8 +20,7 @@ MARGIN: Final = 1000.0
 WINDOW: Final = 8
 """Number of steps with nonzero values in a group before the largest norm seen becomes its bound."""
 ASSUMED: Final = 1e12
-"""The bound on norms in a group's first steps (for squares, its square), unless a norm before the first step was
-larger."""
+"""The bound on norms in a group's first steps (for squares, its square), unless norms seen before give a wider one."""
 _MOST_WAITING: Final = 64
 """Steps with usual norms count as seen so many at a time, as code that runs behind each step finds cold caches."""
 _FLOOR: Final = 1e-6

@@ -75,8 +75,8 @@ class Cells:
         return range(first, self._data.count(b"\n") + 1)
 
     def edit(self, edits: Sequence[Edit]) -> list[Edit]:
-        """Make the edits that lie in the last cell, and the import of the probes that they call; return them with
-        positions that count from the cell.
+        """Make the edits that lie in the last cell, and the import of the probes that they call; return them with their
+        positions in the text that `_cell` returns.
         """
         imports = [(self._first, self._first, text) for _, _, text in edits if text.rstrip().endswith(IMPORT_MARK.strip())]
         others = [edit for edit in edits if edit[0] >= self._first and not edit[2].rstrip().endswith(IMPORT_MARK.strip())]

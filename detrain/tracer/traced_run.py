@@ -58,7 +58,7 @@ class TracedRun:
         _say(structure, outcome, path)
 
     def _confirmed(self, structure: Structure, path: Path) -> Structure:
-        """Return the structure with the objects whose size differs from the first round, as the dataset's does."""
+        """Return the structure, with objects of another size than in the first round added to its evidence."""
         first = read_info(path, Path(self._trace.base))
         changed = changed_sizes(first.sizes, structure.sizes, self._trace.diff_size)
         if not changed:
@@ -71,7 +71,7 @@ class TracedRun:
 
 
 def _with_loader(nest: Nest, changed: dict[str, tuple[int, int]]) -> Nest:
-    """Add the objects with a changed size to the evidence, first those whose names are in the loader's expression."""
+    """Add the objects with a changed size to the evidence, first those named in the loader's expression."""
     roots = set(re.findall(r"[^\W\d]\w*", nest.loader))
     named = sorted(changed, key=lambda path: (_root(path) not in roots, path))
     lines = [f"second round: {path} changed its size from {changed[path][0]} to {changed[path][1]}" for path in named[:4]]

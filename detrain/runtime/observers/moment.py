@@ -67,7 +67,7 @@ class MomentReached:
             return None
         sys.settrace(None)
         self._answer(address, frame)
-        return frame.f_trace  # a debugger's
+        return frame.f_trace  # the trace function of a debugger, if one has been opened
 
     def _answer(self, address: Address, frame: FrameType) -> None:
         moment = self._moment

@@ -111,7 +111,7 @@ def _open_shell(names: dict[str, Any]) -> None:
     """Read statements and run them with these names until the user leaves. The program's own variables stay bound."""
     banner = "The names of the run are here: what is bound anew is not bound in the run. exit() ends it."
     if importlib.util.find_spec("IPython") is None:
-        with contextlib.suppress(SystemExit):  # of exit()
+        with contextlib.suppress(SystemExit):  # raised by exit()
             code.interact(banner, local=names, exitmsg="")
         return
     import IPython

@@ -1,5 +1,5 @@
 """A process that waits at the place where trials begin, while a copy of it does them. If the copy ends in a trial, or
-the driver gives it up there, another copy goes on with the next trial.
+takes too long in it, another copy goes on with the next trial.
 
 A copy is a fork that equals its parent to the bit: the hooks do not run by which Python or detrain gives a child of the
 program other random numbers, and `os.getpid` returns the parent's number. A process can be copied only if it has one
@@ -25,7 +25,7 @@ from detrain.base.child_processes import die_with
 from detrain.python.process import children
 
 GO_ON: Final = "go-on"
-"""The file that tells the waiting process to go on: it names the log of the trial to begin with."""
+"""The file that tells the waiting process to leave the copy behind: it names the log of the trial to begin with."""
 _POLL_S: Final = 0.005
 _OWN_ERRORS: Final = range(64, 100)
 """Exit statuses of detrain's errors, which no trial causes."""
@@ -59,7 +59,7 @@ class Reserve:
 
     def wait(self, logs: Sequence[str]) -> int:
         """Have a copy do the trials with these logs; the first log exists. Return 0 in the copy. In this process, wait
-        until the copy has ended in a trial or is given up there, and return the place of the trial to go on with. If
+        until the copy has ended in a trial or has taken too long, and return the place of the trial to go on with. If
         the copy ends in another way, this process ends in the same way.
         """
         messages.flush_output()
@@ -71,7 +71,7 @@ class Reserve:
             return 0
         self._copies.append(copy)
         while True:
-            ended = os.waitid(os.P_PID, copy, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # its number stays taken
+            ended = os.waitid(os.P_PID, copy, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # so that its number stays taken
             place = self._asked(folder / GO_ON, logs) if ended is None else self._behind(copy, ended, logs)
             if place:
                 return place
@@ -88,7 +88,7 @@ class Reserve:
 
     @staticmethod
     def _asked(file: Path, logs: Sequence[str]) -> int:
-        """Return the place of the trial to go on with if the driver gives the copy up in the one before, else 0."""
+        """Return the place of the trial to go on with if the copy takes too long in the one before, else 0."""
         try:
             log = _read(file)
         except OSError:
@@ -109,7 +109,7 @@ class Reserve:
         return self.end(status)
 
     def end(self, status: int) -> NoReturn:
-        """End this process when its copies have ended, with their status or signal."""
+        """Wait until the copies have ended, then end this process with an exit status, or by the signal `-status`."""
         for copy in self._copies:
             os.waitpid(copy, 0)
         if status < 0:

@@ -247,9 +247,7 @@ class Watcher(threading.Thread):
             self._work(lambda: Voted(view, self._vote(self._fingerprint())))
 
     def _vote_without_state_if_late(self) -> None:
-        """Vote without a big state if its digest takes too long, as a lost device may not answer. The vote still names
-        the small states that this rank has.
-        """
+        """Vote without a big state if its digest takes too long, as on a lost device; the small states still count."""
         if self._vote_begun is not None and time.monotonic() - self._vote_begun[1] > self._machine.timing.vote_s:
             (view, _), self._vote_begun = self._vote_begun, None
             if self._machine.state is State.FREEZE:

@@ -270,7 +270,7 @@ class Ring(ABC):
         if missing:
             raise CannotGoBackError("; ".join(missing[:4]))
 
-    # What is there.
+    # The present state.
 
     def _state(self, frame: FrameType) -> _StateAtCut:
         python = self._capture.encode_live(frame, self._whole.baseline())

@@ -52,7 +52,7 @@ _NEVER: Final = 1 << 60
 _FIRST, _LATER = "first batch", "batch"
 """Kinds of stretches: before an epoch's first batch, a rank may have to wait for one that validates."""
 _COPIES: Final = 16
-"""How often a rank's own state takes memory: its slots, and the spare room in them."""
+"""The memory for a rank's own state, in multiples of its size: its slots, with spare room in each."""
 _CHECKED: Final = 4
 """At the first so many holds the rank checks that there is memory for them."""
 _NOTHING: Final = Split(b"", {})
@@ -206,7 +206,7 @@ class JustInTime:
             self._ranks.mark(kind)
 
     def fails(self, error: BaseException, show: Callable[[], None]) -> None:
-        """Have the ranks save, and end the process, as the program has raised. `show` prints its own error."""
+        """Have the ranks save, and end the process, as the program has raised. `show` prints its own error, no echo."""
         if self._is_over and not self._ranks.is_live:
             return
         self.rest_if_echo(error)
@@ -224,7 +224,7 @@ class JustInTime:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """End all this, as the program has ended or no state is held any more."""
+        """End this rank's part, as the program has ended or no state is held any more."""
         self._is_over = True
         if not self._ranks.is_live:
             return

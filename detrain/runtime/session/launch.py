@@ -177,7 +177,7 @@ def _watch_sources(config: Config) -> None:
             return original(self, fullname)  # type: ignore[no-any-return]
         try:
             data = self.get_data(path)
-        except OSError:  # there may be bytecode
+        except OSError:  # the source cannot be read, but there may be bytecode
             return original(self, fullname)  # type: ignore[no-any-return]
         if has_edits:
             return _compile(config, os.path.abspath(path), data)

@@ -1,6 +1,6 @@
 """The parts of a session, and the order in which they are made.
 
-Parts that few runs have are imported only once a run needs them, but before the program begins, so that no module of
+Parts that few runs have are imported only in runs that have them, and before the program begins, so that no module of
 the program hides one of Python's.
 """
 
@@ -82,7 +82,7 @@ class Parts:
         self.files = Files()
         self.files.allowed = config.allow_lost
         self.termination = Termination(lambda: position.is_in_phase)
-        if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
+        if config.on_sigterm == "checkpoint" and config.ranks is None:  # one rank of a job cannot end at a cut alone
             self.termination.watch()
         plans = of_environment()
         self.experiment: ExperimentRun | None = self._experiment(plans) if plans else None
@@ -91,7 +91,7 @@ class Parts:
         self.guard: Guard | None = None
         self.guards_gradients = False
         self.recovery: Ring | None = None
-        """Looks for hardware faults at each cut, and goes back behind them."""
+        """Looks for hardware faults at each cut, and takes the run back to before them."""
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart

@@ -126,7 +126,7 @@ class Restorer:
 
 
 def _refused(cursor: Cursor, lost: list[str], places: list[str]) -> NotCapturable:
-    """Return the error for a checkpoint with losses that may matter; `places`: those of all losses on the way."""
+    """Return the error for a checkpoint with losses that may matter; `places`: the places of all losses on the way."""
     allowed = " ".join(f"--allow-lost {shlex.quote(place)}" for place in places)
     how = (
         "draw by a plain `for x in ...` over it"

@@ -28,7 +28,7 @@ from detrain.store.lock import Lock
 from detrain.store.writing_process import WritingProcess
 
 _FROM_S: Final = 5.0
-"""Checkpoints that took less time in all are not worth a warning."""
+"""Checkpoints that took fewer seconds in all are not worth a warning."""
 _MUCH: Final = 0.2
 """The share of a run's time that is worth a warning."""
 _LITTLE: Final = 0.05

@@ -65,7 +65,7 @@ class Session:
         parts.world.enter()
         position.enter(frame)
         if position.phase == 0:
-            # Read the sources of modules that Python's import did not load now, not at the first save.
+            # Now, and not only at the first save, read the sources of modules that were loaded past Python's import.
             parts.identity.sources()
         self.plan.require_same_loop(frame)
         position.begin_loop()

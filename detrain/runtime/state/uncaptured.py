@@ -45,7 +45,7 @@ _SHOWN_LATER: Final = {
     f"{LOADS_READ})": ("a run that resumes inside an epoch loads batches again by what it was at the epoch's start", _AT_STARTS),
     f"{OF_CACHE})": ("a run that resumes with another cache compiles it again", "keep the cache: TORCHINDUCTOR_CACHE_DIR=FOLDER"),
 }
-"""By their last words, losses that may change a resumed run: how that run meets them, and the advice to the user."""
+"""For losses that may change a resumed run, by the end of their text: how they change it, and advice to the user."""
 
 
 class Uncaptured:
