@@ -1,7 +1,7 @@
-"""The probes for a program that is instrumented on disk: importing this makes plain `python program.py` a detrain run.
+"""The probes for a program that is instrumented on disk: the import makes plain `python program.py` a detrain run.
 
-The environment that decides about bits must be settled before the interpreter starts, so where no session is active the
-process is replaced, once, by `detrain run` on the same program (same pid). Options come from the environment:
+The environment that decides about bits must be settled before the interpreter starts. So if no session is active, this
+module replaces the process, once, by `detrain run` on the same program (same pid). Options come from the environment:
 `$CKPT_DIR`, `$DETRAIN_RUN_EVERY`, `$DETRAIN_RUN_KEEP`, `$DETRAIN_RUN_SEED`, ... as `detrain run --help` names its
 options.
 """

@@ -1,4 +1,4 @@
-"""Any moment of a run that is over, from code: what `detrain at` shows, as values."""
+"""Any moment of a run that is over, for use in code: the values that `detrain at` shows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a run had before the body of a batch."""
+    """The state of a run before the body of a batch."""
 
     cursor: str
-    """Which one: `3:17`, or `1/3:17` where there is more than one loop."""
+    """The cursor of the batch: `3:17`, or `1/3:17` if there is more than one loop."""
     step: int
-    """Its number in the whole run, from 0."""
+    """The number of the step in the whole run, from 0."""
     since: str
-    """The checkpoint that the program was run from; empty: from its start."""
+    """The checkpoint from which the program was run again; empty if from its start."""
     shown: Mapping[str, str]
-    """Each name of the function that trains, or each expression that was asked for, as `detrain at` shows it."""
+    """The text that `detrain at` shows for each name of the function that trains, or for each expression given."""
     values: Mapping[str, Any]
-    """Of those the tensors and arrays, as NumPy's, and numbers and texts. What else there is, is only shown."""
+    """The values in `shown` that are tensors and arrays (as NumPy arrays), numbers or text. Others are only shown."""
     tensors: Mapping[str, Any]
-    """All tensors that training changes, as arrays, by the keys that checkpoints have them under."""
+    """All tensors that training changes, as arrays, by their keys in checkpoints."""
 
 
 def at(
@@ -42,18 +42,18 @@ def at(
     is_module: bool = False,
     rank: int | None = None,
 ) -> Moment:
-    """Run a program again, in a process of its own, to a step of its newest run, and return what was there.
+    """Run a program again, in a process of its own, to a step of its newest run, and return the state there.
 
-    `cursor` is `3:17`, `1/3:17`, `last`, or the number of the step in the whole run; `expressions` are evaluated there,
-    in place of the names of the function that trains. With `within`, the first call of a function of this name at the
-    step is meant, not the loop; `rank` says in which rank of a job.
+    `cursor` is `3:17`, `1/3:17`, `last`, or the number of the step in the whole run. `expressions` are evaluated there
+    instead of the names of the function that trains. With `within`, they are evaluated in the step's first call of a
+    function of this name, not in the loop. `rank` chooses a rank of a job.
 
     As with `detrain at`, everything happens in a copy of the current folder, and each batch on the way is compared with
-    the run's. What comes back is data: nothing is unpickled. Values of dtypes that NumPy has not are arrays of
+    the run's. The results are plain data: nothing is unpickled. Values of dtypes that NumPy lacks are arrays of
     ml_dtypes, or bytes.
 
-    Raises UsageError for a step that the run has not, StoreError where there is no run, Diverged where the program does
-    something else today.
+    Raises UsageError for a step that the run does not have, StoreError if there is no run, and Diverged if the program
+    no longer does the same.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
     found = _stand(run, run.address(f"step {cursor}" if isinstance(cursor, int) else cursor), expressions, within)
@@ -74,12 +74,11 @@ def first(
     is_module: bool = False,
     rank: int | None = None,
 ) -> Moment | None:
-    """Return what was there at the first step from `since` on at which an expression is true, None if it is so nowhere.
+    """Return the state at the first step from `since` on at which an expression is true, None if there is no such step.
 
-    `bisect`: it stays true from there on, so that most of the steps need not be run.
+    With `bisect`, the expression must stay true from there on: most of the steps need not be run then.
 
-    The rest is as with `at`. Raises
-    UsageError where the expression fails.
+    The other arguments and errors are those of `at`. Raises UsageError if the expression fails.
     """
     run = _run(program, arguments, home, rank, is_module=is_module)
     return _stand(run, run.address(f"step {since}" if isinstance(since, int) else since), expressions, within, when, bisects=bisect)

@@ -1,3 +1,3 @@
-"""Hardware faults: detected by the size of what training carries from step to step, and undone by running the steps
-again.
+"""Hardware faults: the guard detects them by the size of the variables and gradients, and undoes them by running the
+steps again.
 """

@@ -1,7 +1,7 @@
-"""Bounds on the norms of what a training carries along: from theory where it gives them, else from what has been seen.
+"""Bounds on the norms of a training's variables and gradients: from theory if it has one, else from the norms so far.
 
-A transient fault in an accelerator that matters leaves values behind that are too large by many orders of magnitude, or
-no numbers at all. So a bound may be wide. The derivations, and what they assume, are in docs/explanation/guard.md.
+If a transient fault in an accelerator matters, it leaves values that are too large by many orders of magnitude, or NaN.
+So a bound may be wide. The derivations and their assumptions are in docs/explanation/guard.md.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy.typing as npt
 from detrain.adapters.api import Watched
 
 MARGIN: Final = 1000.0
-"""A norm may be this much larger than the largest seen in its group (squares: by the square of it)."""
+"""A norm may be this many times larger than the largest seen in its group (for squares, the square of this)."""
 WINDOW: Final = 8
-"""Steps with values other than zero that are watched before what they had becomes a bound."""
+"""Number of steps with nonzero values in a group before the largest norm seen becomes its bound."""
 ASSUMED: Final = 1e12
-"""No norm is larger in a group's first steps (squares: the square of it), if none was before the first step."""
+"""The bound on norms in a group's first steps (for squares, its square), unless norms seen before give a wider one."""
 _MOST_WAITING: Final = 64
-"""Steps whose norms are usual count as seen so many at a time: what runs behind each step finds cold caches."""
+"""Steps with usual norms count as seen so many at a time, as code that runs behind each step finds cold caches."""
 _FLOOR: Final = 1e-6
-"""Values below this count as this large: the first update of what was all but zero is no fault."""
+"""Smaller norms count as this large: the first update of values close to zero is no fault."""
 _NONE: Final = float(np.finfo(np.float64).max)
-"""The bound where there is none: infinity and what is no number exceed it."""
+"""Stands for no bound: only infinity and NaN exceed it."""
 
 Floats = npt.NDArray[np.float64]
 Seen = Mapping[str, tuple[int, float]]
-"""Steps and largest norm, by group."""
+"""The number of steps and the largest norm, by group."""
 Mark = tuple[Seen, tuple[Floats, ...]]
 
 
@@ -45,24 +45,24 @@ class Excess(msgspec.Struct, frozen=True):
 
 
 class Bounds:
-    """The bounds of one run. `known` is what an earlier process has seen."""
+    """The bounds of one run. `known`: the steps and largest norms that an earlier process has seen."""
 
     def __init__(self, known: Seen) -> None:
         self._seen = known
         self._waiting: list[Floats] = []
-        """Norms of the last steps, which are within their bounds and do not count as seen yet."""
+        """Norms of the last steps: they are within their bounds, and do not count as seen yet."""
         self._is_steady = False
-        """Whether all groups have a bound that was found by watching."""
+        """Whether all groups have a bound from norms that were seen."""
         self._watched: Sequence[Watched] = ()
         self._limits = self._seen_bounds = self._usual = self._powers = np.zeros(0)
         self._factors = self._unseen = np.zeros(0)
         self._paired = self._partners = np.zeros(0, np.int64)
         self._members: dict[str, npt.NDArray[np.int64]] = {}
         self._keys: set[str] | None = None
-        """All that have been watched in this process; None before the first look."""
+        """Keys of all variables that were watched in this process; None before the first look."""
         self._fresh: set[str] = set()
-        """Those that have come later, and have had no value other than zero yet: the first one counts as seen, whatever
-        it is."""
+        """Keys of variables that came later and have been zero so far: their first nonzero norm counts as seen, up to
+        `ASSUMED`."""
 
     def state(self) -> dict[str, tuple[int, float]]:
         """Return the number of steps and the largest norm seen, by group."""
@@ -70,21 +70,21 @@ class Bounds:
         return dict(sorted(self._seen.items()))
 
     def set_state(self, state: Seen) -> None:
-        """Set what `state` returned."""
+        """Restore the value that `state` returned."""
         self.go_back((dict(state), ()))
 
     def mark(self) -> Mark:
-        """Return what has been seen until now, to go back to."""
+        """Return the steps and norms seen until now, to go back to."""
         return self._seen, tuple(self._waiting)
 
     def go_back(self, mark: Mark) -> None:
-        """Forget what has been seen since a mark."""
-        # What was watched may have changed since: norms of others count for nothing.
+        """Forget the steps and norms seen since a mark."""
+        # The watched variables may have changed since: drop norms of another set of them.
         self._seen, self._waiting = mark[0], [norms for norms in mark[1] if len(norms) == len(self._watched)]
         self._refresh()
 
     def begin(self, watched: Sequence[Watched], norms: Floats) -> None:
-        """Take the norms [variable] that are there before the first step for sound."""
+        """Accept the norms [variable] before the first step as sound."""
         self._count_waiting()
         self._begin(watched)
         for group, members in self._members.items():
@@ -92,7 +92,7 @@ class Bounds:
         self._refresh()
 
     def judge(self, watched: Sequence[Watched], norms: Floats) -> list[Excess]:
-        """Return which norms [variable] are above their bounds, the worst first. If none is, they count as seen."""
+        """Return the norms [variable] above their bounds, the worst first. If none is, all norms count as seen."""
         if watched is self._watched and self._is_steady and self._is_usual(norms):
             self._waiting.append(norms)
             if len(self._waiting) == _MOST_WAITING:
@@ -102,10 +102,10 @@ class Bounds:
         if watched is not self._watched:
             self._begin(watched)
         limits = self._limits.copy()
-        # Of a partner that is no number nothing follows: it has an alarm of its own, and fmin takes the other bound.
+        # A partner that is NaN bounds nothing: it has an alarm of its own, and fmin takes the other bound.
         limits[self._paired] = np.fmin(limits[self._paired], self._of_partners(norms))
         bounds = np.minimum(limits, self._seen_bounds)
-        is_sound = norms <= bounds  # false for what is no number
+        is_sound = norms <= bounds  # False for NaN
         if is_sound.all():
             self._learn(norms)
             return []
@@ -117,24 +117,24 @@ class Bounds:
         return sorted(found, key=lambda excess: -excess.norm / excess.bound if np.isfinite(excess.norm) else -np.inf)
 
     def admit(self, excesses: Sequence[Excess]) -> None:
-        """Take norms for sound after all."""
+        """Accept excessive norms as sound after all, but for infinity and NaN."""
         for excess in excesses:
             if np.isfinite(excess.norm):
                 self._note(excess.group, excess.norm, WINDOW)
         self._refresh()
 
     def _is_usual(self, norms: Floats) -> bool:
-        """Return whether all norms are within bounds that are at most those that hold."""
+        """Return whether all norms are within the usual bounds, which are at least as strict as the exact ones."""
         is_within = (norms <= self._usual).all()
         return bool(is_within and (norms[self._paired] <= self._of_partners(norms)).all())
 
     def _of_partners(self, norms: Floats) -> Floats:
-        """Return the bounds on the norms of those that have a partner."""
+        """Return the bounds on the norms of variables that have a partner."""
         bounds: Floats = self._factors * np.sqrt(norms[self._partners] + self._unseen)
         return bounds
 
     def _note(self, group: str, largest: float, steps: int) -> None:
-        """Note a norm, and steps if there were none. What `mark` has returned stays what it was."""
+        """Note a norm, and `steps` if the group is new. Marks that `mark` has returned do not change."""
         known = self._seen.get(group, (steps, 0.0))
         self._seen = {**self._seen, group: (known[0], max(known[1], largest))}
 
@@ -160,13 +160,13 @@ class Bounds:
             groups.setdefault(each.group, []).append(place)
         self._members = {group: np.array(members) for group, members in groups.items()}
         keys = {each.key for each in watched}
-        if self._keys is not None:  # what a second model has may be of another size than all that was seen
+        if self._keys is not None:  # a second model's norms may be of another size than all norms seen
             self._fresh |= keys - self._keys
         self._keys = keys | (self._keys or set())
         self._refresh()
 
     def _count_waiting(self) -> None:
-        """Let what waits count as seen."""
+        """Count the waiting norms as seen."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._learn(np.max(waiting, axis=0))
@@ -185,7 +185,7 @@ class Bounds:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Compute the bounds from what has been seen."""
+        """Compute the bounds from the norms seen."""
         is_fresh = np.array([each.key in self._fresh for each in self._watched], bool)
         self._seen_bounds = np.full(len(self._watched), _NONE)
         for group, members in self._members.items():

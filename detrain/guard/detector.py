@@ -1,4 +1,4 @@
-"""The guard of a run: looks at each cut, says and logs what it sees, and decides what is done about it."""
+"""The guard of a run: it looks at the norms at each cut, reports and logs alarms, and decides how the run reacts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from detrain.base.errors import FaultPersists
 from detrain.guard.bounds import Bounds, Excess, Mark
 
 DEPTH: Final = 2
-"""Steps that are run again. A fault in the gradients shows in the same step, one in the weights in the next."""
+"""Number of steps to run again. A fault in the gradients shows in the same step, one in the weights in the next."""
 
 _MOST_NAMED: Final = 8
-"""What is no number spreads to all variables within a step."""
+"""So many variables of an alarm are logged: NaN spreads to all of them within a step."""
 
 Action = Literal["detected", "went back", "restarted", "stopped", "went on"]
 
 
 class Guard:
-    """Watches the variables of a run. `log` is the file of its alarms, a line of JSON each."""
+    """Watches the variables of a run. `log` is the file of its alarms, each a line of JSON."""
 
     def __init__(self, *, recovers: bool, goes_on: bool, log: Path, adapters: Adapters, is_first: bool) -> None:
         self.recovers: Final = recovers
@@ -37,25 +37,26 @@ class Guard:
         self._adapters = adapters
         self._looked_at = 0
         self.alarm: Excess | None = None
-        """The worst that the last look has seen."""
+        """The worst excess that the last look has seen."""
         self._known: set[str] = set()
-        """Variables that have been named and are above their bound still."""
+        """Variables that were above their bounds at the last look, and have been named."""
         self._tried_until = self.restarted_until = -1
-        """Batches done at the last alarm after which steps were run again, or the run began again at a checkpoint."""
+        """Number of batches done at the last alarm after which steps were run again in memory, and at the last one
+        after which the run began again at a checkpoint."""
         self._is_whole_way = False
-        if is_first:  # of a run that was killed before its first checkpoint
+        if is_first:  # a log here is from a run that was killed before its first checkpoint
             log.unlink(missing_ok=True)
         lines = read_log(log)
         if lines and lines[-1]["action"] == "restarted":
             self.restarted_until = lines[-1]["batches_done"]
 
     def must_go_back(self, cursor: Cursor, batches_done: int) -> bool:
-        """Look, where a body has run since the last look. Returns whether the last steps are to be run again.
+        """Look at the norms if a body has run since the last look. Return whether the last steps must be run again.
 
-        Raises FaultPersists where that has been tried.
+        Raises FaultPersists if that has been tried.
         """
         if batches_done == self._looked_at:
-            if not batches_done:  # what is infinite before the first step is so by intent: a framework remembers
+            if not batches_done:  # values that are infinite before the first step are meant to be: frameworks note them
                 self.bounds.begin(*self._adapters.norms())
             return False
         self._looked_at = batches_done
@@ -89,23 +90,23 @@ class Guard:
         )
 
     def has_tried(self, batches_done: int) -> bool:
-        """Return whether the steps before an alarm have been run again from memory, as far back as that went."""
+        """Return whether the steps before an alarm have been run again from memory, as far back as it reached."""
         return batches_done <= self._tried_until
 
     def go_back(self, bounds: Mark) -> None:
-        """An earlier state of the run has been put back, and with it what the bounds were."""
+        """Put the bounds back, too, as an earlier state of the run has been put back."""
         self.bounds.go_back(bounds)
         self._known.clear()
         self._looked_at, self.alarm = -1, None
 
     def note_way(self, cursor: Cursor, batches_done: int, *, back_to: Cursor, steps: int) -> None:
-        """The state of an earlier cut has been put back."""
+        """Log and report that the state of an earlier cut has been put back."""
         self._tried_until, self._is_whole_way = batches_done, steps >= DEPTH
         self._write(cursor, batches_done, "went back", {"back_to": str(back_to), "steps": steps})
         messages.say(f"went back to {back_to}, in memory: {steps} step{'s' if steps > 1 else ''} run again")
 
     def note_restart(self, cursor: Cursor, batches_done: int, why: str) -> None:
-        """The run is about to begin again at a checkpoint."""
+        """Log and report that the run is about to begin again at a checkpoint."""
         self._write(cursor, batches_done, "restarted", {"why": why})
         messages.say(f"no exact way back in memory ({why}): starting again from a checkpoint before the fault")
 
@@ -128,7 +129,7 @@ class Guard:
         return f"{excess.key} has norm {excess.norm:.4g}, bound {excess.bound:.4g} ({excess.kind}){where}"
 
     def _largest(self, key: str) -> dict[str, Any]:
-        """Return the element of a variable that is no number, or the largest, and where it is."""
+        """Return the largest element of a variable (a NaN counts as the largest), and its position."""
         array = self._adapters.watched_value(key)
         if array is None or not array.size:
             return {}
@@ -139,7 +140,7 @@ class Guard:
 
     def _write(self, cursor: Cursor, batches_done: int, action: str, more: dict[str, Any]) -> None:
         line = json.dumps({"at": str(cursor), "cut": cursor.cut, "batches_done": batches_done, "action": action, **more})
-        with io.FileIO(self._log, "a") as file:  # not `open`, by which the program's own files are followed
+        with io.FileIO(self._log, "a") as file:  # not `open`: detrain follows the files that it opens
             file.write(line.encode() + b"\n")
 
 
@@ -147,7 +148,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a log of alarms."""
     found = []
     for line in _lines(path):
-        with contextlib.suppress(ValueError):  # the machine went down while it was written
+        with contextlib.suppress(ValueError):  # a torn line: the machine went down while it was written
             found.append(json.loads(line))
     return found
 
@@ -157,5 +158,5 @@ def _lines(path: Path) -> Iterable[bytes]:
 
 
 def _number(value: float) -> float | str:
-    """Return a number as JSON can have it."""
+    """Return a number in a form that JSON allows: text if it is not finite."""
     return value if np.isfinite(value) else str(value)

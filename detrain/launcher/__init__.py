@@ -1,1 +1,1 @@
-"""From the user's program to its process: find it and its loops, settle how it runs, become it."""
+"""From the user's program to its process: find the program and its loops, settle how it runs, become it."""

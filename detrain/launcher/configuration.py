@@ -1,5 +1,6 @@
-"""How a run goes: what was asked for, the probes, the folder of its checkpoints, and where it goes on; or that it is
-only to find the loops of a program, by watching it. The last step of the launcher: this process becomes the program's.
+"""The configuration of a run: its options, its probes, the folder of its checkpoints, and the checkpoint from which it
+goes on; or that of a traced run, which only finds the program's loops. The launcher's last step: this process becomes
+the program's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from detrain.store.lock import hold
 from detrain.store.read_ahead import read_ahead
 
 _OF_RANKS: Final = Every(200, "batches")
-"""The clocks of ranks differ: they take checkpoints at batches."""
+"""Ranks take checkpoints after so many batches, as their clocks differ."""
 
 _INSTEAD: Final[dict[str, tuple[str, ...]]] = {"-I": ("-s", "-P"), "-E": ()}
 
@@ -37,11 +38,11 @@ _INSTEAD: Final[dict[str, tuple[str, ...]]] = {"-I": ("-s", "-P"), "-E": ()}
 def configure(
     program: Program, arguments: tuple[str, ...], options: Options, command: tuple[str, ...] = ()
 ) -> tuple[Config, Meta | None]:
-    """Return the configuration of a run, and the meta data of the checkpoint from which it goes on, if it does.
+    """Return the configuration of a run, and the metadata of the checkpoint from which it goes on, if any.
 
-    `command` are the arguments of `detrain` that start it again. Makes and locks the home, and clears away what a
-    killed run has left in it. Raises NoStructure, AnotherProgram, EnvironmentChanged, CannotSeek, UsageError for
-    another seed than that of the run to resume, StoreError.
+    `command` are the arguments of `detrain` that start the run again. Makes and locks the home, and clears away the
+    leftovers of killed runs. Raises NoStructure, AnotherProgram, EnvironmentChanged, CannotSeek, StoreError, and
+    UsageError for a seed other than that of the run to resume.
     """
     home, ranks = Path(options.home), Ranks.of_environment()
     if options.bare:
@@ -55,7 +56,7 @@ def configure(
     is_alone = hold(catalogue.folder, program.name)
     timing.enter("checkpoints: looked at, and checked")
     restarted = int(os.environ.pop(RESTARTED, "0"))
-    # What can start itself again reads a checkpoint once; ranks and the guard's restarts agree on what is good.
+    # A run that can start itself again reads a checkpoint only once; ranks, and restarts by the guard, check it first.
     checks_as_read = not os.environ.pop(IS_CHECKED, "") and bool(command) and ranks is None and not restarted
     if ranks is None:
         run, is_fresh, chosen = _where(catalogue, program, arguments, options, restarted, reads_all=not checks_as_read)
@@ -107,9 +108,7 @@ def configure(
 def _where(
     catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, restarted: int, *, reads_all: bool
 ) -> tuple[int, bool, tuple[Choice, Meta] | None]:
-    """Return the number of the run, whether it starts anew, and else the checkpoint from which it goes on, if there is
-    one.
-    """
+    """Return the number of the run, whether it starts anew, and the checkpoint from which it goes on, if any."""
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name]
     is_fresh = options.fresh
     if restarted:  # an alarm of the guard: go on with that run, from its start if it has no checkpoint
@@ -146,9 +145,9 @@ def _merged(*found: dict[str, list[Edit]]) -> dict[str, list[Edit]]:
 
 
 def configure_trace(program: Program, arguments: tuple[str, ...], options: TraceOptions) -> Config:
-    """Return the configuration of a traced run, which writes an inst.info into the home; that folder is made.
+    """Return the configuration of a traced run, which writes an inst.info into the home. Make that folder.
 
-    Raises UsageError for a second round without a first, StoreError.
+    Raises UsageError for a second round without a first one, StoreError.
     """
     from detrain.instrument.find_loops import analyse
     from detrain.tracer.events import marks_are_used
@@ -173,8 +172,8 @@ def configure_trace(program: Program, arguments: tuple[str, ...], options: Trace
 def become(config: Config, meta: Meta | None) -> NoReturn:
     """Replace this process by the program's: same pid, same signals, same exit status.
 
-    `meta` is that of the checkpoint from which the run goes on, if there is one: it decides about the environment.
-    Raises UsageError for text that no environment can hold, StoreError where Python cannot be started.
+    `meta` is the metadata of the checkpoint from which the run goes on, if any: it decides about the environment.
+    Raises UsageError for text that no environment can hold, StoreError if Python cannot be started.
     """
     settings = variables(config.threads, meta.environment if meta else None)
     inherited = {name: value for name, value in os.environ.items() if not (sys.flags.ignore_environment and name[:6] == "PYTHON")}
@@ -186,10 +185,10 @@ def become(config: Config, meta: Meta | None) -> NoReturn:
         raise UsageError(f"{error.object!r} is not text in UTF-8", "rename the file or folder, or give another argument") from error
     folder = str(PACKAGE.parent)
     known = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if folder not in sys.path and folder not in known:  # run from a source tree that is not installed
+    if folder not in sys.path and folder not in known:  # detrain runs from a source tree that is not installed
         environment["PYTHONPATH"] = os.pathsep.join([folder, *known])
     messages.flush_output()
-    # The hash seed comes from the environment, so what -I and -E do is done without them: above, and by -s and -P.
+    # Python reads the hash seed from the environment, so -I and -E are left out: code above, -s and -P replace them.
     options = [again for option in options_of_python() for again in _INSTEAD.get(option, (option,))]
     try:
         os.execve(sys.executable, [sys.executable, *options, str(PACKAGE / "runtime" / "session" / "start.py")], environment)

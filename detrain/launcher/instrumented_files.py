@@ -1,4 +1,4 @@
-"""Programs with probes in their source, on disk: beside the original, in its place, and back."""
+"""Write programs with probes in their source to disk: beside the original, or in its place; and take the probes out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ORIGINAL: Final = ".orig"
 
 
 def copy_of(path: Path) -> Path:
-    """Return where the original of a file is kept that is changed in place."""
+    """Return the path of the copy of a file that is changed in place."""
     return path.with_name(path.name + _ORIGINAL)
 
 
 def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
-    """Return the files of a program into which probes go, with them; none where it carries probes already.
+    """Return the program's files that get probes, with the new content; none if the program carries probes already.
 
-    An inst.info is looked for in `home`. Raises NoStructure where no probes go into the source.
+    The structure may come from an inst.info in `home`. Raises NoStructure if no probes go into the source.
     """
     from detrain.instrument.rewriter import instrument
 
@@ -42,9 +42,9 @@ def instrumented(program: Program, home: Path) -> dict[Path, bytes]:
 
 
 def write_in_place(changed: dict[Path, bytes]) -> Iterator[Path]:
-    """Write these files, each beside a copy of what it was (see `copy_of`); yields those that are written.
+    """Write these files, each beside a copy of its old content (see `copy_of`); yield the written files.
 
-    Raises UsageError where another file is in the place of a copy: then nothing is written.
+    Raises UsageError, before it writes, if another file is in the place of a copy.
     """
     for path in changed:
         copy = copy_of(path)
@@ -57,12 +57,11 @@ def write_in_place(changed: dict[Path, bytes]) -> Iterator[Path]:
 
 
 def write_elsewhere(program: Program, changed: dict[Path, bytes], out: Path) -> Iterator[Path]:
-    """Write the entry to `out`; other files of the program keep their place relative to it.
+    """Write the entry to `out`; the program's other files keep their place relative to it. Yield the written files.
 
-    Only our own files are replaced.
+    Only files that detrain has written are replaced.
 
-    Yields the files that are written. Raises UsageError, before anything is, where one would be the program's or of
-    someone else.
+    Raises UsageError, before it writes, if a file there is the program's own or has other content.
     """
     entry = program.path.resolve()
     to = out / entry.name if out.is_dir() else out
@@ -79,7 +78,7 @@ def write_elsewhere(program: Program, changed: dict[Path, bytes], out: Path) -> 
 
 
 def remove_probes(program: Program) -> Iterator[Path]:
-    """Take the probes that detrain has put there out of the files of a program; yields those that carried some."""
+    """Remove detrain's probes from the files of a program; yield the files that carried some."""
     from detrain.base.source_files import sources
     from detrain.instrument.rewriter import remove
 
@@ -102,5 +101,5 @@ def _is_ours(path: Path) -> bool:
     data = path.read_bytes()
     try:
         return remove(data) != data
-    except (SyntaxError, UnicodeError):  # no source at all
+    except (SyntaxError, UnicodeError):  # not Python source
         return False

@@ -1,7 +1,7 @@
-"""A just-in-time checkpoint becomes one like any other: before the ranks agree, each writes its own part of it.
+"""Turn a just-in-time checkpoint into ordinary ones: before the ranks agree, each writes its own part of it.
 
-Each rank reads its own state, and what all hold alike as one rank has saved it, and commits the checkpoint that it
-would have written at that cut. All that comes behind knows nothing of how it came about.
+Each rank reads its own state and the shared state that one rank has saved, and commits the checkpoint that it would
+have written at that cut. All later code treats it like any other checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from detrain.store.job_home import JUST_IN_TIME, complete_names
 
 
 def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
-    """Write this rank's part of the newest just-in-time checkpoint of a run, if that is newer than what is there."""
+    """Write this rank's part of a run's newest just-in-time checkpoint, if it is newer than all complete ones."""
     found, passed = find(catalogue.folder.parent / JUST_IN_TIME, f"{program} run {run}", ranks.world)
     for line in passed:
         if "no manifest" not in line and "another job" not in line:
@@ -31,7 +31,7 @@ def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
     try:
         own = found.small(ranks.rank, base)
         if not own:
-            return  # at a cut from which no run could go on
+            return  # it was taken at a cut from which no run could go on
         snapshot = joined(own, read_shared(found.big / f"cut-{base.cut}"))
         cursor = cursor_of(snapshot.meta)
         counts = complete_names(catalogue.folder, ranks.world)  # a death at an epoch's start leaves some ranks with a newer one
@@ -46,5 +46,5 @@ def take_in(catalogue: Catalogue, program: str, run: int, ranks: Ranks) -> None:
 
 
 def clear(job: Path) -> None:
-    """Delete what was taken in: all ranks have agreed by now."""
+    """Delete the just-in-time checkpoints: all ranks have taken in their parts by now."""
     shutil.rmtree(job / JUST_IN_TIME, ignore_errors=True)

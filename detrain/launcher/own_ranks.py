@@ -1,5 +1,5 @@
-"""The ranks of a job on this machine, where PyTorch, and so torchrun, is not installed: started, watched, ended and
-started again. Each is told by the variables that torchrun sets which rank it is.
+"""Start, watch, end and restart the ranks of a job on this machine if PyTorch, and so torchrun, is not installed. The
+variables that torchrun sets tell each process its rank.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from detrain.base import messages
 
 _PAUSE_S: Final = 0.1
 _GRACE_S: Final = 30.0
-"""So long ranks that are asked to end may take, as under torchrun."""
+"""Ranks that are asked to end may take this long, as under torchrun."""
 
 
 def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
-    """Run a command in so many processes; when one fails, end the others, and start all again, so often.
+    """Run a command in `count` processes; when one fails, end the others and start all again, at most `restarts` times.
 
-    Returns 0, or the exit status of the first that failed (128 + N for signal N).
+    Returns 0, or the exit status of the first one that failed (128 + N for signal N).
     """
     while True:
         status = _run_once(command, count)
@@ -34,7 +34,7 @@ def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
 
 
 def environments(count: int) -> list[dict[str, str]]:
-    """Return the variables that tell each rank of a job on this machine which it is, and where the others are."""
+    """Return, for each rank of a job on this machine, the variables with its rank and the address of the job."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     job = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -57,7 +57,7 @@ def _run_once(command: Sequence[str], count: int) -> int:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended well, or one has failed and the others are ended."""
+    """Wait until all ranks have ended well, or one has failed and the others have been ended. Return the status."""
     while True:
         ended = [status for each in ranks if (status := each.poll()) is not None]
         failed = next((status for status in ended if status), 0)

@@ -1,7 +1,7 @@
-"""The notice of a cloud that it takes this machine away, passed on to the run as SIGTERM.
+"""Pass a cloud's notice that it takes this machine away on to the run as SIGTERM.
 
-A process beside the run asks the address at which the cloud tells a machine about itself, every five seconds. It is no
-child of the program, and ends with it.
+A process beside the run asks the cloud's metadata service about this machine every five seconds. It is no child of the
+program, and ends with it.
 
 Sources: Amazon EC2 User Guide, "Spot Instance interruption notices", and "Use IMDSv2"; Google Compute Engine, "Create
 and use Spot VMs", "Detect preemption"; Azure, "Scheduled Events for Linux VMs".
@@ -32,12 +32,12 @@ _ADDRESSES: Final[dict[Cloud, tuple[str, str]]] = {
     "gcp": ("GCE_METADATA_HOST", "http://metadata.google.internal"),
     "azure": ("AZURE_METADATA_ENDPOINT", "http://169.254.169.254"),
 }
-"""The variable that gives another address, and the usual one."""
+"""The environment variable with another address, and the usual address."""
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _asked(cloud: Cloud, path: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-    """Return what the machine's metadata have at a path; None where nothing is there (404). Raises OSError."""
+    """Return the text of the machine's metadata at a path, None if the path does not exist (404). Raises OSError."""
     variable, usual = _ADDRESSES[cloud]
     address = os.environ.get(variable) or usual
     address = address if "://" in address else f"http://{address}"
@@ -71,8 +71,8 @@ _NOTICES: Final[dict[Cloud, Callable[[], bool]]] = {"aws": _by_aws, "gcp": _by_g
 
 
 def watch(cloud: Cloud) -> None:
-    """Have this process, which becomes the program, told to end when its machine is taken away. Raises UsageError where
-    the machine's metadata do not answer.
+    """Have SIGTERM sent to this process, which becomes the program, when its machine is taken away. Raises UsageError
+    if the machine's metadata service does not answer.
     """
     try:
         _NOTICES[cloud]()
@@ -86,13 +86,13 @@ def watch(cloud: Cloud) -> None:
 
 
 def main(cloud: Cloud, pid: int) -> None:
-    """Ask until the run is over, or is to be."""
+    """Ask until the run is over, or until the notice has come and SIGTERM is sent."""
     try:
         process = os.pidfd_open(pid)
-    except OSError:  # it is over already
+    except OSError:  # the run is over already
         return
     while not select.select([process], [], [], _POLL_S)[0]:
-        with contextlib.suppress(OSError, ValueError):  # it is asked again
+        with contextlib.suppress(OSError, ValueError):  # on an error, the next turn asks again
             if _NOTICES[cloud]():
                 messages.say(f"{cloud} takes this machine away: the run is told to end")
                 signal.pidfd_send_signal(process, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The user's program: where it is, and the probes to insert into its source."""
+"""The user's program: its place, and the probes to insert into its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detrain.instrument.text_edits import Edit
 _STARTERS: Final = frozenset(
     {"torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 )
-"""Programs and modules that start others."""
+"""Programs and modules that start the program that trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint home."""
+        """The program's name in the checkpoint home."""
         return self.target if self.is_module else self.path.stem
 
     @classmethod
     def find(cls, program: str, *, is_module: bool) -> Program:
-        """Find a program. Raises ProgramNotFound, UsageError where it is what starts programs; where Python cannot
-        compile it, that is said as Python says it.
+        """Find a program. Raises ProgramNotFound; UsageError if it only starts other programs; SystemExit, with
+        Python's own message, if Python cannot compile it.
         """
         if (program if is_module else os.path.basename(program)) in _STARTERS:
             raise UsageError(
@@ -82,7 +82,7 @@ class Program:
         return {self._as_run(file): edits for file, edits in found.items() if edits}
 
     def edits_for_fetches(self, structure: Structure) -> dict[str, list[Edit]]:
-        """Return the probes to insert where the line of an update loads its batch, by file."""
+        """Return the probes to insert into lines that load a batch and update weights with it, by file."""
         from detrain.instrument.value_probes import edits_for_fetches
 
         files = {nest.batch_loop.file for nest in structure.nests}
@@ -104,7 +104,7 @@ class Program:
         return edits, loops
 
     def _as_run(self, file: str) -> str:
-        """Return the name that a source file has in the run: that of the entry may be a link."""
+        """Return the name of a source file in the run: the entry may have been given as a link."""
         return str(self.path) if Path(file) == self.path.resolve() else file
 
     def probes(self) -> set[str]:
@@ -117,7 +117,7 @@ class Program:
         return {name for text in texts for name in probes_in(text)}
 
     def changed_sources(self, recorded: Mapping[str, str]) -> list[str]:
-        """Return which of the recorded source files, relative to the entry's folder, are other than they were."""
+        """Return the recorded source files, relative to the entry's folder, that have changed or are gone."""
         folder = self.path.resolve().parent
         changed = []
         for name, digest in sorted(recorded.items()):
@@ -130,7 +130,7 @@ class Program:
 
 
 def _compiled(program: Program) -> Program:
-    """Return a program that Python can compile; else end with what Python says of it."""
+    """Return the program if Python can compile it; else print Python's error and raise SystemExit."""
     import warnings
 
     from detrain.instrument.text_edits import compile_edited

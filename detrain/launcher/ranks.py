@@ -1,9 +1,9 @@
-"""A run that is one rank of a job: what such runs refuse, and how the ranks agree on where all go on, before any of
-them has become the program.
+"""A run that is one rank of a job: the options that such runs refuse, and how the ranks agree on the checkpoint from
+which all go on, before any of them has become the program.
 
-All ranks see one file system. Rank 0 asks, with a number that nobody had before; each rank answers that question, with
-a number of its own; rank 0 decides, and repeats the numbers of all. So nobody takes an answer or a decision that an
-earlier start has left, whoever was killed when, and no clock is read but to give up.
+All ranks see one file system. Rank 0 asks, with a new random number; each rank answers that question, with a number of
+its own; rank 0 decides, and repeats the numbers of all. So no rank takes an answer or a decision that an earlier start
+has left, no matter which rank was killed when, and clocks serve only to give up.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from detrain.store.atomic_file import read_regular, replacing, way_out
 from detrain.store.job_home import ranks_of
 
 WORLD: Final = "world size"
-"""The environment's name of how many ranks a job has."""
+"""The key in the environment for the number of ranks of a job."""
 
 _PAUSE_S: Final = 0.01
 LIMIT_S: Final = 120.0
-"""How long one waits for the others."""
+"""How long a rank waits for the others."""
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def require_for_ranks(options: Options) -> None:
-    """Raise UsageError for what the ranks of a job cannot do together."""
+    """Raise UsageError for options that the ranks of a job cannot follow together."""
     if options.every.unit == "minutes":
         raise UsageError(
             f"--every {options.every}: the clocks of the ranks differ, and all must save at the same batch",
@@ -50,8 +50,8 @@ def require_for_ranks(options: Options) -> None:
 
 
 def just_in_time(options: Options, every: Every) -> bool | None:
-    """Return whether the job takes just-in-time checkpoints: True if that is asked for, None if it is tried, or False.
-    Says why not.
+    """Return whether the job takes just-in-time checkpoints: True if the user asks for them, None if the job tries to,
+    or False, with a message that says why.
     """
     if options.jit is not None or options.jit_every:
         return options.jit is not False
@@ -66,7 +66,7 @@ def just_in_time(options: Options, every: Every) -> bool | None:
 
 
 def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, fresh: bool) -> None:
-    """Raise EnvironmentChanged where what lies in a home is of a job and this run is alone, or the other way round."""
+    """Raise EnvironmentChanged if a home's checkpoints are from a job and this run is alone, or the other way round."""
     if fresh:
         return
     job = home / program
@@ -86,10 +86,10 @@ def require_no_other_kind(home: Path, program: str, ranks: Ranks | None, *, fres
 def where_ranks_go_on(
     catalogue: Catalogue, program: Program, arguments: tuple[str, ...], options: Options, ranks: Ranks
 ) -> tuple[Ranks, int, bool, tuple[Choice, Meta] | None]:
-    """Return this rank with the number of the job's start, that of the run, whether it starts anew, and else the
-    checkpoint from which it goes on, if there is one: the newest that all ranks have.
+    """Return this rank with the number of the job's start, the number of the run, whether it starts anew, and the
+    checkpoint from which it goes on, if any: the newest one that all ranks have.
 
-    Raises what `newest_checkpoint` raises, EnvironmentChanged for another number of ranks, RanksDisagree.
+    Raises the errors of `newest_checkpoint`, EnvironmentChanged for another number of ranks, RanksDisagree.
     """
     from detrain.launcher.just_in_time import clear, take_in
 
@@ -107,7 +107,7 @@ def where_ranks_go_on(
         return Offer(question=question, token=token, asked_for=asked_for, run=max(runs), good=names)
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
-        clear(catalogue.folder.parent)  # each rank has taken its part in, and none has begun anew
+        clear(catalogue.folder.parent)  # each rank has taken in its part, and none has begun a new one
         return _chosen(offers, fresh=options.fresh)
 
     with timing.during("agreement of the ranks"):
@@ -117,7 +117,7 @@ def where_ranks_go_on(
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
     kept = {station.path for choice in good[at : at + 1] for station in choice.stations}
     newer = [entry for entry in mine if not kept or entry.cursor.key() > good[at].entry.cursor.key()]
-    catalogue.put_aside(newer)  # parts of a cut that other ranks have none of: this run will come there again
+    catalogue.put_aside(newer)  # other ranks have no parts of these cuts, and this run will come to them again
     if not decision.name:
         return ranks, decision.run, options.fresh, None
     choice = good[at]
@@ -126,9 +126,9 @@ def where_ranks_go_on(
 
 
 def _chosen(offers: Sequence[Offer], *, fresh: bool) -> tuple[int, str]:
-    """Return the run, and the name of the newest checkpoint that all ranks offer, or nothing.
+    """Return the run, and the name of the newest checkpoint that all ranks offer; empty if there is none.
 
-    Raises RanksDisagree, and CheckpointDamaged where a rank has lost what it had.
+    Raises RanksDisagree, and CheckpointDamaged if a rank has lost its checkpoints.
     """
     if len({offer.asked_for for offer in offers}) > 1:
         other = next(rank for rank, offer in enumerate(offers) if offer.asked_for != offers[0].asked_for)
@@ -165,41 +165,41 @@ def _require_world(meta: Meta, ranks: Ranks) -> None:
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Rank 0 has started."""
+    """Rank 0's question at the start of the job."""
 
     token: str
     world: int
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank has to go on from."""
+    """One rank's answer: the checkpoints from which it can go on."""
 
     question: str
     token: str
     asked_for: str
-    """How the run was asked for: must be the same for all."""
+    """Digest of the arguments and options of the run; it must be the same on all ranks."""
     run: int
-    """The newest run of which there is anything; 0 if there is none."""
+    """The newest run with a checkpoint; 0 if there is none."""
     good: tuple[str, ...]
-    """The names of the checkpoints of that run from which it can be resumed, the newest first."""
+    """The names of that run's good checkpoints, the newest first."""
 
 
 class CommonStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Where all go on."""
+    """Rank 0's decision: the checkpoint from which all ranks go on."""
 
     tokens: tuple[str, ...]
-    """Those of all ranks."""
+    """The tokens of all ranks."""
     run: int
     name: str
-    """The name of the checkpoint to go on from; empty where the run starts anew."""
+    """The name of the checkpoint to go on from; empty if the run starts anew."""
     job: str
     """A number that no other start of the job has."""
     port: int
-    """Free on rank 0's machine."""
+    """A port that is free on rank 0's machine."""
 
 
 class Agreement:
-    """One rank's part. `folder` is that of the job, and each rank has a folder in it."""
+    """One rank's part in the agreement. `folder` is the job's; each rank has a folder in it."""
 
     def __init__(self, folder: Path, rank: int, world: int, limit_s: float = LIMIT_S) -> None:
         self._folder, self._rank, self._world, self._limit_s = folder, rank, world, limit_s
@@ -207,9 +207,9 @@ class Agreement:
         self._until = time.monotonic() + limit_s
 
     def decide(self, offer: Callable[[str, str], Offer], choose: Callable[[Sequence[Offer]], tuple[int, str]]) -> CommonStart:
-        """Return what rank 0 decides by `choose` (run, name), of what all offer.
+        """Return rank 0's decision: it calls `choose`, which gets the offers of all and returns (run, name).
 
-        `offer` is given the question's number and one's own. Raises RanksDisagree where a rank does not come, and
+        `offer` gets the numbers of the question and of this rank. Raises RanksDisagree if a rank does not come, and
         StoreError.
         """
         if self._rank == 0:
@@ -262,7 +262,7 @@ class Agreement:
 
 
 def _free_port() -> int:
-    import socket  # slow to import, for a job of ranks alone
+    import socket  # slow to import, and only jobs of ranks need it
 
     with socket.create_server(("", 0)) as free:
         return int(free.getsockname()[1])
@@ -272,7 +272,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
     data = read_regular(path, "message of a rank")
     try:
         return msgspec.json.decode(data, type=kind) if data else None
-    except msgspec.DecodeError:  # of another version of detrain
+    except msgspec.DecodeError:  # from another version of detrain
         return None
 
 

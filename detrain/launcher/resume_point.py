@@ -1,4 +1,4 @@
-"""Where a run goes on: the newest good checkpoint of the program, and whether it may be resumed here and now."""
+"""The checkpoint from which a run goes on: the program's newest good one, and whether it may be resumed here."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def newest_checkpoint(
     *,
     reads_all: bool = True,
 ) -> tuple[Choice, Meta] | None:
-    """Return the newest good checkpoint of the program, or None if the folder has none of it: others' stay as they are.
-    Without `reads_all`, what it holds in arrays is not read yet: the run checks that as it reads it.
+    """Return the program's newest good checkpoint, or None if the folder has none. Those of other programs stay as they
+    are. Without `reads_all`, the arrays are not read yet: the run checks them as it reads them.
 
-    One that says itself that its resume will be refused is passed over, if there is an earlier one that does not. With
-    `asked_for` (a cursor), it is the one that was taken there; `allowed` are places of what it may lack.
+    A checkpoint with losses for which a resume is refused is passed over if an earlier one has none. With `asked_for`
+    (a cursor), return the one that was taken there; `allowed` are the places of losses that the user accepts.
 
-    Raises AnotherProgram if it has those of another source or of other arguments; CheckpointDamaged; UsageError where
-    none was taken at `asked_for`.
+    Raises AnotherProgram if the checkpoints are from another source or other arguments, CheckpointDamaged, and
+    UsageError if none was taken at `asked_for`.
     """
     _name_others(catalogue, program)
     good = catalogue.good(program.name, reads_all=reads_all)
@@ -61,8 +61,8 @@ def _at(catalogue: Catalogue, program: Program, good: Iterable[Choice], cursor: 
 
 
 def _not_refused(good: Iterable[Choice], allowed: tuple[str, ...]) -> Choice | None:
-    """Return the newest good checkpoint that is not known to be refused; if there is none, the newest, which will say
-    why.
+    """Return the newest good checkpoint that has no losses for which a resume is refused; if there is none, the newest
+    one: its resume will give the reason.
     """
     newest: Choice | None = None
     lost: list[str] = []
@@ -80,8 +80,8 @@ def _not_refused(good: Iterable[Choice], allowed: tuple[str, ...]) -> Choice | N
 
 
 def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[str, ...]) -> list[Choice]:
-    """Return the good checkpoints of the newest run, the newest first, up to one that cannot be read. Raises what
-    `newest_checkpoint` raises.
+    """Return the good checkpoints of the newest run, the newest first, up to one that cannot be read. Raises the errors
+    of `newest_checkpoint`.
     """
     _name_others(catalogue, program)
     found: list[Choice] = []
@@ -97,7 +97,7 @@ def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[st
 
 
 def _name_others(catalogue: Catalogue, program: Program) -> None:
-    """Say once that a program starts beside others, whose checkpoints stay as they are."""
+    """Say once that the folder has checkpoints of other programs only, and that these stay as they are."""
     programs = {entry.program for entry in catalogue.entries()}
     if programs and program.name not in programs:
         others = ", ".join(map(repr, sorted(programs)))
@@ -130,9 +130,9 @@ def _check_environment(config: Config, meta: Meta) -> None:
 def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Config:
     """Return the configuration of a run that goes on from a checkpoint, and say so.
 
-    `seed` is the one that was asked for.
+    `seed` is the one that the user asked for.
 
-    Raises UsageError for another seed than the run's, EnvironmentChanged, CannotSeek.
+    Raises UsageError for a seed other than the run's, EnvironmentChanged, CannotSeek.
     """
     if seed is not None and seed != meta.seed:
         raise UsageError(
@@ -156,7 +156,7 @@ def resumed(config: Config, choice: Choice, meta: Meta, seed: int | None) -> Con
 
 
 def _say_what_is_lost(choice: Choice, meta: Meta, allowed: tuple[str, ...]) -> None:
-    """Say what the run goes on without, and has gone on without, as the user allowed it."""
+    """Name the losses that the user allowed: those that the run has accepted before, and those that it accepts now."""
     if meta.gone_on_without:
         messages.warn(f"this run has gone on without {', '.join(meta.gone_on_without)}, by --allow-lost")
     lost = {loss for station in choice.stations for loss in read_meta(station.path).not_captured}
@@ -172,7 +172,7 @@ def _say_what_is_lost(choice: Choice, meta: Meta, allowed: tuple[str, ...]) -> N
 def _say_how_loaders_come_back(entry: Entry, meta: Meta, mode: Mode) -> None:
     """Say whether batches are loaded again, and why.
 
-    Raises CannotSeek where a seek was asked for and would not be exact.
+    Raises CannotSeek if the user asked for a seek that would not be exact, or for loads without streams on record.
     """
     is_inside = entry.cursor.is_inside
     why = "--loader forward" if mode == "forward" else meta.forward

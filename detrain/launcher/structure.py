@@ -1,4 +1,4 @@
-"""Where the structure of a program is known from: an inst.info, or its source."""
+"""Find the structure of a program: from an inst.info, or from its source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_structure(program: Program, *homes: Path) -> Structure:
     """Return the structure of a program: from an inst.info in one of the `homes` or beside the program, else
     from static analysis.
 
-    Raises NoStructure if there is nothing to instrument.
+    Raises NoStructure if there is no loop to instrument.
     """
     written = (_written(folder / INFO_NAME, program) for folder in (*homes, program.path.parent))
     structure = next((each for each in written if each is not None), None)
@@ -54,9 +54,9 @@ def find_structure(program: Program, *homes: Path) -> Structure:
 
 
 def _written(info: Path, program: Program) -> Structure | None:
-    """Return the structure in an inst.info, if there is one for this program.
+    """Return the structure in an inst.info, None if there is none for this program.
 
-    One that a run wrote does not outlive an edit.
+    An inst.info that a run wrote does not outlive an edit of the loops.
     """
     if not info.is_file():
         return None
@@ -73,7 +73,7 @@ def _written(info: Path, program: Program) -> Structure | None:
 
 
 def info_owner(info: Path) -> str:
-    """Return the name of the program that a run wrote an inst.info of; empty for one written by hand."""
+    """Return the name of the program in an inst.info that a run wrote; empty for one written by hand."""
     try:
         content = msgspec.json.decode(info.read_bytes())
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -83,7 +83,7 @@ def info_owner(info: Path) -> str:
 
 
 def _leads_elsewhere(imported: set[str], program: Program) -> bool:
-    """Return whether a program imports the user's modules from elsewhere: by PYTHONPATH, or a path that it adds."""
+    """Return whether a program imports user modules from other folders: by PYTHONPATH, or by a path that it adds."""
     import importlib.util
 
     from detrain.python.inspect.frames import is_user_file

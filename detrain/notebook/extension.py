@@ -1,4 +1,4 @@
-"""What IPython calls: the extension, its cell magic, and the hooks by which it hears of each cell."""
+"""The functions that IPython calls: the extension, its cell magic, and the hooks that pass each cell on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _CellHook(ast.NodeTransformer):
 
         def name(raw_code: str, transformed_code: str, number: int) -> str:
             is_announced, self._is_announced = self._is_announced, False
-            if not is_announced:  # a front end looks at variables, unseen by the user
+            if not is_announced:  # code of a front end that looks at variables, not of the user
                 self._source = ""
                 return str(named(raw_code, transformed_code, number))
             self._source = transformed_code
             self._is_training = raw_code.lstrip().startswith("%%detrain")
-            # Around a training cell is only the magic's call: no frame of the program's.
+            # The code around a training cell is only the magic's call: it is no frame of the program.
             return "<%%detrain>" if self._is_training else str(run.cells.path)
 
         shell.compile.get_code_name = name
@@ -36,7 +36,7 @@ class _CellHook(ast.NodeTransformer):
         self._is_announced = True
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """Return what is compiled in a cell's place."""
+        """Return the syntax tree to compile in place of a cell's."""
         if self._is_training or not self._source:
             return node
         source, self._source = self._source, ""
@@ -50,7 +50,7 @@ class _CellHook(ast.NodeTransformer):
 
 
 def load(shell: Any) -> None:
-    """Make the kernel a run. Called by `%load_ext detrain`."""
+    """Make the kernel a run. `%load_ext detrain` calls this."""
     namespace: dict[str, Any] = shell.user_ns
     if getattr(shell, "detrain_run", None) is not None:
         return
@@ -59,7 +59,7 @@ def load(shell: Any) -> None:
     except DetrainError as error:
         refuse(error)
     shell.detrain_run = run
-    namespace.pop("open", None)  # IPython's own, made before detrain heard of files
+    namespace.pop("open", None)  # IPython's own `open`, made before detrain followed files
 
     def detrain(line: str, cell: str) -> None:
         """Run a training cell with probes: `%%detrain --every 50b`."""

@@ -1,5 +1,5 @@
 """A kernel as a run: it begins before any framework is imported, and each training cell is a part of it. The cells that
-have run, one behind another, are a file that grows, and what is compiled of it.
+have run, one after another, form a file that grows; the code of each cell is compiled from that file.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _FRESH: Final = "DETRAIN_RUN_FRESH"
 _FIRST_CELL: Final = "put `%load_ext detrain` alone into the first cell, and restart the kernel"
 
 CELL: Final = "cell "
-"""How the names of cells begin, among those of sources."""
+"""The prefix of the names of cells among the names of source files."""
 
 
 class Cells:
-    """The file, as the program that is run."""
+    """The file of the cells that have run: the source of the program."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,9 +56,9 @@ class Cells:
         self._write()
 
     def add(self, source: str) -> None:
-        """Put a cell behind the others. It is about to run; what Python cannot compile is not added.
+        """Add a cell, which is about to run, behind the others.
 
-        Raises SyntaxError.
+        Raises SyntaxError, and adds no cell then.
         """
         text = source.rstrip("\n") + "\n"
         ast.parse(text)
@@ -70,13 +70,13 @@ class Cells:
 
     @property
     def lines(self) -> range:
-        """The lines of the last cell, from 1."""
+        """The line numbers of the last cell, from 1."""
         first = self._data[: self._first].count(b"\n") + 1
         return range(first, self._data.count(b"\n") + 1)
 
     def edit(self, edits: Sequence[Edit]) -> list[Edit]:
-        """Make those of the edits that lie in the last cell, and the import of what they call; return them as edits of
-        `cell`.
+        """Make the edits that lie in the last cell, and the import of the probes that they call; return them with their
+        positions in the text that `_cell` returns.
         """
         imports = [(self._first, self._first, text) for _, _, text in edits if text.rstrip().endswith(IMPORT_MARK.strip())]
         others = [edit for edit in edits if edit[0] >= self._first and not edit[2].rstrip().endswith(IMPORT_MARK.strip())]
@@ -111,15 +111,15 @@ class Cells:
 
 
 class Notebook(Program):
-    """The cells of a kernel as a program: they are compared when they have run, not before."""
+    """The cells of a kernel as a program. Its cells are compared when they have run, not before."""
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint home."""
+        """The notebook's name in the checkpoint home."""
         return self.shown
 
     def changed_sources(self, recorded: Mapping[str, str]) -> list[str]:
-        """Return which of the recorded modules beside the notebook are other than they were."""
+        """Return the recorded modules beside the notebook that have changed or are gone."""
         return super().changed_sources({name: digest for name, digest in recorded.items() if not _is_of_cells(name, self.path)})
 
 
@@ -128,12 +128,12 @@ def _is_of_cells(name: str, path: Path) -> bool:
 
 
 class NotebookRun:
-    """The run that a kernel is."""
+    """The run of a kernel."""
 
     def __init__(self, namespace: dict[str, Any], inputs: Sequence[str]) -> None:
-        """Begin it. `inputs` are the cells that have run.
+        """Begin the run. `inputs` are the cells that have run.
 
-        Raises UsageError where a kernel cannot be one, and what `detrain run` raises where it goes on from a
+        Raises UsageError if this kernel cannot be a run, and the errors of `detrain run` when it goes on from a
         checkpoint.
         """
         _require_kernel(inputs)
@@ -144,7 +144,7 @@ class NotebookRun:
         messages.show_in_notebook()
         config = self._begin(name)
         os.environ.update({each: value for each, value in variables(config.threads, None).items() if each != _HASH_SEED})
-        namespace["__file__"] = str(path)  # by it the namespace is known as the program's module
+        namespace["__file__"] = str(path)  # detrain recognizes the namespace as the program's module by it
         set_notebook(str(path))
         self._config = config
         session, _traced = settle(config)
@@ -164,7 +164,7 @@ class NotebookRun:
         runs = [entry.run for entry in catalogue.entries() if entry.program == name]
         chosen = None if is_fresh else newest_checkpoint(catalogue, self._program, ())
         run = chosen[0].entry.run if chosen else max(runs, default=0) + 1
-        options = Options(fresh=is_fresh, on_sigterm="ignore")  # a kernel that is shut down hears it, too
+        options = Options(fresh=is_fresh, on_sigterm="ignore")  # a kernel also gets SIGTERM when it is shut down
         edits: dict[str, list[Edit]] = {str(self._program.path): []}
         config = msgspec.structs.replace(new_config(self._program, (), home, run, options), edits=edits)
         if chosen is None:
@@ -178,13 +178,13 @@ class NotebookRun:
         return resumed(config, *chosen, None)
 
     def cell(self, source: str) -> Any:
-        """A cell is about to run: return its syntax tree, whose generators tell what they yield. Raises SyntaxError."""
+        """Return the syntax tree of a cell that is about to run, with probes in its generators. Raises SyntaxError."""
         self.cells.add(source)
         found = self._program.edits_for_yields().get(str(self.cells.path), [])
         return self.cells.tree(self.cells.edit(found))
 
     def train(self, options: str, source: str, namespace: dict[str, Any]) -> None:
-        """Run a training cell. Raises UsageError, NoStructure, CannotRewrite before it has begun."""
+        """Run a training cell. Raises UsageError, NoStructure or CannotRewrite before the cell begins."""
         if self._is_broken:
             raise UsageError(
                 "a training cell was left by an error or by hand: where in the training that was is chance",
@@ -203,7 +203,7 @@ class NotebookRun:
         self._end()
 
     def _structure(self) -> Structure:
-        """Return the loops of the last cell. Raises NoStructure where nothing trains in it."""
+        """Return the loops of the last cell. Raises NoStructure if none of its loops trains."""
         found = analyse(self.cells.path)
         inside = tuple(nest for nest in found.nests if self._is_inside(nest.batch_loop.file, nest.batch_loop.line))
         fits = tuple(fit for fit in found.fits if self._is_inside(fit.file, fit.line))
@@ -235,7 +235,7 @@ class NotebookRun:
         return sorted(edit for each in found for edit in each.get(path, []))
 
     def _choose(self, chosen: dict[str, Any], structure: Structure) -> None:
-        """Take the options of a training cell, those of the first one for all."""
+        """Take the options of the first training cell; raise UsageError if a later one has other options."""
         has_epochs = bool(structure.fits) or any(nest.epoch_loop is not None for nest in structure.nests)
         every: Every = chosen["every"]
         if not has_epochs and every.unit == "epochs":
@@ -249,21 +249,21 @@ class NotebookRun:
         self._session.choose(chosen)
 
     def _end(self) -> None:
-        """The cell has run to its end: its training is over, and written."""
+        """End the training of a cell that has run to its end, and write everything."""
         if self._session.position.is_in_phase:
             self._session.end_phase()
         self._session.parts.saves.finish()
 
 
 def refuse(error: DetrainError) -> NoReturn:
-    """Show an error below the cell, which ends there."""
+    """End the running cell, and show an error below it."""
     from IPython.core.error import UsageError as Shown
 
     raise Shown(error.printed()) from None
 
 
 def _require_kernel(inputs: Sequence[str]) -> None:
-    """Raise UsageError where a run cannot begin here. `inputs` are the cells that have run, this one last."""
+    """Raise UsageError if a run cannot begin in this kernel. `inputs`: the cells that have run, this one last."""
     if not os.environ.get(_HASH_SEED, "").isdigit():
         raise UsageError(
             f"this kernel was started without {_HASH_SEED}: sets have another order in each kernel, so bits may differ",

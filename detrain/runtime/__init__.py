@@ -1,1 +1,1 @@
-"""What runs inside the user's process: session, probes, state capture, journal, determinism. Imports no framework."""
+"""The code inside the user's process: session, probes, state capture, journal, determinism. Imports no framework."""

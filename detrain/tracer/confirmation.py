@@ -1,9 +1,9 @@
-"""In a run with probes: see that updates happen in the loops that carry them. Static analysis proposes, the run
-confirms.
+"""Confirms, in a run with probes, that updates happen in the loops with probes. Static analysis proposes the loops, the
+run confirms them.
 
-Where the run shows other loops before a loop with probes was reached, detrain writes down what it has seen and starts
-the program again; later, or once there is a checkpoint, it can only say so: checkpoints count the loops that they were
-taken in.
+If the run updates weights in other loops before it reaches a loop with probes, detrain writes these loops down and
+starts the program again. Later, or once there is a checkpoint, it can only warn, as checkpoints count the loops with
+probes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from detrain.tracer.observer import UpdateObserver
 
 _RESTARTED: Final = "DETRAIN_RESTARTED"
 _MANY: Final = 20
-"""Updates outside of loops: more than a program makes to build its optimizers before it trains."""
+"""So many updates outside of loops are more than a program needs to build its optimizers before it trains."""
 
 
 class Confirmation:
-    """What the session does at updates, until it knows."""
+    """The session's work at updates, until the loops are confirmed."""
 
     def __init__(self, config: Config, begin: Callable[[float], None], has_checkpoint: Callable[[], bool]) -> None:
-        """`begin` is told before the program is started again when it entered a loop (seconds since 1970)."""
+        """`begin` gets the time at which the program entered a loop (seconds since 1970), before a new start."""
         self._config = config
         self._begin = begin
         self._has_checkpoint = has_checkpoint
@@ -44,15 +44,15 @@ class Confirmation:
         self._stray: UpdateObserver | None = None
         self._stray_updates = 0
         self.is_restart = os.environ.pop(_RESTARTED, "") != ""
-        """Whether this process has been started again, with probes where the one before it saw updates."""
+        """Whether this process was started again, with probes in the loops where the one before it saw updates."""
         self._may_start_again = not self.is_restart and not config.stations and bool(config.command)
 
     def set_structure(self, structure: Structure) -> None:
-        """Other loops carry probes now: another cell of a notebook is about to run."""
+        """Take the loops that carry probes now, as another cell of a notebook is about to run."""
         self._structure = structure
 
     def in_body(self) -> None:
-        """Weights are updated, for the first time, in the body of a loop with probes: write the structure down."""
+        """Write the structure down, as a body of a loop with probes updates weights for the first time."""
         self._may_start_again = False
         if not self._config.info or not self._structure.nests:
             return
@@ -68,7 +68,7 @@ class Confirmation:
         self._write(msgspec.structs.replace(self._structure, nests=nests, source="static analysis, confirmed by a run"))
 
     def outside(self, what: int) -> None:
-        """Weights are updated outside of all loops with probes."""
+        """Note an update of weights outside of all loops with probes."""
         if self._stray is None:
             self._stray, self._began_at = UpdateObserver(self._look), now()
         self._stray.on_update(what)
@@ -109,7 +109,7 @@ class Confirmation:
 
 
 def _library_loop() -> str:
-    """Return the innermost loop of a library, no framework's, that is being run: its package, file and line."""
+    """Return package, file and line of the innermost running loop of a library that is no framework."""
     for frame in outwards(sys._getframe()):
         package, file = frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code.co_filename
         if package not in FRAMEWORKS and package not in sys.stdlib_module_names and not is_user_file(file):

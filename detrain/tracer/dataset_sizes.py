@@ -1,6 +1,6 @@
-"""Sizes of the objects that the training loops can see: what changes with the dataset is the loader, or a part of it.
+"""Sizes of the objects that the training loops can see: one that changes with the dataset is the loader or part of it.
 
-This is how the original project found the loader: it traced the program on two datasets of different size.
+The original project found the loader in this way: it traced the program on two datasets of different size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sizes_in(frames: Iterable[FrameType]) -> dict[str, int]:
 
 
 def changed_sizes(first: Mapping[str, int], second: Mapping[str, int], difference: int | None) -> dict[str, tuple[int, int]]:
-    """Return the objects whose size is another in the second run; with `difference`, only by that many elements."""
+    """Return the objects with another size in the second run; with `difference`, only those that differ by this."""
     changed = {path: (size, second[path]) for path, size in first.items() if path in second and second[path] != size}
     return {path: pair for path, pair in changed.items() if difference is None or abs(pair[1] - pair[0]) == difference}
 
@@ -51,7 +51,7 @@ def _below(place: tuple[str, Any, int]) -> Iterable[tuple[str, Any, int]]:
 
 def _size(value: Any) -> int | None:
     try:
-        # Past the `__getattr__` of the program's classes.
+        # Does not call the `__getattr__` of the program's classes.
         if inspect.getattr_static(value, "cardinality", None) is not None:
             return int(value.cardinality())
         return len(value) if isinstance(value, Sized) else None

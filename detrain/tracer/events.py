@@ -1,10 +1,9 @@
-"""Watch loops that are running: by PEP 669 events from Python 3.12 on; on 3.11 by marks in the program, or by
-`settrace`.
+"""Watch running loops: by PEP 669 events from Python 3.12 on; on 3.11 by marks in the program, or by `settrace`.
 
-All cost next to nothing where nothing is watched. `sys.monitoring` switches every other line off at its first event.
-`settrace` slows all code while it is on, so it is on only from an update to the next entry of a loop's body; where the
-loader is Python, that is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the loops
-(detrain.instrument.loop_marks).
+All of these cost next to nothing when no loop is watched. `sys.monitoring` switches every other line off at its first
+event. `settrace` slows all code while it is on, so it is on only from an update to the next entry of a loop's body; if
+the loader is Python, that is much of the time (1.3 to 1.4 times the bare run). So `detrain trace` puts marks into the
+loops (detrain.instrument.loop_marks).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from detrain.tracer.inference import LoopKey
 T = TypeVar("T")
 
 OnLine = Callable[[CodeType, int], bool]
-"""Called with the line of a watched header when it is reached: the loop is entered, or turns. Returns whether later
-times matter, until other loops are armed: if not, a watcher may keep them to itself."""
+"""Called with the line of a watched header when the program reaches it: the loop is entered, or turns. Returns whether
+later calls matter until other loops are armed; if not, a watcher may leave them out."""
 
 OnEntry = Callable[[LoopKey], None]
 """Called with a watched loop each time it is entered."""
@@ -33,31 +32,31 @@ WatchedFrame = tuple[FrameType, str, LoopLines]
 
 _NAME: Final = "detrain"
 _TOOLS: Final = (3, 4, 2, 1, 0)
-"""Tool numbers of PEP 669, those without a meaning first."""
+"""Tool numbers of PEP 669; those without a reserved meaning come first."""
 
 
 class LoopWatcher(Protocol):
-    """Tells when loops that are running turn, or are entered anew.
+    """Reports when running loops turn, or are entered anew.
 
-    `arm` is called at updates, with all loops around them.
+    The observer calls `arm` at updates, with all loops around them.
     """
 
     name: str
 
     @property
     def is_lasting(self) -> bool:
-        """Whether loops need be armed only once, inside of the same ones: else at each update."""
+        """Whether loops need to be armed only once inside of the same outer loops; else at each update."""
 
     def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch loops, at least until one of them has turned."""
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
 
 
 class MonitoringWatcher:
-    """By `sys.monitoring` (PEP 669): local LINE events on the code in question, disabled line by line where they say no
-    more.
+    """Watches by `sys.monitoring` (PEP 669): by local LINE events on the loops' code, disabled line by line when they
+    bring no more news.
     """
 
     name = "sys.monitoring"
@@ -74,7 +73,7 @@ class MonitoringWatcher:
         self._monitoring.register_callback(self._tool, self._monitoring.events.LINE, self._reached)
 
     def arm(self, running: Sequence[WatchedFrame]) -> None:
-        """Watch headers from now on, those too that were not to be told again."""
+        """Watch headers from now on, also those with disabled events."""
         if self._tool is None:
             return
         for frame, _file, loops in running:
@@ -83,7 +82,7 @@ class MonitoringWatcher:
         self._monitoring.restart_events()
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         if self._tool is not None:
             for code in self._lines:
                 self._monitoring.set_local_events(self._tool, code, 0)
@@ -98,7 +97,7 @@ class MonitoringWatcher:
 
 
 class SettraceWatcher:
-    """By `sys.settrace`: on for the armed frames, off again as soon as a loop has turned and its body is entered."""
+    """Watches by `sys.settrace`: on for the armed frames, off as soon as a loop has turned and its body is entered."""
 
     name = "sys.settrace"
     is_lasting = False
@@ -113,7 +112,7 @@ class SettraceWatcher:
 
     def arm(self, running: Sequence[WatchedFrame]) -> None:
         """Watch headers until one has been reached and its body entered."""
-        # A debugger is at work: leave it alone.
+        # Another trace function means that a debugger is at work: leave it alone.
         if self._is_stopped or (not self._is_on and sys.gettrace() is not None):
             return
         for frame, file, loops in running:
@@ -125,7 +124,7 @@ class SettraceWatcher:
             sys.settrace(self._entered)
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._is_stopped = True
         self._off()
 
@@ -139,9 +138,7 @@ class SettraceWatcher:
         return self._anew if self._is_on and frame.f_code in self._loops else None
 
     def _anew(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Trace a call that began after the update: the loop that it comes to first is entered there, and does not
-        turn.
-        """
+        """Trace a call that began after the update: its first loop is entered there, and does not turn."""
         if not self._is_on or event != "line" or frame.f_lineno not in self._loops[frame.f_code]:
             return self._anew
         self._on_entry((self._files[frame.f_code], frame.f_lineno))
@@ -160,14 +157,14 @@ class SettraceWatcher:
 
 
 class MarkWatcher:
-    """By marks in the program: each calls `enter` when its loop is entered.
+    """Watches by marks in the program: each mark calls `enter` when its loop is entered.
 
-    Loops without a mark are left to another watcher.
+    Another watcher watches loops without a mark.
     """
 
     name = "marks"
     is_lasting = True
-    """Until a loop without a mark has been seen."""
+    """True until a loop without a mark has been seen."""
 
     def __init__(self, on_entry: OnEntry, marks: Sequence[LoopKey], others: LoopWatcher) -> None:
         self._on_entry = on_entry
@@ -177,7 +174,7 @@ class MarkWatcher:
         self._others = others
 
     def enter(self, iterable: T, number: int) -> T:
-        """A marked loop is entered: called by the program, with what it goes over."""
+        """Note that a marked loop is entered. The program calls this with the loop's iterable, and gets it back."""
         if self._is_armed[number]:
             self._on_entry(self._marks[number])
         return iterable
@@ -188,12 +185,12 @@ class MarkWatcher:
         for number in numbers:
             if number >= 0:
                 self._is_armed[number] = True
-        if -1 in numbers:  # all, because a loop without a mark may be entered each time that one with a mark turns
+        if -1 in numbers:  # arm all of them: a loop without a mark may be entered at each turn of one with a mark
             self.is_lasting = self._others.is_lasting
             self._others.arm(running)
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._is_armed = [False] * len(self._marks)
         self._others.stop()
 
@@ -204,6 +201,6 @@ def marks_are_used() -> bool:
 
 
 def loop_watcher(on_line: OnLine, on_entry: OnEntry, marks: Sequence[LoopKey]) -> LoopWatcher:
-    """Return the watcher for this Python, and for a program in which these loops carry marks."""
+    """Return the watcher for this Python and a program in which the loops `marks` carry marks."""
     others = MonitoringWatcher(on_line) if sys.version_info >= (3, 12) else SettraceWatcher(on_line, on_entry)
     return MarkWatcher(on_entry, marks, others) if marks else others

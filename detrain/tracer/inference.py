@@ -1,12 +1,13 @@
-"""Infer the loops from what was seen: in which loops weights were updated, and when each loop turned.
+"""Infer the loops from events: in which loops weights were updated, and when each loop turned.
 
 Knows no frames and no files: events go in, phases come out. Rules:
 
-- An update counts for the innermost loop around it. A loop each of whose runs updates everything once at most (over
-  several optimizers, models or variables; over retries) is a part of the step, and the loop around it counts.
+- An update counts for the innermost loop around it. If each run of a loop updates everything at most once (it goes over
+  several optimizers, models or variables, or over retries), the loop is a part of the step, and the loop around it
+  counts.
 - The batch loop is the outermost loop for which updates count (a loop inside the body that also updates is a part of
   the body).
-- The epoch loop is the loop around the batch loop whose turns run it again.
+- The epoch loop is the loop around the batch loop: its turns run the batch loop again.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _SMALL_RUNS: Final = 3
 
 @dataclass(slots=True)
 class LoopRecord:
-    """What was seen of one loop."""
+    """The record of one loop."""
 
     updates: int = 0
-    """Updates inside it, at any depth."""
+    """Number of updates inside it, at any depth."""
     runs: int = 0
-    """Runs that are over and had updates."""
+    """Number of runs that are over and had updates."""
     first_run: int = 0
-    """Updates in the first of them."""
+    """Number of updates in the first of them."""
     most_of_one: int = 0
     """The most updates that one updater made in one run."""
     updaters: set[int] = field(default_factory=set)
     in_run: collections.Counter[int] = field(default_factory=collections.Counter)
 
     def note(self, what: int, times: int) -> bool:
-        """Count updates. Returns whether that tells something new of what kind of loop it is."""
+        """Count updates; return whether they bring news about the kind of the loop."""
         self.updates += times
         count = self.in_run[what] = self.in_run.get(what, 0) + times  # `+=` on a Counter takes three times as long
         is_news = what not in self.updaters
@@ -51,7 +52,7 @@ class LoopRecord:
         return is_news
 
     def close_run(self) -> bool:
-        """The loop is entered anew, or the loop around it has turned. Returns whether that ends a run with updates."""
+        """End a run, as the loop is entered anew or the loop around it has turned; return whether it had updates."""
         if not self.in_run:
             return False
         self.runs += 1
@@ -62,7 +63,7 @@ class LoopRecord:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A batch loop, the loop around it, and what speaks for them."""
+    """A batch loop, the loop around it, and the evidence for them."""
 
     batch: LoopKey
     epoch: LoopKey | None
@@ -84,12 +85,12 @@ class Inference:
         self._nests: dict[tuple[LoopKey, ...], int] = {}
         self._inside: dict[LoopKey, set[LoopKey]] = collections.defaultdict(set)
         self._found: list[_Found] | None = None
-        """The phases as last found, until something that decides about them has changed."""
+        """The phases as last found; None once a record that decides about them has changed."""
         self.has_news = False
-        """Whether something was seen that may decide about the loops; whoever looks at it sets it back."""
+        """Whether an event came that may decide about the loops; the reader sets it back to False."""
 
     def update(self, nest: tuple[LoopKey, ...], what: int, times: int = 1) -> bool:
-        """Weights were updated inside these loops, outermost first. Returns whether the loops were not known."""
+        """Note an update of weights inside these loops, outermost first; return whether the loops are new."""
         is_new = nest not in self._nests
         self._nests[nest] = self._nests.get(nest, 0) + times
         is_news = [self.records[key].note(what, times) for key in nest]
@@ -101,45 +102,45 @@ class Inference:
         return is_new
 
     def is_repeating(self, nest: tuple[LoopKey, ...], what: int) -> bool:
-        """Return whether another update by the same in this run of the loops would only be counted."""
+        """Return whether another update by the same updater in this run of the loops would only be counted."""
         return all(self.records[key].in_run[what] > 1 for key in nest)
 
     def count(self, nest: tuple[LoopKey, ...], times: int = 1) -> None:
-        """Weights were updated inside known loops, whose turns are not watched: this says
-        nothing about what runs what.
+        """Count updates inside known loops. Their turns are not watched, so this says nothing about which loop runs
+        which again.
         """
         self._nests[nest] += times
         for key in nest:
             self.records[key].updates += times
 
     def turn(self, key: LoopKey) -> bool:
-        """The header of a loop was reached.
+        """Note that the program reached a loop's header.
 
-        Returns whether that can say anything: not where no loop is known inside.
+        Returns whether that can bring news: only if a loop is known inside.
         """
         for inner in self._inside[key]:
             self._end_run(inner)
         return bool(self._inside[key])
 
     def entered(self, key: LoopKey) -> None:
-        """A loop was entered: it is run anew, and so are the loops inside it."""
+        """Note that a loop was entered: a new run of it begins, and of the loops inside it."""
         self.turn(key)
         self._end_run(key)
 
     @property
     def updates(self) -> int:
-        """How many updates were seen."""
+        """The number of updates seen."""
         return sum(self._nests.values())
 
     def phases(self) -> list[Phase]:
-        """Return what the events say, in the order in which the phases were first seen."""
+        """Return the phases that the events show, in the order in which they were first seen."""
         return [
             Phase(batch, epoch, nest, self._is_sure(batch, epoch), self._evidence(batch, epoch))
             for batch, epoch, nest in self._phases()
         ]
 
     def is_sure(self) -> bool:
-        """Return whether more of the same would not change the answer."""
+        """Return whether more events of the same kind would not change the answer."""
         found = self._phases()
         return bool(found) and all(self._is_sure(batch, epoch) for batch, epoch, _nest in found)
 
@@ -150,7 +151,7 @@ class Inference:
     def epochs(self) -> int:
         """Return how many epochs of one phase are over.
 
-        Where turns are no longer watched, by the updates of the first epoch.
+        If turns are no longer watched, compute it from the number of updates in the first epoch.
         """
         records = [self.records[batch] for batch, _epoch, _nest in self._phases()]
         by_updates = [record.updates // record.first_run for record in records if record.first_run]

@@ -1,6 +1,6 @@
-"""Observes a running program: at each update of weights it looks which loops are around it, and watches those turn.
+"""Observes a running program: at each update of weights it finds the loops around the update, and watches their turns.
 
-Nothing is watched before the first update, and nothing after the loops are known.
+It watches no loop before the first update, and none once the loops are known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from detrain.tracer.events import LoopLines, MarkWatcher, loop_watcher
 from detrain.tracer.inference import Inference, LoopKey, Phase, nested
 
 _NEWS_EACH: Final = 16
-"""Updates between two looks at what is known, where none of them brings anything new."""
+"""Number of updates between two calls of `on_news`, if none of the updates brings news."""
 
 _ABOVE: Final = 2
-"""Frames from `UpdateObserver._see` to the one that noted an update."""
+"""Number of frames from `UpdateObserver._see` to the one that noted an update."""
 _Mark = tuple[int, CodeType, int]
-"""How far up a frame is from the one that noted an update, its code, and the instruction it is at."""
+"""A frame's distance from the one that noted an update, its code, and its current instruction."""
 
 _USERS: Final = "the user's"
 _FIT: Final = "Keras's fit"
@@ -53,7 +53,7 @@ _LOADERS: Final = {
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a run has shown."""
+    """The findings of a run."""
 
     structure: Structure
     is_sure: bool
@@ -66,7 +66,7 @@ class _Level(msgspec.Struct, frozen=True):
     """A frame of a stack: the loops around its position."""
 
     index: int
-    """Where the frame is, counted from the innermost of the user's."""
+    """The number of the frame, counted from the innermost of the user's."""
     file: str
     loops: tuple[AnyLoop, ...]
     bodies: LoopLines
@@ -74,27 +74,26 @@ class _Level(msgspec.Struct, frozen=True):
 
 
 class _LoopStack(msgspec.Struct, frozen=True):
-    """The user's frames at an update, as far as they are in loops; outermost first."""
+    """The user's frames at an update that are in loops; outermost first."""
 
     nest: tuple[LoopKey, ...]
     levels: tuple[_Level, ...]
 
 
 class _UpdaterPlace(msgspec.Struct):
-    """Where an updater was called from last."""
+    """The place from which an updater was last called."""
 
     marks: list[_Mark]
-    """How to tell that it is called from there again."""
+    """Frames by which a further call from this place is recognized."""
     stack: _LoopStack
     is_repeating: bool = False
-    """Whether another update from there says nothing new, until a loop is entered or turns: then they are only
-    counted."""
+    """Whether further updates from this place bring no news until a loop is entered or turns: they are only counted."""
     repeats: int = 0
-    """Those counted here and not yet in the inference."""
+    """Number of updates counted here, and not yet in the inference."""
 
 
 class UpdateObserver:
-    """Takes updates from a framework, and turns of loops from a watcher. `on_news` is called after updates."""
+    """Takes updates from a framework, and turns of loops from a watcher. It calls `on_news` after updates."""
 
     def __init__(self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = ()) -> None:
         """`marks`: the loops that carry marks, by number."""
@@ -105,14 +104,14 @@ class UpdateObserver:
         self._has_updates = False
         self._since_news = 0
         self._is_settled = False
-        """Whether the loops are known: their turns are no longer watched, until an update comes from elsewhere."""
+        """Whether the loops are known: their turns are no longer watched, until an update comes from another place."""
         self._kinds: dict[int, str] = {}
-        """Whose a code object is, by its address."""
+        """The owner of each code object, by its address."""
         self._codes: list[CodeType] = []
-        """Kept alive, so that no other takes its address."""
+        """The code objects, kept alive so that no other one takes their addresses."""
         self._stacks: dict[tuple[tuple[int, int], ...], _LoopStack] = {}
         self._latest: dict[int, _UpdaterPlace] = {}
-        """Where each updater was called from last."""
+        """The place from which each updater was last called."""
         self._places: dict[LoopKey, tuple[AnyLoop, SourcePosition]] = {}
         self._fits: dict[tuple[CodeType, int], FitCall] = {}
         self._outside = 0
@@ -120,7 +119,7 @@ class UpdateObserver:
         self.sizes: dict[str, int] = {}
 
     def on_update(self, what: int) -> None:
-        """Weights have been updated, somewhere below the caller."""
+        """Note that weights have been updated, in a call of the caller."""
         if not self._is_watching:
             return
         if not self._has_updates:
@@ -137,7 +136,7 @@ class UpdateObserver:
             self._on_news(self)
 
     def on_assign(self, what: int) -> None:
-        """A weight was set outside of updates: this counts as long as there are no others."""
+        """Note that a weight was set outside of updates. This counts as an update as long as there are no others."""
         if self._is_watching and not self._has_updates:
             self._see(what)
 
@@ -189,7 +188,7 @@ class UpdateObserver:
             place.repeats, place.is_repeating = 0, False
 
     def _kind(self, code: CodeType) -> str:
-        """Return whose a code object is, and remember it by its address: hashing a code object takes microseconds."""
+        """Return a code object's owner, and remember it by the address, as hashing a code object takes microseconds."""
         is_fit = code.co_name == "fit" and _KERAS_FIT in code.co_filename
         is_entry = code.co_name == "_run" and code.co_filename.endswith(_LAUNCH)
         is_users = is_user_file(code.co_filename) or runs_training(code.co_filename, code.co_qualname)
@@ -199,7 +198,7 @@ class UpdateObserver:
         return kind
 
     def _learn(self, stack: _LoopStack, frames: list[FrameType], what: int) -> None:
-        """Take an update inside loops that are not yet known for sure, and have those watched."""
+        """Note an update inside loops that are not yet known for sure, and have these loops watched."""
         is_new = self._inference.update(stack.nest, what)
         if is_new:
             for level in stack.levels:
@@ -234,18 +233,18 @@ class UpdateObserver:
 
     @property
     def epochs(self) -> int:
-        """How many epochs have been seen to end."""
+        """The number of epochs that have been seen to end."""
         return self._inference.epochs()
 
     def stop(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._is_watching = False
         self._watcher.stop()
 
     def outcome(self, static: Structure, *, has_ended: bool) -> Findings:
-        """Return what was seen.
+        """Return the findings.
 
-        Loops that static analysis proposes and that were not reached are kept if the run was cut short.
+        If the run was cut short, keep loops that static analysis proposes and the run has not reached.
         """
         self._count_repeats()
         nests = [self._nest(phase) for phase in self._inference.phases()]
@@ -266,7 +265,7 @@ class UpdateObserver:
         return Findings(structure, self.is_sure, self._inference.updates + self._outside, took)
 
     def _was_passed(self, nest: Nest, static: Structure) -> bool:
-        """Return whether the run has been through a loop that static analysis proposes, or knows it better."""
+        """Return whether the run has been through a loop that static analysis proposes, or found others instead."""
         known = self._inference.records
         key, around = _key(nest.batch_loop), _key(nest.epoch_loop)
         if key in known:  # one batch loop may have several epoch loops: the run has not come to all of them
@@ -276,7 +275,7 @@ class UpdateObserver:
 
     @property
     def enter(self) -> Callable[[Any, int], Any]:
-        """What marks in the program call."""
+        """The function that marks in the program call."""
         assert isinstance(self._watcher, MarkWatcher)
         return self._watcher.enter
 
@@ -310,10 +309,10 @@ class UpdateObserver:
 
 
 def _is_at(marks: Sequence[_Mark], above: int) -> bool:
-    """Return whether an update is noted from these places again, by a frame so many above this one.
+    """Return whether an update comes from the same places again; the frame that notes it is `above` frames up.
 
-    Frames between them are not looked at, which would take three times as long: as many lead from the same place to the
-    same place.
+    The check skips the frames between these places, which would take three times as long: the same number of frames
+    leads from one place to the next.
     """
     get = sys._getframe
     try:
@@ -336,7 +335,7 @@ def _call_in(loop: AnyLoop, calls: list[ast.Call]) -> ast.Call | None:
 
 
 def _stack(frames: list[FrameType]) -> _LoopStack:
-    """Return the loops that frames are in; the innermost frame comes first."""
+    """Return the loops around frames; the innermost frame comes first."""
     levels = tuple(_level(frame, index) for index, frame in enumerate(frames))[::-1]
     nest = nested((level.file, loop.lineno) for level in levels for loop in level.loops)
     return _LoopStack(nest, tuple(level for level in levels if level.loops))
@@ -351,7 +350,7 @@ def _level(frame: FrameType, index: int) -> _Level:
 
 
 def seen_fit(user: FrameType, frame: FrameType) -> FitCall:
-    """Return the call of `fit` in the user's frame; `frame` is that of `fit` itself, in its loops."""
+    """Return the call of `fit` in the user's frame; `frame` is the frame of `fit` itself, inside its loops."""
     file, place = real_path(user.f_code.co_filename), position(user)
     source = read_source(file)
     calls: list[ast.Call] = [] if source is None else source.calls_at(place)

@@ -19,7 +19,7 @@ from detrain.tracer.observer import Findings, UpdateObserver
 
 
 class TracedRun:
-    """What happens in the process of the traced program."""
+    """The work in the process of the traced program."""
 
     def __init__(self, config: Config, trace: Trace) -> None:
         self._config = config
@@ -28,7 +28,7 @@ class TracedRun:
         self.observer = UpdateObserver(self._news, trace.marks)
 
     def _news(self, observer: UpdateObserver) -> None:
-        """After an update: end the run if it has shown what it is run for."""
+        """End the run after an update if it has shown enough."""
         wanted = self._trace.epochs
         is_fit = observer.has_only_fit and not self._trace.static.nests
         if is_fit or (observer.is_sure if wanted is None else observer.epochs >= wanted):
@@ -39,7 +39,7 @@ class TracedRun:
             os._exit(0)
 
     def finish(self, *, has_ended: bool) -> None:
-        """Write what was seen. `has_ended`: the program ran to its end. Raises NoStructure if nothing was seen."""
+        """Write the structure that was seen. `has_ended`: the program ran to its end. Raises NoStructure without it."""
         if self._is_over:
             return
         self._is_over = True
@@ -58,7 +58,7 @@ class TracedRun:
         _say(structure, outcome, path)
 
     def _confirmed(self, structure: Structure, path: Path) -> Structure:
-        """Compare with the first round: what grew or shrank with the dataset."""
+        """Return the structure, with objects of another size than in the first round added to its evidence."""
         first = read_info(path, Path(self._trace.base))
         changed = changed_sizes(first.sizes, structure.sizes, self._trace.diff_size)
         if not changed:
@@ -71,7 +71,7 @@ class TracedRun:
 
 
 def _with_loader(nest: Nest, changed: dict[str, tuple[int, int]]) -> Nest:
-    """Add to the evidence which objects changed their size, those that the loader is written with first."""
+    """Add the objects with a changed size to the evidence, first those named in the loader's expression."""
     roots = set(re.findall(r"[^\W\d]\w*", nest.loader))
     named = sorted(changed, key=lambda path: (_root(path) not in roots, path))
     lines = [f"second round: {path} changed its size from {changed[path][0]} to {changed[path][1]}" for path in named[:4]]

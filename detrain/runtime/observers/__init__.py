@@ -1,1 +1,1 @@
-"""Who hears of cuts beside the checkpointer: the experiment that a run is, and `detrain verify`."""
+"""The observers of cuts beside the checkpointer: a run's fault experiment, and `detrain verify`."""

@@ -1,5 +1,5 @@
-"""An experiment in the process that trains: arms the fault at its cursor, notes what each step says, and ends the run
-in time.
+"""An experiment in the process that trains: it arms the fault at its cursor, logs each step's losses and metrics, and
+ends the run in time.
 """
 
 from __future__ import annotations
@@ -39,82 +39,80 @@ from detrain.runtime.observers.said import (
 
 
 class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the log: one step, or what followed the last step of an epoch (`batch` is -1 then)."""
+    """A line of the log: one step, or the code behind the last step of an epoch (`batch` is -1 then)."""
 
     phase: int
     epoch: int
     batch: int
     series: dict[str, float | str]
-    """Values that are not finite are written as text: JSON has none."""
+    """Losses and metrics by name. Values that are not finite are text, as JSON has no such numbers."""
     state: str = ""
     """Digest of all variables after the step, hex."""
     outputs: str = ""
-    """Of a forward pass: the digest of what it gives."""
+    """Of a forward pass: the digest of its outputs."""
     predictions: tuple[Prediction, ...] = ()
-    """What a forward pass says of each of its inputs."""
+    """The prediction of a forward pass for each of its inputs."""
 
     @property
     def address(self) -> Address:
-        """Which step it is of."""
+        """The address of the step."""
         return self.phase, self.epoch, self.batch
 
 
 class Log(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the log."""
+    """A line of the log. It has the fields that its event sets."""
 
     step: StepLine | None = None
     seconds: float = 0.0
-    """Wall time since the step before, of the first since its body began; with `end`, too. Of runs in which no fault is
-    armed."""
+    """Seconds of wall time since the step before (for the first step, since its body began); also with `end`. Only in
+    runs that take checkpoints or have no fault armed."""
     is_armed: bool = False
-    """The body of the step that is hit is about to run: what happens from here on is the fault's doing."""
+    """The body of the faulty step is about to run: all differences from here on are the fault's doing."""
     fired: Firing | None = None
-    """What the fault has done in the first of its steps."""
+    """The corruption that the fault did in the first of its steps."""
     hits: int = 0
-    """In how many steps it has been done so far, where there are more."""
+    """How often the fault has been put in so far, from its second step on."""
     is_unarmed_equal: bool | None = None
-    """Whether that step would have had the bits of the program itself with the site in place and no fault; None: nobody
-    has looked."""
+    """Whether that step would have had the program's own bits with the site in place and no fault; None: not tested."""
     missed: Address | None = None
-    """A later step of a permanent fault, in which it was not done."""
+    """A later step of a permanent fault, in which the fault was not done."""
     alarm: Alarm | None = None
     sites: list[Site] | None = None
     digests: list[tuple[str, int, int]] | None = None
-    """Of each op of a step, in the order in which they were traced: its site, its replica, its digest."""
+    """For each op of a step, in the order of tracing: its site, its replica, and its digest."""
     start: str = ""
-    """Digest of all variables, hex, where a trial begins that shares its process with others."""
+    """Digest (hex) of all variables at the beginning of a trial that shares its process with others."""
     process: int = 0
-    """The copy that does it, where another process waits for it (detrain.runtime.observers.reserve)."""
+    """Process number of the copy that does the trial, if another process waits for it (see `observers/reserve`)."""
     ended: int = 0
-    """That copy has ended in this trial, with this exit status or by this signal (< 0)."""
+    """The exit status with which that copy has ended in this trial, or the negative number of the signal."""
     obstacle: str = ""
-    """Why no process can go back to begin this trial."""
+    """The reason why no process can go back to begin this trial."""
     left: str = ""
-    """Why this process could not go back to begin this trial; another one can."""
+    """The reason why this process could not go back to begin this trial; another one can."""
     crash: str = ""
-    """The class of the exception with which the program would have ended: its process goes on without it."""
+    """The class of the exception that would have ended the program; its process goes on without it."""
     ranges: dict[str, Bounds] | None = None
-    """In the end of a run that notes them: between which values the outputs of each module were."""
+    """At the end of a run that notes them: the smallest and largest outputs of each module."""
     said: Said | None = None
     files: list[WrittenFile] | None = None
-    """At the program's end: all that it has written."""
+    """At the program's end: all files that it has written."""
     end: str = ""
-    """Why the run ended where it did: the last line."""
+    """In the last line: the reason why the run ended there."""
 
 
 class ExperimentRun:
-    """The experiments of this process.
+    """The experiment of this process.
 
-    `tensors` returns the values of all variables, `drain` waits for what is being written.
+    `tensors` returns the values of all variables; `drain` waits for running writes of checkpoints.
     """
 
     stale: Mapping[str, object] = MappingProxyType({})
-    """What names of the loop's function were bound to before the epoch: a process that starts there binds none of
-    them."""
+    """Values of the loop function's names before the epoch: a process that starts there does not bind them."""
     written: Callable[[], Mapping[str, Address | None]] = dict
-    """Returns the files that the program has written, and the bodies that did."""
+    """Returns the files that the program has written, each with the body that wrote it."""
     is_over = False
-    """Whether the trial has ended, so that the run has to go back: nothing of it is looked at any more."""
+    """Whether the trial has ended, so that the run has to go back: its further steps are ignored."""
 
     def __init__(self, plans: Sequence[Experiment], tensors: Callable[[], Mapping[str, Array]], drain: Callable[[], None]) -> None:
         self._tensors = tensors
@@ -129,18 +127,18 @@ class ExperimentRun:
     def _take_up(self, plan: Experiment) -> None:
         self.plan = plan
         self._turns = 0
-        """Steps from the fault on that may have been hit."""
+        """Number of steps, from the fault on, that may have been hit."""
         self._done = 0
-        """Steps done from the experiment's cursor on."""
-        self._log = io.FileIO(plan.log, "a")  # not `open`, by which the program's own files are followed
+        """Number of steps done, from the experiment's cursor on."""
+        self._log = io.FileIO(plan.log, "a")  # not `open`: detrain follows the files that it opens
         self._body: Address | None = None
         self._is_armed = self._has_fired = self._has_alarm = self._is_profiling = False
         self._firing = Firing(0, b"", b"")
-        """What had been done at the end of the last step that was hit."""
+        """The fault's corruptions by the end of the last step that was hit."""
         self.last: StepLine | None = None
-        """The step that has ended."""
+        """The last step that has ended."""
         self._bare: StepLine | None = None
-        """The step that has ended, if it is one behind the fault and has no digest."""
+        """The last step that has ended, if it is at the fault or behind it and has no digest."""
         if self._instruments is not None and plan.injection is not None:
             self._instruments.select(plan.injection, plan.also)
 
@@ -151,22 +149,22 @@ class ExperimentRun:
 
     @property
     def is_struck(self) -> bool:
-        """Whether the step that is hit has been begun."""
+        """Whether the step that is hit has begun."""
         return self._is_armed or self._has_fired
 
     def attach(self, instruments: Instruments) -> None:
-        """Take a framework's side."""
+        """Add the instruments of a framework."""
         self._sides.append(instruments)
         self._instruments = InstrumentsTogether(self._sides, self.plan.injection, self.plan.also)
 
     def note_alarm(self, variable: str, norm: float, bound: float, kind: str) -> None:
-        """The guard has seen something at the end of a body."""
+        """Log the guard's first alarm from the fault on. It comes at the end of a body."""
         if not self.is_over and not self._has_alarm and (self._has_fired or self._is_armed):
             self._has_alarm = True
             self._write(Log(alarm=Alarm(self._done, variable, _number(norm), _number(bound), kind)))
 
     def begin(self, address: Address) -> None:
-        """The body of a batch is about to run."""
+        """Begin a step, as the body of a batch is about to run."""
         self._body = address
         self._note_said(address)
         if self._instruments is None:
@@ -174,7 +172,7 @@ class ExperimentRun:
         if not self._has_begun:
             self._has_begun, self._noted_at = True, time.monotonic()
             self._instruments.series.begin()
-        if self.plan.is_inference:  # what has run in between is no part of the step
+        if self.plan.is_inference:  # drop the values of code that ran in between: it is no part of the step
             self._instruments.series.read()
             self._instruments.outputs()
         self._is_profiling = self.plan.is_profile and address >= self.plan.at
@@ -182,7 +180,7 @@ class ExperimentRun:
             self._instruments.begin_step()
         if not self.plan.may_hit(address) or 0 < self.plan.steps <= self._turns:
             return
-        self._turns += 1  # a step that is run again is not hit again: its fault was a transient
+        self._turns += 1  # a step that is run again is not hit again: a transient fault has passed
         if not self.plan.is_due(self._turns - 1):
             return
         if self.plan.is_armed:
@@ -193,10 +191,9 @@ class ExperimentRun:
             self._instruments.arm(UNARMED)
 
     def ends_with(self, loss: Callable[[], float]) -> bool:
-        """Return whether the trial of a campaign ends with the step under way, because of its loss so far.
+        """Return whether the trial of a campaign ends with the step under way, because its loss so far is not finite.
 
-        What the rest of the body does with numbers that are none is not looked at then. Mostly it would end the
-        program.
+        The trial then ignores the rest of the body, which would mostly end the program.
         """
         plan, body = self.plan, self._body
         if body is None or body < plan.at or not (plan.ends_with_loop and plan.stops_on_nonfinite):
@@ -204,13 +201,13 @@ class ExperimentRun:
         return self._done + 1 >= plan.least and not math.isfinite(loss())
 
     def ends_with_error(self, _error: Exception, _frame: FrameType) -> bool:
-        """Return whether the trial ends with an exception of the step, and the process does not."""
+        """Return whether an exception of the step ends only the trial, and not the process."""
         return False
 
     def end_body(self, kept: Callable[[], Mapping[str, float]] = dict, *, is_last: bool = False) -> None:
-        """The body of a batch, if there was one, is over;
+        """End a step, as the body of a batch, if there was one, is over.
 
-        `is_last`: of an epoch. `kept`: accuracies that the program keeps.
+        `is_last`: the batch was its epoch's last. `kept` returns accuracies that the program keeps.
         """
         if self.is_over or self._body is None:
             return
@@ -221,7 +218,7 @@ class ExperimentRun:
             )
         if self._is_profiling:
             sites = self._instruments.sites()
-            # What the watched step has done, to be compared with the golden run's: to watch must change nothing.
+            # The watched step's result is compared with the golden run's: watching must not change it.
             is_compared = not self._instruments.is_part_of_steps
             step = self._step(body, self._instruments.series.read(), has_digest=True) if is_compared else None
             self._write(Log(sites=sites, step=step))
@@ -251,9 +248,7 @@ class ExperimentRun:
             self.stop("until")
 
     def end_load(self) -> None:
-        """The loader has run out: the step that has ended was the last of its epoch, and is written again with a
-        digest.
-        """
+        """Log the last step again with a digest, as the loader has run out: that step was the last of its epoch."""
         if self.is_over:
             return
         if self._bare is not None:
@@ -261,7 +256,7 @@ class ExperimentRun:
         self._bare = None
 
     def end_epoch(self, phase: int, epoch: int, kept: Callable[[], Mapping[str, float]] = dict) -> None:
-        """An epoch is over, what comes after its batches (validation) included."""
+        """Log the series of an epoch that is over, with the code behind its batches (validation)."""
         if self.is_over:
             return
         self.end_body(is_last=True)
@@ -277,13 +272,13 @@ class ExperimentRun:
             self.stop("non-finite loss")
 
     def end_loop(self) -> None:
-        """The training loop is over."""
+        """End the trial of a campaign, as the training loop is over."""
         if not self.is_over and self.plan.ends_with_loop and self._done > 0:
             self.end_body()
             self.stop("loop")
 
     def finish(self) -> None:
-        """The program ends."""
+        """Log the end of the program. Raises FaultNotFired if the fault's step never came."""
         error = getattr(sys, "last_value", None)
         if error is not None:
             self._write(Log(end=f"crash: {type(error).__name__}"))
@@ -303,7 +298,7 @@ class ExperimentRun:
         self._write(Log(end="program"))
 
     def _note_said(self, at: Address, *, is_body: bool = False) -> None:
-        """Note what the program has said up to here: of a trial, from its fault on."""
+        """Log the program's output up to here; in a trial, only from its fault on."""
         out, err = self._streams.take()
         if (out or err) and (self.plan.injection is None or (at, is_body) >= (self.plan.at, True)):
             self._write(Log(said=Said(at, is_body, out, err)))
@@ -354,7 +349,7 @@ class ExperimentRun:
         )
 
     def _step(self, body: Address, series: Mapping[str, float], *, has_digest: bool) -> StepLine:
-        """Return what a step has done that has ended."""
+        """Return the log line of a step that has ended."""
         step = StepLine(*body, _as_json(series), self._digest_now() if has_digest else "")
         if self.plan.is_inference:
             assert self._instruments is not None
@@ -392,16 +387,16 @@ class ExperimentRun:
             line, self._noted_at = msgspec.structs.replace(line, seconds=now - self._noted_at), now
         left = memoryview(msgspec.json.encode(line) + b"\n")
         try:
-            while left:  # where there is little room, less is written than was asked for
+            while left:  # on a disk with little room, one call may write only a part
                 left = left[self._log.write(left) or 0 :]
-        except OSError as error:  # or it would be the program's error, and an outcome
+        except OSError as error:  # else it would pass for the program's error, and so for an outcome
             raise StoreError(f"cannot write {self.plan.log!r}: {error.strerror}", "make room there") from error
 
     def stop(self, why: str) -> None:
-        """End the process at once, unless it ends anyway: what the program does after its training is not wanted."""
+        """End the process at once, unless it ends anyway: the trial does not need the code after the training."""
         if self._is_ending:
             return
-        self._drain()  # before it is said that the run is whole
+        self._drain()  # before the log says that the run is whole
         self._note_ranges()
         self._write(Log(end=why))
         self._exit()
@@ -417,7 +412,7 @@ def _digest_of(arrays: Sequence[Array]) -> str:
 
 
 def _with(series: dict[str, float], kept: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """Return a step's series with what the program keeps, if there is no metric of accuracy in it."""
+    """Return a step's series. If it has no metric of accuracy, add the accuracies that the program keeps."""
     return series if any(map(is_accuracy, series)) else {**kept(), **series}
 
 
@@ -426,5 +421,5 @@ def _as_json(series: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _number(value: float) -> float | str:
-    """Return a number as JSON can have it."""
+    """Return a number in a form that JSON allows: text if it is not finite."""
     return value if math.isfinite(value) else str(value)

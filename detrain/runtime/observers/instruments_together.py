@@ -1,6 +1,6 @@
-"""The sides of an experiment in a process, one a framework: the fault is in one of them, all are asked.
+"""The instruments of all frameworks of a process as one: the fault is in one framework, and each is asked.
 
-A fault in memory is done where it is armed, before the step's body; no op waits for it.
+A fault in memory is done when it is armed, before the step's body; no op waits for it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class _SeriesTogether(StepSeries):
         self._sides = sides
 
     def begin(self) -> None:
-        """The first step is about to run."""
+        """Prepare all series, as the first step is about to run."""
         for each in self._sides:
             each.series.begin()
 
     def has_loss(self) -> bool:
-        """Return whether any has taken a gradient, or none ever does."""
+        """Return whether any framework has taken a gradient since the last `read`, or one never takes any."""
         return any(each.series.has_loss() for each in self._sides)
 
     def read(self) -> dict[str, float]:
-        """Return loss and metrics; losses of several are added up."""
+        """Return loss and metrics; the losses of several frameworks are added up."""
         found: dict[str, float] = {}
         for each in self._sides:
             series = each.series.read()
@@ -40,17 +40,17 @@ class _SeriesTogether(StepSeries):
         return found
 
     def state(self) -> object:
-        """Return what each remembers."""
+        """Return the memory of each framework's series."""
         return [each.series.state() for each in self._sides]
 
     def set_state(self, state: object) -> None:
-        """Have each remember what it did; one that has come since remembers nothing."""
+        """Restore the memory of each framework's series; one that was added since stays as it is."""
         for each, remembered in zip(self._sides, state if isinstance(state, list) else (), strict=False):
             each.series.set_state(remembered)
 
 
 class InstrumentsTogether:
-    """See `detrain.adapters.instruments.Instruments`."""
+    """The instruments of all frameworks. See `detrain.adapters.instruments.Instruments`."""
 
     def __init__(self, sides: Sequence[Instruments], injection: Injection | None, also: Also = ()) -> None:
         self._sides = sides
@@ -62,23 +62,23 @@ class InstrumentsTogether:
 
     @property
     def is_part_of_steps(self) -> bool:
-        """Whether any puts sites into steps."""
+        """Whether any framework puts sites into steps."""
         return any(each.is_part_of_steps for each in self._sides)
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Begin a step in each framework."""
         for each in self._sides:
             each.begin_step()
 
     def select(self, injection: Injection, also: Also = ()) -> None:
-        """Take up an injection, and what is hit with it: all in memory, or none."""
+        """Take up an injection, and the others in the same steps: either all or none of them are in memory."""
         self._in_memory = [each for each in (injection, *(other for other, _ in also)) if each.is_in_memory]
         self._struck = None
         for each in self._sides:
             each.select(injection, () if self._in_memory else also)
 
     def arm(self, occurrence: int) -> None:
-        """Have the site hit."""
+        """Arm the fault at its site; a fault in memory is done at once."""
         if not self._in_memory:
             for each in self._sides:
                 each.arm(occurrence)
@@ -91,7 +91,7 @@ class InstrumentsTogether:
             self._struck = msgspec.structs.replace(found[0], count=turns + 1)
 
     def disarm(self) -> None:
-        """Have it hit no more."""
+        """Disarm the fault."""
         for each in () if self._in_memory else self._sides:
             each.disarm()
 
@@ -100,35 +100,35 @@ class InstrumentsTogether:
         return any(each.is_placed() for each in self._sides)
 
     def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
+        """Return the corruption that the fault has done so far."""
         if self._in_memory:
             return self._struck
         return next((found for each in self._sides if (found := each.firing()) is not None), None)
 
     def is_unarmed_equal(self) -> bool | None:
-        """Return whether the site alone changes nothing, as far as it was looked at."""
+        """Return whether the site without a fault leaves the program's bits as they are; None: not tested."""
         return next((found for each in self._sides if (found := each.is_unarmed_equal()) is not None), None)
 
     def memory(self) -> list[Site]:
-        """Return the sites in memory of all."""
+        """Return the sites in memory of all frameworks."""
         return [site for each in self._sides for site in each.memory()]
 
     def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of a variable of any."""
+        """Change the bits of a variable of any framework; None if none has it."""
         return next((found for each in self._sides if (found := each.strike(injection)) is not None), None)
 
     def outputs(self) -> list[Array]:
-        """Return what passes of all have given."""
+        """Return the outputs of all frameworks' forward passes."""
         return [output for each in self._sides for output in each.outputs()]
 
     def sites(self) -> list[Site]:
-        """Return the sites of all, those in memory behind those of ops."""
+        """Return the sites of all frameworks, first those of ops, then those in memory."""
         return [*(site for each in self._sides for site in each.sites()), *self.memory()]
 
     def ranges(self) -> dict[str, Bounds]:
-        """Return the bounds of all."""
+        """Return the bounds of all frameworks' modules, by name."""
         return {name: bounds for each in self._sides for name, bounds in each.ranges().items()}
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return the digests of all."""
+        """Return the digests of all frameworks' ops."""
         return [digest for each in self._sides for digest in each.digests()]

@@ -1,4 +1,4 @@
-"""Stands before the bodies of batches, and says what is there (see `moment_asked`)."""
+"""Stops the run before the bodies of batches, and reports the values there (see `moment_asked`)."""
 
 from __future__ import annotations
 
@@ -26,36 +26,34 @@ if TYPE_CHECKING:
     from detrain.adapters.group import Adapters
 
 _PROBES: Final = "execute"
-"""The name that a probe binds."""
+"""The name that a probe binds in the program."""
 _LONGEST: Final = 60
 _MOST_SHOWN: Final = 4
-"""Elements of an array that are written out."""
+"""Number of an array's elements that are written out."""
 
 
 class MomentReached:
-    """Answers what is asked of the moment before a body."""
+    """Answers the questions of a `Moment` about the state before a body."""
 
     def __init__(self, moment: Moment, adapters: Adapters, count: Callable[[], int]) -> None:
         """`count` returns how many batches of the run have been loaded."""
         self._moment, self._adapters, self._count = moment, adapters, count
         self._unbound = ""
-        """How the condition failed, as long as it has."""
+        """The condition's error, as long as a name in it is not bound."""
 
     def is_reached(self, address: Address) -> bool:
         """Return whether the run has come to the moment, or past it."""
         return address >= self._moment.at
 
     def next_body(self, address: Address) -> int:
-        """Return the number of the first batch of an epoch, from the one at an address on, that is the moment's or past
-        it.
-        """
+        """Return the number of the first batch of an epoch, from `address` on, that is the moment's or lies past it."""
         if self.is_reached(address):
             return address[-1]
         return self._moment.at[-1] if address[:2] == self._moment.at[:2] else sys.maxsize
 
     def stand(self, address: Address, frame: FrameType) -> None:
-        """The body of a batch is about to run, in this frame of the program's: answer, there or where it calls a
-        function, or end the process behind it.
+        """Answer, as the body of a batch is about to run in this frame of the program: here, or in a function that it
+        calls. End the process if the moment is past.
         """
         if not self._moment.within:
             self._answer(address, frame)
@@ -69,7 +67,7 @@ class MomentReached:
             return None
         sys.settrace(None)
         self._answer(address, frame)
-        return frame.f_trace  # a debugger's
+        return frame.f_trace  # the trace function of a debugger, if one has been opened
 
     def _answer(self, address: Address, frame: FrameType) -> None:
         moment = self._moment
@@ -89,7 +87,7 @@ class MomentReached:
         _end()
 
     def _go_back(self, address: Address, steps: int) -> None:
-        """End the process, for one that stands so many steps before. Raises UsageError where there are not so many."""
+        """End the process, so that another can stop `steps` steps earlier. Raises UsageError if there are too few."""
         if steps >= self._count():
             raise UsageError(f"there are {self._count() - 1} steps before this one")
         self._note(Found(address, back=steps))
@@ -101,7 +99,7 @@ class MomentReached:
         except NameError as error:
             self._unbound = f"NameError: {error}"
             return False
-        except Exception as error:  # whatever is wrong with it, the user is told
+        except Exception as error:  # the user gets any error of the expression as the answer
             self._note(Found(address, error=f"{type(error).__name__}: {error}", is_over=True))
             _end()
         self._unbound = ""
@@ -122,26 +120,26 @@ class MomentReached:
         return Found(address, tuple(shown for shown, _value in found))
 
     def _note(self, found: Found | None) -> None:
-        """Add an answer to the file; without one, say by its being there that the run has come to the last batch."""
+        """Add an answer to the file. With None, only make the file: it says that the run has come to the last batch."""
         with io.FileIO(self._moment.answers, "a") as file:
             file.write(msgspec.json.encode(found) + b"\n" if found is not None else b"")
 
     def _evaluated(self, expression: str, frame: FrameType) -> tuple[Shown, object]:
         try:
             value = eval(expression, frame.f_globals, frame.f_locals)
-        except Exception as error:  # whatever is wrong with it, the user is told
+        except Exception as error:  # the user gets any error of the expression as the answer
             return Shown(expression, "", error=f"{type(error).__name__}: {error}"), None
         return self.shown(expression, value), value
 
     def _as_array(self, value: object) -> Array | None:
-        """Return a tensor or an array as one of NumPy's; None for what is none, numbers of Python's own among it."""
+        """Return a tensor or an array as a NumPy array; None for all other values, also Python's own numbers."""
         if isinstance(value, bool | int | float):
             return None
         array = value if isinstance(value, np.ndarray | np.generic) else self._adapters.to_array(value)
         return None if array is None else np.asarray(array)
 
     def _as_data(self, value: object) -> Array | None:
-        """Return what comes back from a file as it is: an array, or a number or text as one; None for others."""
+        """Return an array, number or text as an array that a file gives back unchanged; None for other values."""
         array = self._as_array(value)
         if array is not None:
             return array if dtype_name(array.dtype) else None
@@ -149,10 +147,10 @@ class MomentReached:
             return None
         array = np.asarray(value)
         is_same = isinstance(value, float) or (not array.dtype.hasobject and array.item() == value)
-        return array if is_same else None  # but for text with zeros at its end, and integers of more than 64 bits
+        return array if is_same else None  # None: text with zeros at its end, and integers of more than 64 bits
 
     def shown(self, name: str, value: object) -> Shown:
-        """Return what there is to say of a value."""
+        """Return the description of a value."""
         held = self._as_array(value)
         if held is not None:
             kind = f"{type_name(value)} {held.dtype} {list(held.shape)}"
@@ -161,7 +159,7 @@ class MomentReached:
             return Shown(name, "float", f"{value!r} ({np.float64(value).view(np.uint64):016x})")
         try:
             text = " ".join(repr(value).split())
-        except Exception as error:  # the program's own
+        except Exception as error:  # of the program's own `__repr__`
             text = f"<{type(error).__name__} in its repr>"
         return Shown(name, type_name(value), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
@@ -172,7 +170,7 @@ def _write(path: str, arrays: dict[str, Array]) -> None:
 
 
 def _numbers(array: Array) -> str:
-    """Return an array's first elements; of one element its bits, too."""
+    """Return an array's first elements as text; if it has only one, also its bits."""
     flat = np.ravel(array)[:_MOST_SHOWN]
     said = ", ".join(map(str, flat)) + (", …" if array.size > _MOST_SHOWN else "")
     return f"{said} ({flat.astype(flat.dtype.newbyteorder('<')).tobytes()[::-1].hex()})" if array.size == 1 else said

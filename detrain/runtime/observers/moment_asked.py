@@ -1,4 +1,4 @@
-"""What `detrain at` asks of the run that it starts, and what that answers: data alone, read without NumPy."""
+"""The questions that `detrain at` hands to the run that it starts, and the run's answers: plain data, without NumPy."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from detrain.base.config import MOMENT
 from detrain.base.cursor import Address
 
 Prompt = Literal["pdb", "shell", "debugpy"]
-"""What the user gets at a step, to look around."""
+"""The prompt at which the user can look around at a step."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run is to stand, and what is wanted of it there."""
+    """The moment at which a run is to stop, and the questions about it."""
 
     at: Address
     until: Address
-    """The last batch at which something is wanted."""
+    """The last batch that the questions are about."""
     when: str = ""
-    """Only the first batch is meant at which this expression is true; it is not where a name in it is not bound yet."""
+    """Answer only at the first batch where this expression is true; a name that is not bound yet makes it false."""
     within: str = ""
-    """Not the loop's frame is meant, but that of the first call of this function in the body: its name, or with its
-    class (`Net.training_step`)."""
+    """Answer in the first call of this function in the body instead of the loop's frame: its name, or with its class
+    (`Net.training_step`)."""
     answers: str = ""
-    """File that takes what is there: a `Found` as JSON a line."""
+    """File for the answers: each line is a `Found` as JSON."""
     expressions: tuple[str, ...] = ()
-    """What the user has asked for; nothing: the names of the function that trains."""
+    """The expressions that the user has asked for; if there are none, show the names of the function that trains."""
     opens: Prompt | None = None
     port: int = 0
-    """With debugpy: the one of this machine at which it waits; 0: one that is free."""
+    """With debugpy: the port of this machine at which it waits; 0: a free one."""
     saved: str = ""
-    """File (.npz) that takes all tensors that training changes, by their keys."""
+    """File (.npz) for all tensors that training changes, by their keys."""
     values: str = ""
-    """File (.npz) that takes what is shown, as far as it is an array, a number or a text, by its number."""
+    """File (.npz) for the shown values that are arrays, numbers or text, by their place in the answer."""
 
     @classmethod
     def of_environment(cls) -> Moment | None:
-        """Return the moment that this process is to stand at, if there is one."""
+        """Return the moment at which this process is to stop, if there is one."""
         text = os.environ.get(MOMENT, "")
         return msgspec.json.decode(text, type=cls) if text else None
 
     def hand_over(self, answers: Path) -> dict[str, str]:
-        """Return the environment variable that hands it to a run, which is to answer into a file."""
+        """Return the environment variable that hands the moment to a run; the run answers into the file `answers`."""
         return {MOMENT: msgspec.json.encode(msgspec.structs.replace(self, answers=str(answers))).decode()}
 
 
 class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an expression or a name stands for."""
+    """The value of an expression or a name, described as text."""
 
     name: str
     kind: str
-    """Its class; of a tensor dtype and shape, too."""
+    """The value's class; for a tensor, also its dtype and shape."""
     value: str = ""
-    """As Python writes it, cut off where it is long; of a number also its bits, in hexadecimal."""
+    """The value as Python writes it, cut off if it is long; for a number, also its bits in hexadecimal."""
     digest: str = ""
     """xxh3-128, hex, of a tensor's dtype, shape and bytes."""
     dtype: str = ""
-    """Of a tensor, as files have it; empty for one whose bytes are not its value."""
+    """A tensor's dtype, as files name it; empty if its bytes are not its value."""
     error: str = ""
-    """What came of an expression that failed."""
+    """The error of an expression that failed."""
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is there before the body of a batch."""
+    """The answer before the body of a batch."""
 
     at: Address
     shown: tuple[Shown, ...] = ()
     error: str = ""
-    """How the condition failed."""
+    """The error of the condition (`when`)."""
     back: int = 0
-    """By how many steps the user has gone back from there."""
+    """Number of steps by which the user goes back from there."""
     is_over: bool = False
-    """Whether that ended the search: a name that is not bound yet does not."""
+    """Whether that error ended the search; a name that is not bound yet does not end it."""

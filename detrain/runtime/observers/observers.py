@@ -1,4 +1,4 @@
-"""Who is told of cuts beside the checkpointer: the experiment that a run is, and `detrain verify`."""
+"""The observers of cuts beside the checkpointer: a run's fault experiment, and `detrain verify`."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Hears of cuts, in this order:
+    """An observer of cuts. The session calls it in this order:
 
-    `at_cut`, `end_body`, the guard's look, `end_epoch`; it changes nothing of the program.
+    `at_cut`, `end_body`, the guard's look, `end_epoch`. It does not change the program's state.
     """
 
     def at_cut(self, cut: Cut) -> None:
-        """A cut is reached."""
+        """Take note that a cut is reached."""
 
     def end_body(self, cut: Cut, frame: FrameType) -> None:
-        """The body of a batch, if there was one, is over."""
+        """Take note that a batch's body, if there was one, is over."""
 
     def begin_epoch(self, cursor: Cursor) -> None:
-        """An epoch begins; a run that goes on at its start hears `has_resumed` instead."""
+        """Take note that an epoch begins; a run that resumes at its start calls `has_resumed` instead."""
 
     def end_epoch(self, frame: FrameType) -> None:
-        """An epoch is over, what comes after its batches included."""
+        """Take note that an epoch is over, also the code behind its batches."""
 
     def end_load(self) -> None:
-        """A loader has run out."""
+        """Take note that a loader has run out."""
 
     def begin_body(self, address: Address) -> None:
-        """The body of a batch is about to run."""
+        """Take note that a batch's body is about to run."""
 
     def next_body(self, address: Address, batches_done: int) -> int:
-        """Return the number of the first batch of an epoch, from the one at an address on, of whose body it must be
-        told, and of cuts before that.
+        """Return the number of the first batch of an epoch, from `address` on, of which the observer must be told: of
+        the body, and of the cuts before it.
         """
         del batches_done
         return address[-1]
 
     def end_loop(self) -> None:
-        """A training loop has run out, or is being left."""
+        """Take note that a training loop has run out, or is being left."""
 
     def end_phase(self) -> None:
-        """A training loop has been left, which was trained in."""
+        """Take note that the program has left a training loop."""
 
     def is_saving(self, cursor: Cursor) -> None:
-        """A checkpoint is being taken."""
+        """Take note that a checkpoint is being taken."""
 
     def has_resumed(self, cursor: Cursor) -> None:
-        """The state of the newest checkpoint has been set."""
+        """Take note that the state of the newest checkpoint has been set."""
 
     def finish(self) -> None:
-        """The program ends, and nothing more happens in its loops."""
+        """Take note that the program ends: no more batches run in its loops."""
 
     def end(self) -> None:
-        """All batches are on record."""
+        """Take note that all batches are on record."""
 
 
 class ExperimentObserver(Observer):
-    """Tells the experiment of bodies and epochs, and what the guard sees."""
+    """Tells the experiment of bodies, of epochs and of the guard's alarms."""
 
     def __init__(
         self,
@@ -97,28 +97,28 @@ class ExperimentObserver(Observer):
             self._experiment.note_alarm(seen.key, seen.norm, seen.bound, seen.kind)
 
     def end_body(self, cut: Cut, frame: FrameType) -> None:
-        """Note what the step says."""
+        """Note the losses and metrics of the step."""
         kept = lambda: accuracies(frame, self._adapters.to_array, stale=self._experiment.stale)  # noqa: E731
         self._experiment.end_body(kept, is_last=cut != "load")
 
     def end_epoch(self, frame: FrameType) -> None:
-        """Note what the epoch says."""
+        """Note the losses and metrics of the epoch."""
         if not self._plan.is_resuming:
             stale = self._experiment.stale
             kept = lambda: accuracies(frame, self._adapters.to_array, is_after_epoch=True, stale=stale)  # noqa: E731
             self._experiment.end_epoch(self._position.phase, self._position.epoch, kept)
 
     def end_load(self) -> None:
-        """The step that has ended was the last of its epoch."""
+        """Note that the step that has ended was the last of its epoch."""
         self._experiment.end_load()
 
     def end_loop(self) -> None:
-        """What comes behind is not looked at, perhaps."""
+        """Tell the experiment that the loop is over: it may end the trial here."""
         if not self._plan.is_resuming:
             self._experiment.end_loop()
 
     def begin_body(self, address: Address) -> None:
-        """Arm the fault, if it is due. What it changes of what is loaded from then on is an outcome."""
+        """Arm the fault if it is due. From then on other batches are no error: they are an outcome of the fault."""
         self._experiment.end_body()
         self._experiment.begin(address)
         may_differ = self._config.allow_environment or self._experiment.is_struck
@@ -127,21 +127,21 @@ class ExperimentObserver(Observer):
             self._batches.may_differ = may_differ
 
     def finish(self) -> None:
-        """The program ends."""
+        """Finish the experiment, as the program ends."""
         self._experiment.finish()
 
 
 class VerifyObserver(Observer):
-    """Kills the process where `detrain verify` wants it, and leaves digests behind."""
+    """Kills the process at the place that `detrain verify` asks for, and leaves digests behind."""
 
     def __init__(self, trial: VerifyPlan, position: Position, plan: ResumePlan, adapters: Adapters) -> None:
         self._trial, self._position, self._plan, self._adapters = trial, position, plan, adapters
         self._has_looked = False
 
     def begin_body(self, address: Address) -> None:
-        """Kill the process, if this is the batch; note what training changes: behind the loop its name may be read no
-        more. A look costs a tenth of a short step: there is one at the first body, at each whose number is a power of
-        two, and where the batches are over.
+        """Kill the process if this is the batch for it. Note the objects that training changes: behind the loop their
+        names may no longer be read. A look costs a tenth of a short step, so look at the first body, at bodies with a
+        power of two as their number, and when the batches are over.
         """
         batch = address[-1]
         if not self._has_looked or batch & (batch - 1) == 0:
@@ -157,27 +157,27 @@ class VerifyObserver(Observer):
         return min(1 << (batch - 1).bit_length(), self._trial.next_batch(address, batches_done))
 
     def end_load(self) -> None:
-        """Look once more."""
+        """Look once more for the objects that training changes."""
         self._adapters.look_at_names()
 
     def end_phase(self) -> None:
-        """Note the variables."""
+        """Note the digests of the variables behind the loop."""
         if not self._plan.is_forwarding:
             self._trial.at_end(f"phase {self._position.phase}", self._adapters.tensors())
 
     def begin_epoch(self, cursor: Cursor) -> None:
-        """Note how much has been printed."""
+        """Note how much the program has printed."""
         self._trial.at_cut("begun at", f"{cursor} {cursor.cut}")
 
     def is_saving(self, cursor: Cursor) -> None:
-        """Note how much has been printed."""
+        """Note how much the program has printed."""
         self._trial.at_cut("saved at", f"{cursor} {cursor.cut}")
 
     def has_resumed(self, cursor: Cursor) -> None:
-        """Note how much has been printed."""
+        """Note how much the program has printed."""
         self._trial.at_cut("resumed at", f"{cursor} {cursor.cut}")
 
     def end(self) -> None:
-        """Note the variables."""
+        """Note the digests of the variables at the program's end."""
         if not self._plan.is_resuming:
             self._trial.at_end("the program", self._adapters.tensors())

@@ -1,6 +1,6 @@
-"""What opens where a run stands: Python's debugger, another one over a port, or a prompt with the names there.
+"""The prompts that open where a run stops: Python's debugger, another one over a port, or a shell with the names there.
 
-With each, the run is over when the user leaves it, or the step ends.
+With each, the run is over when the user leaves it, or when the step ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from detrain.python.inspect.frames import outwards
 from detrain.runtime.observers.moment_asked import Prompt
 
 _HERE: Final = "127.0.0.1"
-"""Who has the port can run anything as the user: no other machine is listened to."""
+"""Whoever reaches the port can run any code as the user, so debugpy listens only to this machine."""
 
 
 def open_prompt(kind: Prompt, port: int, frame: FrameType, end: Callable[[], None], back: Callable[[int], None]) -> None:
-    """Open one in a frame of the program's that has called a probe; return where the body is to run.
+    """Open a prompt in a frame of the program that has called a probe; return if the body is to run.
 
-    `port` is debugpy's. `end` ends the process, and so does `back`, for a stand at so many steps before; it raises
-    UsageError where there are not so many.
+    `port` is debugpy's. `end` ends the process. So does `back`, so that another one can stop so many steps earlier; it
+    raises UsageError if there are too few.
     """
     messages.flush_output()
     if kind == "pdb":
@@ -44,7 +44,7 @@ def open_prompt(kind: Prompt, port: int, frame: FrameType, end: Callable[[], Non
 
 
 def _debugger_of_user() -> type[_Debugger]:
-    """Return IPython's debugger where `breakpoint()` opens that, too, for someone at a terminal; else Python's own."""
+    """Return IPython's debugger if `breakpoint()` opens that and the user sits at a terminal; else Python's own."""
     name = os.environ.get("PYTHONBREAKPOINT", "").partition(".")[0]
     if name not in ("ipdb", "IPython") or not sys.stdin.isatty() or importlib.util.find_spec("IPython") is None:
         return _Debugger
@@ -54,15 +54,15 @@ def _debugger_of_user() -> type[_Debugger]:
 
 
 class _Debugger(pdb.Pdb):
-    """Python's own; with `quit` the run is over."""
+    """Python's own debugger; with `quit` the run is over."""
 
     def __init__(self, end: Callable[[], None], back: Callable[[int], None]) -> None:
         super().__init__(skip=["detrain.*"])
         self._end, self._back = end, back
 
     def open_in(self, frame: FrameType) -> None:
-        """Stop where a frame comes behind the probe that it has called: its next line is the second of the body, as the
-        probe has the position of the first.
+        """Stop in a frame right behind the probe that it has called, at the body's first line. A stop at the next line
+        would be the body's second one, as the probe has the position of the first.
         """
         start = _behind_probe(frame)
 
@@ -81,13 +81,13 @@ class _Debugger(pdb.Pdb):
         sys.settrace(watch)
 
     def set_quit(self) -> None:
-        """End the process: what the program would do with an error is not looked at."""
+        """End the process, instead of raising an error that the program could handle."""
         self._end()
 
     def do_back(self, arg: str) -> None:
         """back [count]
 
-        Stand so many steps (one, if none is given) before this one, as the run was there. What was set here is gone.
+        Stop so many steps (one, if none is given) before this one, as the run was there. Changes made here are lost.
         """
         if arg and not (arg.isdecimal() and int(arg)):
             self.error(f"{arg!r} is no number of steps")
@@ -99,7 +99,7 @@ class _Debugger(pdb.Pdb):
 
 
 def _behind_probe(frame: FrameType) -> int:
-    """Return where the code goes on of which a probe has said that it is to be executed; -1 where that is not seen."""
+    """Return the offset at which the body begins, behind the test of the probe's result; -1 if no test is found."""
     ahead = [each for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti]
     for this, following in itertools.pairwise(ahead):
         if this.opname.startswith("POP_JUMP"):
@@ -108,10 +108,10 @@ def _behind_probe(frame: FrameType) -> int:
 
 
 def _open_shell(names: dict[str, Any]) -> None:
-    """Read statements, and do them with these names, until the user leaves; the program's own variables stay."""
+    """Read statements and run them with these names until the user leaves. The program's own variables stay bound."""
     banner = "The names of the run are here: what is bound anew is not bound in the run. exit() ends it."
     if importlib.util.find_spec("IPython") is None:
-        with contextlib.suppress(SystemExit):  # of exit()
+        with contextlib.suppress(SystemExit):  # raised by exit()
             code.interact(banner, local=names, exitmsg="")
         return
     import IPython
@@ -121,7 +121,7 @@ def _open_shell(names: dict[str, Any]) -> None:
 
 
 def _wait_for_debugger(port: int, frame: FrameType) -> None:
-    """Stop in a frame once a debugger is there that speaks the Debug Adapter Protocol: in VS Code, "attach"."""
+    """Stop in a frame once a debugger connects that speaks the Debug Adapter Protocol: in VS Code, "attach"."""
     import debugpy
 
     host, port = debugpy.listen((_HERE, port))
@@ -133,10 +133,10 @@ def _wait_for_debugger(port: int, frame: FrameType) -> None:
 
     def stop(*_event: object) -> None:
         sys.setprofile(None)
-        # Not `debugpy.breakpoint()`: it stops at the next line of the frame, which is the second of the body, as the
-        # probe has the position of the first.
+        # Not `debugpy.breakpoint()`: it stops at the frame's next line. That is the body's second one, as the probe has
+        # the position of the first.
         waiting.set_suspend(thread, pydevd.CMD_SET_BREAK)
         waiting.do_wait_suspend(thread, frame, "line", None)
         waiting.set_trace_for_frame_and_parents(thread.ident, frame)
 
-    sys.setprofile(stop)  # called as this function returns: the interpreter traces nothing of what is done there
+    sys.setprofile(stop)  # called as this function returns: the interpreter traces no code in a profile function

@@ -1,8 +1,8 @@
 """The moment in memory from which the trials of a process start, one after another, and the way back to it.
 
-A trial may run over the end of its epoch. To go back from there, the batch loop that is running is ended at once, what
-follows it in the epoch runs as in any, and the loop over epochs hands the trial's epoch out again. Where its batch loop
-is entered, the moment is put back: until then the run is the trial's, whose state is thrown away.
+A trial may run over the end of its epoch. To go back from there, the running batch loop ends at once, the code behind
+it in the epoch runs as in any epoch, and the epoch loop hands the trial's epoch out again. When the program enters that
+epoch's batch loop, the moment is put back: until then the run still has the trial's state, which is thrown away.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from detrain.runtime.rollback.ring import Moment, Ring
 from detrain.runtime.state.whole_state import WholeState
 
 _ProgramState = tuple[str, object]
-"""The program's, as a digest, and what the series remembers."""
+"""The digest of the program's state, and the memory of the series."""
 
 
 class Rewind(Ring):
     """One moment that is held, and the batches since then.
 
     Only loads that run no Python of the program can be taken back. A trial that has left the loop comes back by
-    entering it again: the loop that is entered then draws on from what the other one drew from.
+    entering it again: the new loop then draws on from the old loop's iterator.
     """
 
     def __init__(
@@ -47,56 +47,56 @@ class Rewind(Ring):
         super().__init__(1, whole, guard)
         self._campaign, self._set_baseline = campaign, set_baseline
         self._series: object = None
-        """What the series remembered at the moment."""
+        """The memory of the series at the moment."""
         self._reference: tuple[StepLine, _ProgramState] | None = None
-        """The step without a fault that was done last, and the state behind it."""
+        """The last step without a fault, and the state behind it."""
         self._is_away = False
         """Whether the loop of the moment has been left."""
         self._kept: tuple[object, tuple[object, int], Baseline] | None = None
-        """What the loop of the moment draws from, where it stands, and what was there before it."""
+        """The iterator of the moment's loop, the loop's place in the code, and the baseline before the loop."""
         self._names: Mapping[str, object] = MappingProxyType({})
-        """What the names of the loop's function were bound to at the moment."""
+        """The values of the loop function's names at the moment."""
         self.is_returning = False
         """Whether the run is on its way back into the trial's epoch: its batch loops end at once."""
         self._is_entered = False
-        """Whether that epoch has been begun again."""
+        """Whether that epoch has begun again."""
         self._epochs: dict[int, Any] = {}
-        """What the loop over epochs that is running has handed out."""
+        """The items that the running epoch loop has handed out, by epoch."""
         self._has_epochs = False
-        """Whether it can hand one out again."""
+        """Whether the epoch loop can hand an epoch out again."""
 
     # The loops.
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Hold no moment."""
         super().clear()
         self._is_away, self._kept = False, None
 
     def leave(self) -> None:
-        """The batch loop has been left."""
+        """Note that the batch loop has been left."""
         if self._campaign.is_over or self._campaign.is_begun:
             self._is_away = True
         elif not self.is_returning:
             self.clear()
 
     def begin_phase(self) -> None:
-        """A loop over epochs is about to be entered."""
+        """Note that an epoch loop is about to be entered."""
         self._epochs, self._has_epochs = {}, False
 
     def begin_epoch(self, frame: FrameType) -> None:
-        """An epoch begins, which is not the first of this process."""
+        """Keep the values of the loop function's names, as an epoch begins that is not this process's first."""
         if not self._campaign.is_begun and not self._campaign.is_over:
             self._campaign.stale = dict(next((names_of(each) for each in user_frames(frame)), {}))
 
     def leave_loop(self) -> None:
-        """The loop over epochs has been left: nothing hands an epoch out again."""
+        """End the process if the epoch loop was left in a trial: nothing hands the epoch out again."""
         if self._campaign.is_over:
             self._campaign.leave("the training loop was left in a trial")
 
     def returns(self) -> bool:
-        """Return whether the run is on its way back into the trial's epoch, now that an epoch is over.
+        """Return whether the run goes back into the trial's epoch, now that an epoch is over.
 
-        Ends the process where there is no way.
+        Ends the process if there is no way back.
         """
         if not self._campaign.is_over:
             return False
@@ -108,7 +108,7 @@ class Rewind(Ring):
         return True
 
     def next_epoch(self, count: int) -> tuple[int, Any]:
-        """Return the epoch that comes next, and what was handed out with it; NOTHING: it is for the first time."""
+        """Return the next epoch and the item that was handed out with it; NOTHING if the epoch is a new one."""
         if self.is_returning:
             if self._is_entered:
                 self._campaign.leave("the trial's loop was not entered again")
@@ -117,14 +117,14 @@ class Rewind(Ring):
         return count, self._epochs.get(count, NOTHING)
 
     def keep_epoch(self, iterator: Iterator[Any], count: int, item: object) -> None:
-        """An epoch is handed out."""
-        self._has_epochs = is_plain_iterator(iterator)  # or it may give something else, or do more
+        """Keep the item of an epoch that is handed out."""
+        self._has_epochs = is_plain_iterator(iterator)  # another iterator may give other items, or have side effects
         self._epochs[count] = item
 
     # Back.
 
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
-        """If the trial is over, go back and return the moment to go on from."""
+        """Go back if the trial is over; return the moment to go on from, else None."""
         is_here = False
         if frame is not None and source is not None and self._moments and self._moments[0].is_here(source, frame):
             is_here = True
@@ -144,13 +144,13 @@ class Rewind(Ring):
             self._campaign.give_up(str(error))
         self._campaign.set_series_state(self._series)
         self._campaign.next()
-        if self._is_start(moment.address):  # the moment that is held is this trial's, too
+        if self._is_start(moment.address):  # the next trial starts from the same moment
             self._campaign.note_start()
         return moment
 
     def _come_back(self, source: Any, frame: FrameType) -> bool:
-        """If a loop that has been entered is the moment's, entered again, let it draw on from what that one drew from,
-        and return True. Ends the process where that cannot be.
+        """Let a loop draw on from the old iterator if it is the moment's loop, entered again; return whether it is.
+        Ends the process if this cannot be done exactly.
         """
         if self._kept is None:
             self._campaign.leave("no step of this loop is behind it")
@@ -169,9 +169,9 @@ class Rewind(Ring):
     def go_back(self, source: object, frame: FrameType) -> Moment:
         """Put the state of the moment back, wherever behind it the loop is."""
         if self._moments and self._moments[0].is_here(source, frame):
-            self._next = len(self._moments)  # loads that were not handed out again this time are there still
+            self._next = len(self._moments)  # also keeps the loads that were not handed out again this time
         moment = super().go_back(source, frame)
-        # Nobody reads these names before they are bound again, but who looks for what the program says of a step.
+        # The program binds these names again before it reads them, but the search for a step's metrics reads them.
         for each in list(user_frames(frame))[:1]:
             now = names_of(each)
             stale = {name: self._names.get(name) for name, value in now.items() if self._names.get(name, self) is not value}
@@ -184,10 +184,10 @@ class Rewind(Ring):
         self._campaign.give_up(why)
 
     def _compare(self, loop: RunningLoop, frame: FrameType) -> None:
-        """Keep the state behind a step without a fault, or end a trial that has come to the same one.
+        """Keep the state behind a step without a fault, or end a trial that has come to the same state.
 
-        What the step has said but for its loss, of which later ones say nothing, and the digest of all variables are
-        compared first: mostly they differ.
+        First compare the step's metrics and the digest of all variables, as mostly these differ. The loss does not
+        count: later steps do not depend on it.
         """
         campaign, known = self._campaign, self._reference
         if campaign.last is None or self.guard is not None:
@@ -207,7 +207,7 @@ class Rewind(Ring):
 
     @property
     def is_again(self) -> bool:
-        """Whether the load that comes next has been done before."""
+        """Whether the next load has been done before."""
         return not self._is_away and super().is_again
 
     def hold(self, address: Address, batches_done: int, source: Any, frame: FrameType) -> None:
@@ -225,7 +225,7 @@ class Rewind(Ring):
         return not self._campaign.is_begun and address == self._campaign.plan.at
 
     def _start(self, address: Address, batches_done: int, source: Any, frame: FrameType) -> None:
-        """Hold this moment from now on. Batches behind it that have been loaded already stay."""
+        """Hold this moment from now on. Keep the batches behind it that have been loaded already."""
         ahead = self._moments[self._next + 1 :] if self.is_again else []
         load = self._moments[self._next].load if self.is_again else None
         if not ahead and load is None:
@@ -249,7 +249,7 @@ class Rewind(Ring):
             self._next = len(self._moments) - 1
 
     def keep(self, item: object, loader: object, frame: FrameType) -> None:
-        """Keep what a load has returned."""
+        """Keep the batch that a load has returned."""
         if self._is_away:
             self.end_load()
         elif self._next < len(self._moments):
@@ -260,5 +260,5 @@ class Rewind(Ring):
 
 
 def _place(frame: FrameType) -> tuple[object, int]:
-    """Return where a loop stands that is about to load."""
+    """Return the place in the code of a loop that is about to load."""
     return frame.f_code, frame.f_lasti

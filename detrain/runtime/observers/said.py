@@ -1,8 +1,8 @@
-"""What the program says while an experiment runs: what it writes to stdout and stderr between one cut and the next, and
-which files it has written in the end.
+"""The program's output while an experiment runs: its text on stdout and stderr between one cut and the next, and the
+files that it has written in the end.
 
-It is taken from the files that descriptors 1 and 2 lead to, so that what C code prints is seen, too. Where they lead
-elsewhere (a terminal, a pipe), nothing is.
+The text is read from the files behind descriptors 1 and 2, so that it includes the output of C code. If these lead
+elsewhere (to a terminal, a pipe), no text is taken.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from detrain.base.digest import Array
 from detrain.base.dtypes import is_extension
 
 BEHIND: Final = 1 << 40
-"""The batch of what is said behind an epoch's last step, and the phase of what is said behind the last training."""
+"""Stands for the batch in output behind an epoch's last step, and for the phase in output behind the last training."""
 KEEPS_VARIABLES: Final = "DETRAIN_KEEPS_VARIABLES"
-"""The environment variable by which an experiment is told to write its final variables beside its log."""
+"""The environment variable that tells an experiment to write its final variables beside its log."""
 VARIABLES_SUFFIX: Final = ".npz"
 _IN_BYTES: Final = re.compile(r"(?P<name>.+) \w+\.(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]")
-"""The name of a tensor whose value is given as bytes: PyTorch's."""
+"""The name of a tensor that PyTorch's adapter gives as bytes."""
 _MOST: Final = 1 << 16
-"""Bytes of one stretch that are kept as they are; of longer ones, a digest of the rest."""
+"""Number of bytes of one stretch that are kept as text; from the rest, only a digest is kept."""
 _PIECE: Final = 1 << 20
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the program wrote in one stretch: before the body of a step, or in it."""
+    """The program's output in one stretch: before the body of a step, or in it."""
 
     at: Address
     is_body: bool = False
@@ -48,7 +48,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def place(self) -> tuple[int, int, int, bool]:
-        """Where in the run it is."""
+        """The place of the output in the run, for comparison."""
         return *self.at, self.is_body
 
 
@@ -59,11 +59,11 @@ class WrittenFile(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     """xxh3-128, hex."""
     last: Address | None = None
-    """The body that has last opened it to write, where one has."""
+    """The body that last opened the file for writing, if one did."""
 
 
 class OutputStreams:
-    """Stdout and stderr of this process."""
+    """The text on stdout and stderr of this process."""
 
     def __init__(self) -> None:
         self._at = {number: os.fstat(number).st_size for number in (1, 2) if _can_be_read(number)}
@@ -71,11 +71,11 @@ class OutputStreams:
 
     @property
     def are_seen(self) -> bool:
-        """Whether what is written to them can be read."""
+        """Whether the text of either can be read back."""
         return bool(self._at)
 
     def take(self) -> tuple[str, str]:
-        """Return what was written to each since this was last asked."""
+        """Return the new text on stdout and on stderr since the last call."""
         if self._flush is None:
             return "", ""
         messages.flush_output()
@@ -107,7 +107,7 @@ def _can_be_read(number: int) -> bool:
 
 
 def digests_of(paths: Mapping[str, Address | None]) -> list[WrittenFile]:
-    """Return files as they are now, by path, without those that are gone."""
+    """Return the files as they are now, in the order of their paths, without those that are gone."""
     return [WrittenFile(path, digest, last) for path, last in sorted(paths.items()) if (digest := _digest(path))]
 
 
@@ -128,11 +128,11 @@ def _digest(path: str) -> str:
 
 
 def write_variables(path: str, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as an `.npz` of NumPy's; types that it does not know (bfloat16) as float32, which has them all."""
+    """Write arrays as an `.npz` file; dtypes unknown to NumPy (bfloat16) as float32, which holds all their values."""
     with (
         io.FileIO(path, "w") as file,
         zipfile.ZipFile(file, "w") as archive,
-    ):  # not `open`, by which the program's files are followed
+    ):  # not `open`: detrain follows the files that it opens as the program's own
         for name, array in sorted(arrays.items()):
             known_name, known = _readable(name, array)
             with archive.open(f"{known_name}.npy", "w", force_zip64=True) as entry:
@@ -140,7 +140,7 @@ def write_variables(path: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _readable(name: str, array: Array) -> tuple[str, Array]:
-    """Return an array as a user knows it: those that are bytes, their dtype and shape in the name, as what they are."""
+    """Return name and array as the user knows them: an array given as bytes gets the dtype and shape in its name."""
     told = _IN_BYTES.fullmatch(name)
     if told is None:
         return name, array.astype(np.float32) if is_extension(array.dtype) else np.asarray(array)
@@ -149,5 +149,5 @@ def _readable(name: str, array: Array) -> tuple[str, Array]:
         return told["name"], (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
     try:
         return told["name"], array.view(kind).reshape(shape)
-    except TypeError:  # one that NumPy does not know
+    except TypeError:  # a dtype that NumPy does not know
         return name, array

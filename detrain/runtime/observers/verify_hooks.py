@@ -1,5 +1,5 @@
-"""What `detrain verify` and `detrain hindsight` ask of the runs that they start: where to end, which checkpoints to
-take, and to leave digests behind.
+"""The orders of `detrain verify` and `detrain hindsight` to the runs that they start: where to end, which checkpoints
+to take, and to leave digests behind.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 
 VARIABLE: Final = "DETRAIN_TRIAL"
-"""Holds a trial as JSON, or the path of a file that does: readings of a clock outgrow a variable."""
+"""Holds a plan as JSON, or the path of a file with it: a clock's readings may be too long for a variable."""
 
 
 class VerifyPlan(msgspec.Struct, frozen=True):
-    """One process of a run that is compared with another."""
+    """The plan for one process of a run that is compared with another."""
 
     states: str
-    """File for the digests of all variables at the ends of phases and of the program, and for where the output is at
-    cuts."""
+    """File for the digests of all variables at the ends of phases and of the program, and for the lengths of the output
+    at cuts."""
     outside: dict[str, list[str]] = {}
-    """What an earlier run has read of clock and randomness."""
+    """The readings of clock and randomness of an earlier run."""
     kill_at: int | None = None
     """The process kills itself (SIGKILL) when the run has done so many batches."""
     kill_ranks: tuple[int, ...] = ()
-    """Of a job: which of its processes do."""
+    """Ranks of a job that kill themselves."""
     cuts: tuple[str, ...] | None = None
-    """Checkpoints are taken at these cuts alone, each as `CURSOR CUT`, also at that at which the process goes on."""
+    """Checkpoints are taken only at these cuts, each as `CURSOR CUT`, also at the cut where the process resumes."""
     ends_at: str = ""
-    """The process ends at this one of them."""
+    """The process ends at this one of these cuts."""
     jumps: tuple[str, ...] = ()
-    """Checkpoints, by path, each behind the batches of an epoch: before the first of its batches the state becomes that
-    one."""
+    """Paths of checkpoints behind the batches of an epoch: before that epoch's first batch the run jumps to their
+    state."""
     files: str = ""
-    """Where the program's files are as the run has left them, for what bodies have written that are jumped over."""
+    """Folder with the program's files as the run has left them, also with the output of bodies that are jumped over."""
     last: Address | None = None
-    """The process ends behind this batch, before the body of the next one: more is not on record of the run."""
+    """The process ends behind this batch, before the next body: the run has no records of later batches."""
     is_of_job: bool = False
-    """All processes of a job are given this one."""
+    """Whether all processes of a job get this plan."""
 
     @classmethod
     def of_environment(cls) -> VerifyPlan | None:
-        """Return the trial of this process, if it is one. The variable stays: the run may start itself again."""
+        """Return the plan for this process, if there is one. The variable stays, as the run may start itself again."""
         text = os.environ.get(VARIABLE, "").encode()
         if text and not text.startswith(b"{"):
             with io.FileIO(text) as file:
@@ -65,12 +65,12 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(plan, states=f"{plan.states}.rank-{ranks.rank}", kill_at=kill_at)
 
     def hand_over(self, path: Path) -> dict[str, str]:
-        """Write it into a file; return the environment variable that leads a run there."""
+        """Write the plan into a file; return the environment variable that leads a run to it."""
         path.write_bytes(msgspec.json.encode(self))
         return {VARIABLE: str(path.absolute())}
 
     def at_batch(self, batches_done: int, address: Address) -> None:
-        """The body of a batch is about to run."""
+        """End or kill the process if the plan says so, as the body of a batch is about to run."""
         if self.last is not None and address > self.last:
             _flush()
             os._exit(0)
@@ -78,30 +78,30 @@ class VerifyPlan(msgspec.Struct, frozen=True):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def next_batch(self, address: Address, batches_done: int) -> int:
-        """Return the number of the first batch of an epoch, from the one at an address on, at which it may end."""
+        """Return the number of the first batch of an epoch, from `address` on, at which the process may end."""
         batch, found = address[-1], sys.maxsize
         if self.last is not None and address[:2] >= self.last[:2]:
             found = max(self.last[-1] + 1, batch) if address[:2] == self.last[:2] else batch
         return found if self.kill_at is None or self.kill_at < batches_done else min(found, batch + self.kill_at - batches_done)
 
     def at_cut(self, what: str, cursor: str) -> None:
-        """A checkpoint is taken, the state of one has been set, or an epoch begins: note how much has been printed, to
-        stdout and to stderr, if that goes to files.
+        """Note the lengths of stdout and stderr, if these are files, as a checkpoint is taken, its state has been set,
+        or an epoch begins.
         """
         _flush()
         self._note(f"{what} {cursor}", (os.fstat(1).st_size, os.fstat(2).st_size))
 
     def at_end(self, of: str, tensors: Mapping[str, Array]) -> None:
-        """A training loop (`of` is its phase), or the program, has been left."""
+        """Note the digests of the variables, as a training loop (`of` names its phase) or the program has ended."""
         self._note(of, {key: digest_array(array) for key, array in tensors.items()})
 
     def _note(self, of: str, what: object) -> None:
         line = json.dumps([of, what])
-        with io.FileIO(self.states, "a") as file:  # not `open`, by which the program's own files are followed
+        with io.FileIO(self.states, "a") as file:  # not `open`: detrain follows the files that it opens
             file.write(line.encode() + b"\n")
 
 
 def _flush() -> None:
-    """Have written what the program has printed, C code of it, too."""
+    """Write out the program's buffered output, also that of its C code."""
     messages.flush_output()
     ctypes.CDLL(None).fflush(None)

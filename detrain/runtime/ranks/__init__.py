@@ -1,6 +1,5 @@
-"""Just-in-time checkpoints of a job of several ranks: who notices a death, what is agreed, who saves. Knows no
-framework.
+"""Just-in-time checkpoints of a job of several ranks: how ranks notice a death, agree, and save. Knows no framework.
 
-`vote` and `machine` decide and do no I/O; `watcher` is the thread that does it for them; `room` is what the program's
-own thread calls. The protocol is explained in docs/explanation/just-in-time.md.
+`vote` and `machine` decide and do no I/O; `watcher` is the thread that does their I/O; the program's own thread calls
+`room`. docs/explanation/just-in-time.md explains the protocol.
 """

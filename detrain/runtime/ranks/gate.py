@@ -1,11 +1,12 @@
-"""The gate before a step: nobody passes before all ranks have published their small state at its entry.
+"""The gate before a step: no rank passes before all ranks have published their small state at the step's entry.
 
-Within a node the ranks share a page, one line for each, and look at it: 0.04 ms where a socket and a thread take 2.
-Between nodes, the lowest rank of each sends for all: in round k to the node 2**k after its own (a dissemination
-barrier), so a step costs each node log2(nodes) messages. Counts are of steps, plus one: a new page is zeros.
+Within a node the ranks share a page of memory with one line for each rank, and read it: that takes 0.04 ms, a socket
+and a thread take 2 ms. Between nodes, the lowest rank of each node sends for all of them: in round k to the node 2**k
+after its own (a dissemination barrier), so a step costs each node log2(nodes) messages. The page holds step numbers
+plus one, as a new page is zeros.
 
-Each rank brings a number along, and all that pass take the greatest with them. What is said lies in two places, for
-even and for odd steps: who has passed may say the next while others still read this one.
+Each rank brings a number along, and all ranks that pass get the greatest. The page has two places for it, for even and
+for odd steps: a rank that has passed may write its next number while others still read the last one.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ _FIRST_PAUSE_S: Final = 20e-6
 _LONGEST_PAUSE_S: Final = 1e-3
 
 SendReady = Callable[[int, int, int, int], None]
-"""Sends to a rank that this node is at a step, in a round, and the greatest number that it knows."""
+"""Sends to a rank: the step and the round at which this node is, and the greatest number that it knows."""
 
 
 class Late(Exception):
-    """Not all ranks have come in time."""
+    """Raised if not all ranks have come in time."""
 
 
 class Gate:
-    """One rank's side. The program's own thread waits here; the watcher tells what has come from other nodes."""
+    """One rank's side. The program's own thread waits here; the watcher passes on the messages of other nodes."""
 
     def __init__(self, folder: Path, rank: int, nodes: list[list[int]], send: SendReady) -> None:
         self._here = next(index for index, ranks in enumerate(nodes) if rank in ranks)
@@ -55,24 +56,24 @@ class Gate:
             os.close(descriptor)
 
     def partners(self) -> frozenset[int]:
-        """Return with which ranks of other nodes this rank exchanges messages."""
+        """Return the ranks of other nodes with which this rank exchanges messages."""
         if not self._is_first:
             return frozenset()
         count = len(self._nodes)
         return frozenset(self._nodes[(self._here + sign * (1 << k)) % count][0] for k in range(self._rounds) for sign in (1, -1))
 
     def hold(self, steps: int) -> None:
-        """Say that this rank has, of all whose buddy it is, the entries of so many steps."""
+        """Say that this rank holds copies of the entries of so many steps, from all ranks with it as their buddy."""
         self._write(self._line + _HELD, steps)
 
     def hear(self, step: int, round_: int, number: int) -> None:
-        """Take in what another node's first rank says."""
+        """Take in a message of another node's first rank."""
         if 0 <= round_ < self._rounds:
             self._heard[round_] = {at: said for at, said in self._heard[round_].items() if at >= step - 1} | {step: number}
 
     def wait(self, step: int, is_frozen: Callable[[], bool], number: int = 1, limit_s: float | None = None) -> int | None:
         """Say that this rank has published the entry of a step, and wait for all others. Return the greatest number
-        that a rank has brought; None if frozen before. Raises Late.
+        that a rank has brought, or None if the program is frozen first. Raises Late.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         here = step % 2

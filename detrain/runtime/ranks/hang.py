@@ -1,7 +1,7 @@
-"""When a rank that makes no progress counts as hanging: by how long it took before, at places of the same kind.
+"""When a rank without progress counts as hanging: measured by the times that earlier stretches of its kind took.
 
-899 steps with Pareto noise gave 2 false alarms at twice the longest of the last 64, none at three times; eight times is
-far from both. A false alarm costs a restart and no bits.
+In 899 steps with Pareto noise, a limit of twice the longest of the last 64 steps gave 2 false alarms, three times gave
+none; eight times is far from both. A false alarm costs a restart and no bits.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ _FLOOR_S: Final = 1.0
 _FACTOR: Final = 8.0
 _REMEMBERED: Final = 64
 _NEEDED: Final = 8
-"""Before so many stretches of a kind have been seen, much more is allowed: the first ones compile."""
+"""Until so many stretches of a kind have been seen, the limit is much wider, as the first ones compile."""
 _FEW: Final = 4, 16.0
-"""While few have been seen: so many times the floor, and the longest of them. Of what is no batch always: each tenth
-epoch may end in a long validation."""
+"""The wide limit: so many times the floor, or so many times the longest stretch seen. Stretches other than batches
+always have it, as each tenth epoch may end in a long validation."""
 _ALIKE: Final = "batch"
 _NONE: Final = 30
-"""Before the first has been seen: so many times the floor, 5 hours by default. It may be a first validation."""
+"""The limit of the first stretch of a kind: so many times the floor, 5 hours by default. It may be a validation."""
 _GATE: Final = "gate"
 _AT_GATE: Final = 2
-"""So many times the floor, at a gate."""
+"""The limit at a gate: so many times the floor."""
 
 
 _Stretch = tuple[str, float]
-"""Its kind, and since when."""
+"""The kind of a stretch, and the time of its start."""
 
 
 class Pace:
-    """The stretches between two marks. One thread marks, at each batch; another one asks, and computes."""
+    """The times between marks (stretches). One thread marks, at each batch; another thread asks, and computes."""
 
     def __init__(self, floor_s: float = _FLOOR_S) -> None:
         self._floor_s = floor_s
@@ -39,7 +39,7 @@ class Pace:
         self._paused: tuple[_Stretch | None, float] = None, 0.0
 
     def mark(self, kind: str, now: float) -> None:
-        """End the stretch that was under way, and begin one of a kind: a batch, an epoch's end, a validation."""
+        """End the running stretch, and begin one of a kind: a batch, an epoch's end, a validation."""
         if self._open is not None:
             before, since = self._open
             seen = self._seen.get(before)
@@ -49,15 +49,15 @@ class Pace:
         self._open = kind, now
 
     def pause(self, now: float) -> None:
-        """Others are waited for: what takes long there is theirs to notice, as long as this one says that it waits."""
+        """Interrupt the stretch, as this rank waits for others: they notice their own hangs while this one waits."""
         self._paused, self._open = (self._open, now), (_GATE, now)
 
     def wait(self, now: float) -> None:
-        """It still waits: that is said each millisecond or so, and not by a thread that is somewhere else meanwhile."""
+        """Note that the rank still waits: the waiting thread itself calls this each millisecond or so."""
         self._open = _GATE, now
 
     def go_on(self, now: float) -> None:
-        """They have come: the stretch goes on, without that time."""
+        """Go on with the stretch, without the time at the gate, as the others have come."""
         before, since = self._paused
         if before is None:
             self._open = None
@@ -66,12 +66,12 @@ class Pace:
             self._open = kind, began + now - since
 
     def stop(self) -> None:
-        """Ask for nothing more: the work is done."""
+        """Set no more limits, as the work is done."""
         self._open = None
 
     def late(self, now: float) -> str | None:
-        """Return what to say of a stretch that has taken too long; None while it has not."""
-        stretch = self._open  # read once: the other thread goes on
+        """Return a message if the running stretch has taken too long, else None."""
+        stretch = self._open  # read it once, as the other thread goes on
         if stretch is None or now - stretch[1] <= self._floor_s:
             return None
         kind, since = stretch

@@ -1,5 +1,5 @@
-"""The process that has started the ranks of this machine. Where it is gone, nobody ends them or starts them again, and
-what they wait for may never come: a rank ends when its launcher does.
+"""The launcher: the process that has started the ranks of this machine. A rank ends when its launcher does: without it
+nobody ends the ranks or starts them again, and they might wait forever.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _OF_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"
 
 
 def be_launcher() -> None:
-    """Tell the ranks that are started from here that this process is their launcher, whatever it becomes."""
+    """Tell the ranks started from here that this process is their launcher, even if another program replaces it."""
     _name(os.getpid())
 
 
 def _name(pid: int) -> None:
-    with contextlib.suppress(OSError):  # no Linux; or it is outside of this container
+    with contextlib.suppress(OSError):  # no Linux, or the process is outside of this container
         os.environ[_VARIABLE] = msgspec.json.encode((this_node(), process_of(pid))).decode()
 
 
 def end_with_launcher() -> None:
-    """Have this rank end with its launcher, at once if that is gone already. Only `detrain launch` and torchrun are
-    known as such. The thread that waits is none of Python's `threading`: the program has as many as without it.
+    """Have this rank end with its launcher, at once if that is gone already. Only `detrain launch` and torchrun count
+    as launchers. The waiting thread is not one of Python's `threading`: the program sees as many as without it.
     """
     if _VARIABLE not in os.environ and _OF_TORCHRUN in os.environ:
         _name(os.getppid())
@@ -42,7 +42,7 @@ def end_with_launcher() -> None:
 
 
 def _await(launcher: Process) -> None:
-    with contextlib.suppress(OSError):  # it is gone
+    with contextlib.suppress(OSError):  # the launcher is gone
         descriptor = os.pidfd_open(launcher.pid)
         if rests(launcher) != "is gone":
             select.select([descriptor], [], [])
@@ -57,4 +57,4 @@ def _leave(why: str) -> None:
 
 
 end_by: Final[list[Callable[[str], object]]] = [_leave]
-"""How this rank ends, given the reason, in a thread: by the last."""
+"""Functions that end this rank for a given reason, called in a thread: only the last one counts."""

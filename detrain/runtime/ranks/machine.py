@@ -8,8 +8,8 @@ The same code runs in the watcher's thread, in the model check and in the simula
     VOTE --no point--> SEAL (is there a manifest already?) --> ENDED
 
 The *chief* is the lowest living rank that can write. It is a function of the view, so nobody elects it. It gathers the
-votes, and tells the decision. Views only grow and are joined: after the last death all who can hear each other have the
-same, and the round of that view ends.
+votes and announces the decision. Views only grow and are joined: after the last death all ranks that can reach each
+other have the same view, and the round of that view ends.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from detrain.runtime.ranks.vote import Decision, NoPoint, Vote, decide
 from detrain.runtime.ranks.wire import Agreeing, Ballot, Beat, Bye, Call, Decided, File, Over, View, Written
 
 EVERYBODY: Final = 16
-"""Up to so many ranks, each watches all others. Beyond, each watches its neighbours on a ring, so that what is sent
-while nothing fails grows with the number of ranks, and not with its square."""
+"""Up to so many ranks, each watches all others. Beyond, each watches its neighbours on a ring, so that the number of
+messages without a failure grows with the number of ranks, and not with its square."""
 _RING: Final = 2
 
 
 class State(enum.Enum):
-    """Where a rank is in the protocol."""
+    """The place of a rank in the protocol."""
 
     RUN = "run"
     FREEZE = "freeze"
@@ -41,15 +41,15 @@ class State(enum.Enum):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """All in seconds."""
+    """The protocol's times, all in seconds."""
 
     beat_s: float = 0.1
     silence_s: float = 2.0
-    """A rank that has said nothing for so long counts as dead."""
+    """A rank that has sent no message for so long counts as dead."""
     vote_s: float = 30.0
-    """A big state that has no digest after so long is none that could be saved."""
+    """If the digest of a big state takes longer, the state cannot be saved."""
     save_s: float = 600.0
-    """A part that is not written after so long counts as one that cannot be."""
+    """A rank that has not written its part after so long counts as unable to."""
 
 
 # Events.
@@ -67,7 +67,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class RankLost(msgspec.Struct, frozen=True):
-    """The connection to a rank has ended, or it has been seen stopped."""
+    """The connection to a rank has ended, or its process has been seen stopped."""
 
     rank: int
     why: str
@@ -95,13 +95,13 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class NotSaved(msgspec.Struct, frozen=True):
-    """The answer to `Write` or `Seal`, where the disk has failed."""
+    """The answer to `Write` or `Seal` if the disk has failed."""
 
     reason: str
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """The answer to `Seal`: the manifest that is there now, perhaps another round's; None if there is none."""
+    """The answer to `Seal`: the round of the manifest that is there now, perhaps another one; None without manifest."""
 
     view: View
     committed: str | None
@@ -117,21 +117,21 @@ Event = Tick | Heard | RankLost | Trouble | Voted | Saved | NotSaved | Sealed | 
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a message; to whom there is no connection yet, make one."""
+    """Send a message; if there is no connection to a rank yet, make one."""
 
     to: tuple[int, ...]
     message: Agreeing
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Hear no more of a rank. `is_fenced`: it may still live, and must not go on: end it if it is within reach."""
+    """Ignore a rank from now on. `is_fenced`: it may still live, but must not go on, so end it if it is in reach."""
 
     rank: int
     is_fenced: bool
 
 
 class TakeVote(msgspec.Struct, frozen=True):
-    """Have the program come to rest, and say what there is; answered by `Voted`."""
+    """Have the program come to rest, and report its states; answered by `Voted`."""
 
     view: View
 
@@ -144,7 +144,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """Write the manifest, unless this incarnation has one. Without a decision: look whether it has one."""
+    """Write the manifest, unless this incarnation has one. Without a decision, only look whether it has one."""
 
     view: View
     decision: Decision | None
@@ -153,7 +153,7 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class EndProcess(msgspec.Struct, frozen=True):
-    """End the process. `speaks`: this rank is the one that says so."""
+    """End the process. `speaks`: this rank prints the reason for the whole job."""
 
     committed: str | None
     text: str
@@ -164,36 +164,36 @@ Action = Send | Drop | TakeVote | Write | Seal | EndProcess
 
 
 class Machine(msgspec.Struct):
-    """One rank. `step` changes it in place: a copy of 1,024 entries at each message would cost more than all else; it
-    is a function of its events all the same.
+    """One rank's state in the protocol. `step` changes it in place: a copy of 1,024 entries at each message would cost
+    more than all else. The state still depends only on the events.
     """
 
     rank: int
     world: int
     near: frozenset[int]
-    """Whom this rank watches all the time."""
+    """The ranks that this rank watches all the time."""
     timing: Timing = msgspec.field(default_factory=Timing)
     state: State = State.RUN
     view: View = msgspec.field(default_factory=View)
     why: str = ""
     heard: dict[int, float] = {}
-    """When each watched rank was last heard of; from when it is watched, where it never was."""
+    """The time of each watched rank's last message; if it has sent none, the time since which it is watched."""
     finished: set[int] = set()
     _now: float = 0.0
     _ticked: float | None = None
     _beaten: float = float("-inf")
     _beaten_far: float = float("-inf")
     _votes: dict[int, Vote] = {}
-    """Those on the present view."""
+    """The votes on the present view, by rank."""
     _decision: Decision | None = None
     _written: list[File] = []
     _awaited: set[int] = set()
-    """Of the chief: whose votes, and then whose parts, are missing."""
+    """On the chief: the ranks that still have to vote, and later those that still have to write."""
     _saving_since: float = 0.0
     _out: list[Action] = []
 
     def step(self, event: Event, now: float) -> list[Action]:
-        """Take in an event at a time (monotonic, in seconds), and return what is to be done, in this order."""
+        """Take in an event at a time (monotonic, in seconds), and return the actions to do, in this order."""
         if self.state is State.ENDED:
             return []
         self._out, self._now = [], max(now, self._now)
@@ -220,21 +220,21 @@ class Machine(msgspec.Struct):
 
     @property
     def chief(self) -> int:
-        """The lowest living rank that can write; if none can, the lowest."""
+        """The lowest living rank that can write; if none can, the lowest living one."""
         for rank in range(self.world):
             if rank not in self.view.dead and rank not in self.view.unable:
                 return rank
         return min(self._living())
 
     def quiet(self, for_s: float) -> list[int]:
-        """Return the watched ranks that have not been heard of for so long: perhaps they are stopped."""
+        """Return the watched ranks that have sent no message for so long: perhaps they are stopped."""
         return [rank for rank in self._watched() if self._now - self.heard.get(rank, self._now) > for_s]
 
     # Time.
 
     def _tick(self) -> None:
         now, timing = self._now, self.timing
-        if self._ticked is None or now - self._ticked > 5 * timing.beat_s:  # it was this thread that slept
+        if self._ticked is None or now - self._ticked > 5 * timing.beat_s:  # this thread itself has slept
             self.heard = {}
         self._ticked = now
         if now - self._beaten >= timing.beat_s:
@@ -253,20 +253,20 @@ class Machine(msgspec.Struct):
             self._renew(self.view.failing(late), f"rank {late} has not written its part in {timing.save_s:g} s")
 
     def _watched(self) -> frozenset[int]:
-        """Whose silence would be noticed."""
+        """Return the ranks that this rank watches now: it would notice their silence."""
         watched = set(self.near)
         if self.state is not State.RUN:
             watched |= self._living() if self._is_chief() else {self.chief}
         return frozenset(watched - {self.rank} - self.finished - set(self.view.dead))
 
-    # What others say.
+    # Messages of others.
 
     def _hear(self, rank: int, message: Agreeing) -> None:
         if isinstance(message, Over) and message.committed is not None:
-            self._end(message.committed, message.text, speaks=False)  # a manifest is there, whatever became of its writer
+            self._end(message.committed, message.text, speaks=False)  # a manifest is there, even if its writer is gone
             return
         if rank in self.view.dead:
-            return  # cut off, or late: it must not be heard again, or two views would count each other as dead
+            return  # cut off, or late: ignore it, or two views would count each other as dead
         self.heard[rank] = self._now
         match message:
             case Call(view, why):
@@ -290,7 +290,7 @@ class Machine(msgspec.Struct):
                 pass
 
     def _meet(self, rank: int, view: View, why: str) -> None:
-        """Take in another's view."""
+        """Take in the view of another rank."""
         if self.rank in view.dead:
             self._end(None, f"rank {rank} counts this rank as dead ({why})", speaks=True)
             return
@@ -298,16 +298,16 @@ class Machine(msgspec.Struct):
         if joined != self.view or self.state is State.RUN:
             self._renew(joined, why, learned=view if joined == view else None)
         elif view != joined:
-            self._send([rank], Call(self.view, self.why))  # it is behind
+            self._send([rank], Call(self.view, self.why))  # the other rank's view is behind
 
-    # What this rank notices.
+    # This rank's own findings.
 
     def _lose(self, ranks: Iterable[int], why: str, *, is_fenced: bool) -> None:
         lost = sorted(set(ranks) - set(self.view.dead) - self.finished - {self.rank})
         if not lost:
             return
         if self.finished and self.state is State.RUN:
-            self.finished.update(lost)  # after the work was done: nothing to save
+            self.finished.update(lost)  # they ended after the work was done: there is nothing to save
             return
         for rank in lost:
             self._out.append(Drop(rank, is_fenced=is_fenced))
@@ -330,7 +330,7 @@ class Machine(msgspec.Struct):
     # Rounds.
 
     def _renew(self, view: View, why: str, *, learned: View | None = None) -> None:
-        """Begin the round of a view. `learned`: another rank has told it, and tells others itself."""
+        """Begin the round of a view. `learned`: the view, if another rank has sent it and sends it to others itself."""
         if self.state is State.ENDED or (view == self.view and self.state is not State.RUN):
             return
         for rank in view.dead:
@@ -356,7 +356,7 @@ class Machine(msgspec.Struct):
 
     def _cast(self, rank: int, view: View, vote: Vote) -> None:
         if view != self.view:
-            return  # it is behind, and has been told so
+            return  # that rank's view is behind, and it has been told so
         self._votes[rank] = vote
         self._awaited.discard(rank)
         if self._awaited or self.state is not State.VOTE or not self._is_chief():
@@ -391,7 +391,7 @@ class Machine(msgspec.Struct):
             self._out.append(Seal(view, self._decision, every, self.why))
 
     def _not_saved(self, reason: str) -> None:
-        if self.state is State.SEAL and self.rank in self.view.unable:  # nobody is left who could
+        if self.state is State.SEAL and self.rank in self.view.unable:  # no rank is left that can write
             self.why = f"{self.why}; no checkpoint can be looked for ({reason})"
             self._sealed(self.view, None)
         else:
@@ -403,7 +403,7 @@ class Machine(msgspec.Struct):
         self._send(self._living(), Over(committed, self.why))
         self._end(committed, self.why, speaks=True)
 
-    # Small things.
+    # Helpers.
 
     def _living(self) -> frozenset[int]:
         return frozenset(range(self.world)).difference(self.view.dead)
@@ -422,7 +422,7 @@ class Machine(msgspec.Struct):
 
 
 def neighbours(rank: int, world: int) -> frozenset[int]:
-    """Return whom a rank watches: everybody, or in a large world its neighbours on a ring."""
+    """Return the ranks that a rank watches: all others, or in a large world its neighbours on a ring."""
     if world <= EVERYBODY:
         return frozenset(range(world)) - {rank}
     return frozenset((rank + step) % world for step in range(-_RING, _RING + 1)) - {rank}

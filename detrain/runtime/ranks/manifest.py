@@ -1,11 +1,11 @@
 """The files of a just-in-time checkpoint, and its manifest, which comes last.
 
-    HOME/jit-INCARNATION/manifest.json      which round is the checkpoint, and what is in it
+    HOME/jit-INCARNATION/manifest.json      which round is the checkpoint, and its list of files
     HOME/jit-INCARNATION/ROUND/big/…        the big state, as the framework's side wrote it
     HOME/jit-INCARNATION/ROUND/small-RANK-POINT
 
-An incarnation is one start of the job. It has one manifest at most: it is linked to its name, which fails where there
-is one already. So whoever votes, and however often, one checkpoint of an incarnation is committed.
+An incarnation is one start of the job. It has at most one manifest: the file is linked to its name, which fails if that
+name exists. So an incarnation commits only one checkpoint, no matter which ranks vote, and how often.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CHUNK_BYTES: Final = 1 << 22
 
 
 class CommitManifest(msgspec.Struct, frozen=True):
-    """What is committed."""
+    """The manifest of a committed checkpoint."""
 
     format: int
     job: str
-    """Which program, arguments and environment: as the user of this room names it."""
+    """The name of program, arguments and environment, as the caller of `ranks` gives it."""
     incarnation: str
     round: str
     world: int
@@ -43,17 +43,17 @@ class CommitManifest(msgspec.Struct, frozen=True):
     dead: tuple[int, ...]
     why: str
     extra: bytes
-    """Not read here: what the framework's side needs before the restore, as the order of its buckets."""
+    """Bytes that the framework's side needs before the restore, such as the order of its buckets; not read here."""
     files: tuple[File, ...]
 
     @property
     def done(self) -> int:
-        """How many steps the saved state has seen."""
+        """The number of steps behind the saved state."""
         return self.point.done
 
 
 class FoundCheckpoint(msgspec.Struct, frozen=True):
-    """A complete just-in-time checkpoint. `folder`: that of its incarnation."""
+    """A complete just-in-time checkpoint. `folder` is its incarnation's."""
 
     folder: Path
     manifest: CommitManifest
@@ -69,14 +69,14 @@ class FoundCheckpoint(msgspec.Struct, frozen=True):
 
 
 def folder_of(home: Path, incarnation: str) -> Path:
-    """Return where an incarnation writes."""
+    """Return the folder that an incarnation writes to."""
     return home / f"jit-{incarnation}"
 
 
 def write_part(
     folder: Path, view: View, decision: Decision, rank: int, small: Callable[[int, Point], bytes], save: Callable[[Path], None]
 ) -> tuple[File, ...]:
-    """Write what a decision has this rank write, flushed to the disk. Raises OSError, and what `save` raises."""
+    """Write this rank's part of a decision, and flush it to the disk. Raises OSError, and the errors of `save`."""
     place = folder / view.name
     place.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -100,9 +100,9 @@ def write_part(
 
 
 def seal(folder: Path, manifest: CommitManifest | None) -> str | None:
-    """Commit, unless the incarnation has a manifest; return the round that is committed, perhaps another.
+    """Commit a manifest, unless the incarnation has one; return the committed round, perhaps another one.
 
-    Without a manifest: look for one. Raises OSError.
+    With None, only look for a manifest. Raises OSError.
     """
     path = folder / _NAME
     if manifest is not None and not path.exists():
@@ -139,7 +139,7 @@ def _name_it(temporary: Path, path: Path) -> None:
 
 
 def find(home: Path, job: str, world: int) -> tuple[FoundCheckpoint | None, list[str]]:
-    """Return the newest complete checkpoint of a job, and what was passed over, a line each with the reason."""
+    """Return the newest complete checkpoint of a job, and a line with the reason for each folder passed over."""
     found, passed = [], []
     for folder in sorted(home.glob("jit-*")):
         try:

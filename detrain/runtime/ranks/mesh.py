@@ -1,7 +1,7 @@
 """The connections between ranks: whole messages, ends of connections, and no call that waits for a peer.
 
-What a stopped peer does not take stays in a buffer. A connection that is not there is made when there is something to
-send. Children that the program forks hear nothing of all this: an end of theirs would keep a dead rank's open.
+Bytes that a stopped peer does not take stay in a buffer. A missing connection is made when there is a message to send.
+Forked children of the program close their copies of the connections: these would keep a dead rank's connections open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Hello(msgspec.Struct, frozen=True, array_like=True):
 class _Connection(msgspec.Struct):
     socket: socket.socket
     rank: int | None
-    """None: it has not said whose it is."""
+    """The peer; None until it has sent its greeting."""
     received: bytearray = msgspec.field(default_factory=bytearray)
     unsent: bytearray = msgspec.field(default_factory=bytearray)
 
@@ -54,17 +54,17 @@ class Mesh:
         self._by_rank: dict[int, _Connection] = {}
         self._dropped: set[int] = set()
         self._early: list[tuple[int, Message | ConnectionEnded]] = []
-        """For the next `poll`: what came while connections were made, and connections that could not be."""
+        """For the next `poll`: messages that came while connections were made, and connections that failed."""
         listener.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(listener, select.EPOLLIN)
 
     def watch(self, descriptor: int) -> None:
-        """Have `poll` return, too, when there is something to read elsewhere."""
+        """Have `poll` also return when there are bytes to read from another descriptor."""
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def connect(self, ranks: Iterable[int], timeout_s: float) -> None:
-        """Make the connections to these ranks, as they make theirs: the higher rank calls. Raises RanksApart."""
+        """Make the connections to these ranks. Of each two ranks, the higher one calls. Raises RanksApart."""
         ranks = set(ranks)
         for rank in sorted(rank for rank in ranks if rank < self._me.rank):
             with self._lock:
@@ -81,7 +81,7 @@ class Mesh:
         self._early += early
 
     def send(self, rank: int, message: Message) -> None:
-        """Send as much as goes at once, and the rest by and by. An end of the connection is for `poll` to tell."""
+        """Send as many bytes as possible at once, and the rest later. If the connection ends, `poll` reports it."""
         data = pack(message)
         with self._lock:
             if rank in self._dropped:
@@ -91,7 +91,7 @@ class Mesh:
                 self._put(connection, data)
 
     def poll(self, timeout_s: float) -> list[tuple[int, Message | ConnectionEnded]]:
-        """Return what has come from whom."""
+        """Return the messages and ends of connections that have come, each with its rank."""
         events = self._epoll.poll(timeout_s)
         with self._lock:
             items, self._early = self._early, []
@@ -123,7 +123,7 @@ class Mesh:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: let go of the descriptors, which are shared with the parent, and of nothing else."""
+        """In a forked child, close the descriptors that it shares with the parent, without ending the connections."""
         for connection in self._by_fd.values():
             connection.socket.close()
         self._by_fd.clear()
@@ -131,7 +131,7 @@ class Mesh:
         self._listener.close()
         self._epoll.close()
 
-    # All below with the lock held.
+    # The methods below need the lock.
 
     def _call(self, rank: int) -> _Connection | None:
         peer = self.table.peers[rank]
@@ -182,7 +182,7 @@ class Mesh:
             except BlockingIOError:
                 pass
             except OSError:
-                return  # `poll` will tell
+                return  # `poll` reports the error
         if sent < len(data):
             connection.unsent += data[sent:]
             self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
@@ -222,7 +222,7 @@ class Mesh:
         return None
 
     def _identified(self, connection: _Connection) -> bool:
-        """Read whose connection it is. Raises ValueError if it is nobody's."""
+        """Read the peer's rank from its greeting; return False if that is incomplete. Raises ValueError for others."""
         received = connection.received
         size = int.from_bytes(received[:4], "big")
         if size > 256:

@@ -1,4 +1,4 @@
-"""Processes of this node: whether another one is stopped or gone, its end, and SIGTERM in this one."""
+"""Processes of this node: whether another one is stopped or gone, how to kill it, and SIGTERM in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
-    """A process, for good: numbers are used again, and starting times are not."""
+    """A process, identified for good: the system uses numbers again, but not with the same starting time."""
 
     pid: int
     started: int
@@ -31,12 +31,12 @@ def process_of(pid: int) -> Process:
 
 
 def this_node() -> str:
-    """Return what tells this kernel, and this namespace of process numbers, from others."""
+    """Return an identifier of this kernel and this namespace of process numbers."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + ":" + os.readlink("/proc/self/ns/pid")
 
 
 def rests(process: Process) -> str | None:
-    """Return why a process of this node does nothing: it is stopped, or gone. None: it runs."""
+    """Return the reason why a process of this node does not run: it is stopped, or gone. Return None if it runs."""
     try:
         state, started = _stat(process.pid)
     except OSError:
@@ -49,7 +49,7 @@ def rests(process: Process) -> str | None:
 def end(process: Process) -> None:
     """Kill a process of this node, if it is still there."""
     with suppress(OSError):
-        descriptor = os.pidfd_open(process.pid)  # holds the number: it cannot become another's between look and kill
+        descriptor = os.pidfd_open(process.pid)  # so that no other process gets the number between check and kill
         try:
             if _stat(process.pid)[1] == process.started:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -63,11 +63,11 @@ def _stat(pid: int) -> tuple[str, int]:
 
 
 class SigtermPipe:
-    """SIGTERM becomes readable at `descriptor`. To be made in the main thread. A handler of the program stays, and so
-    does its wish that SIGTERM be ignored: what it then means is the program's to say, and it is not told here.
+    """Makes SIGTERM readable at `descriptor`. To be made in the main thread. If the program handles or ignores SIGTERM,
+    that stays: the program decides then, and `has_come` does not report the signal.
 
-    A handler of Python's runs between bytecodes of the main thread: never, while that waits in a collective. The number
-    of a signal is written to a descriptor at once.
+    Python runs its handlers between bytecodes of the main thread: never while that waits in a collective. But it writes
+    the number of a signal to a descriptor at once.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,9 @@ class SigtermPipe:
         self._other = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
 
     def has_come(self) -> bool:
-        """Read what has come; who had asked for signals before, as asyncio does, still gets them."""
+        """Read the signals that have come, and return whether one is SIGTERM. An earlier reader, such as asyncio, still
+        gets their numbers.
+        """
         try:
             numbers = os.read(self.descriptor, 4096)
         except BlockingIOError:
@@ -92,8 +94,8 @@ class SigtermPipe:
         return signal.SIGTERM in numbers and (self._is_ours and signal.getsignal(signal.SIGTERM) is _do_nothing)
 
     def undo(self) -> None:
-        """Have SIGTERM be what it was; also in a forked child, which must not write to its parent's pipe."""
-        with suppress(ValueError):  # in a thread
+        """Restore the handling of SIGTERM; also in a forked child, which must not write to its parent's pipe."""
+        with suppress(ValueError):  # outside of the main thread
             if signal.set_wakeup_fd(-1) == self._writes:
                 signal.set_wakeup_fd(self._other)
             if self._is_ours and signal.getsignal(signal.SIGTERM) is _do_nothing:
@@ -104,4 +106,4 @@ class SigtermPipe:
 
 
 def _do_nothing(_signal: int, _frame: FrameType | None) -> None:
-    """A handler must be there for the descriptor to be written to."""
+    """Do nothing: Python writes to the descriptor only if the signal has a handler."""

@@ -1,4 +1,4 @@
-"""Where the program's own thread is, as that thread and the watcher both need to know it."""
+"""The place of the program's own thread, as both that thread and the watcher must know it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NoReturn
 from detrain.runtime.ranks.vote import Point
 
 _LOCKED_S: Final = 0.5
-"""So long the watcher waits for the program's thread to leave a place that must not be disturbed: it is there for some
-microseconds, unless it hangs there, in a signal handler of the program."""
+"""The watcher waits this long for the program's thread to release the lock: that takes some microseconds, unless a
+signal handler of the program hangs there."""
 
 
 class ProgramThread:
-    """The program's thread goes from cut to gate to step. Frozen, it goes as far as the next of these, and rests.
+    """The program's thread goes from cut to gate to step. Once frozen, it goes on only to the next of these, and rests.
 
-    Closed, it publishes nothing more: what a vote has said that there is, stays.
+    Once closed, it publishes no more states, so that those named in a vote stay.
     """
 
     def __init__(self, steps: int, cuts: int) -> None:
@@ -31,7 +31,7 @@ class ProgramThread:
     # The program's thread.
 
     def cut(self, publish: Callable[[Point], None]) -> None:
-        """Publish at a cut; also when frozen, as long as no vote has been cast: it makes for a newer point."""
+        """Publish at a cut; also when frozen, as long as no vote has been cast, because it gives a newer point."""
         with self._condition:
             if not self._is_closed:
                 publish(Point(self.steps, self._cuts, "c"))
@@ -40,7 +40,7 @@ class ProgramThread:
             self.park()
 
     def enter(self, publish: Callable[[Point], None], wait: Callable[[int], int | None]) -> int:
-        """Publish at the entry of a step, and pass the gate; return what all ranks have agreed on there."""
+        """Publish at the entry of a step, and pass the gate; return the number on which all ranks agreed there."""
         with self._condition:
             if not self.is_frozen:
                 publish(Point(self.steps, self._cuts - 1, "d"))
@@ -59,7 +59,7 @@ class ProgramThread:
             self._condition.notify_all()
 
     def break_off(self) -> None:
-        """Say that an error has ended the program where it was: in a step, the big state is of no use."""
+        """Say that an error has ended the program. If that was in a step, the big state is of no use."""
         with self._condition:
             self._is_dirty = self.in_step
             self.in_step = False
@@ -77,7 +77,7 @@ class ProgramThread:
                 time.sleep(3600)
 
     def rest(self) -> None:
-        """Say that the program's thread does nothing any more."""
+        """Say that the program's thread rests for good."""
         with self._condition:
             self._is_parked = True
             self._condition.notify_all()
@@ -95,8 +95,8 @@ class ProgramThread:
         return self._is_parked
 
     def close(self) -> tuple[int, bool]:
-        """End all publishing; return the steps done, and whether the big state is the end of a step: not, where that
-        thread is where it must not be disturbed, and may yet go on from there.
+        """End all publishing; return the steps done, and whether the big state is that of a step's end. It is not if
+        the program's thread does not release the lock, as that thread may yet go on.
         """
         with self._at_rest() as is_at_rest:
             self._is_closed = True

@@ -1,8 +1,8 @@
-"""How the ranks of a job come to know each other: by one key of a store, which may be older than the job.
+"""How the ranks of a job find each other: through one key of a store, which may be older than the job.
 
-Rank 0 listens, and puts its address there. The others go to it; it answers each at once, and gives all the table of all
-when the last has come. An address that an earlier run has left is refused or does not answer: then the key is read
-again, until the time is up.
+Rank 0 listens, and puts its address under the key. The others connect to it. It greets each at once, and sends each the
+table of all ranks when the last has come. An address left by an earlier run refuses or does not answer: then the rank
+reads the key again, until the time is up.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_BYTES: Final = 1 << 24
 
 
 class Store(Protocol):
-    """A store of keys that all ranks reach. `torch.distributed`'s are such."""
+    """A store of keys that all ranks reach, such as those of `torch.distributed`."""
 
     def set(self, key: str, value: bytes, /) -> object:
         """Put a value."""
 
     def get(self, key: str, /) -> bytes:
-        """Return a value; wait for it, for a time of the store's own, and raise an exception then."""
+        """Return a value. Wait for it as long as the store allows, then raise an exception."""
 
 
 class FolderStore:
@@ -43,7 +43,7 @@ class FolderStore:
         self._folder, self._timeout_s = folder, timeout_s
 
     def set(self, key: str, value: bytes, /) -> None:
-        """Put a value, whole."""
+        """Put a value: other ranks see all of it, or none."""
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
             file.write(value)
         Path(file.name).replace(self._folder / key.replace("/", "%"))
@@ -59,7 +59,7 @@ class FolderStore:
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a rank is."""
+    """The address and the process of a rank."""
 
     rank: int
     world: int
@@ -84,7 +84,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
 
 def host_towards(host: str, port: int) -> str:
-    """Return this machine's address as one that reaches `host` would know it. Nothing is sent."""
+    """Return this machine's address on the way to `host`. This sends no packet."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)
@@ -117,7 +117,7 @@ def _receive_all(listener: socket.socket, me: Peer, store: Store, key: str, dead
                 connection.sendall(_GREETING)
                 peer = msgspec.msgpack.decode(_receive(connection), type=Peer)
             except (OSError, ValueError):
-                connection.close()  # not one of ours
+                connection.close()  # not a rank of detrain
                 continue
             if peer.world != me.world or not 0 < peer.rank < me.world:
                 connection.close()
@@ -146,7 +146,7 @@ def _go_to_first(me: Peer, store: Store, key: str, deadline: float) -> Table:
                 _send(connection, msgspec.msgpack.encode(me))
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
                 return msgspec.msgpack.decode(_receive(connection), type=Table)
-        except Exception as error:  # a store raises what it likes
+        except Exception as error:  # a store may raise any exception
             last = error
             time.sleep(_PAUSE_S)
     raise RanksApart(

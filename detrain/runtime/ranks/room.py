@@ -1,4 +1,4 @@
-"""What the program's own thread calls, and what it takes to start: the seam to a framework's side."""
+"""The calls for the program's own thread, and the setup of a rank: the seam to a framework's side."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from detrain.runtime.ranks.wire import Ready, Small
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """One rank of a job."""
+    """The settings of one rank of a job."""
 
     rank: int
     world: int
     home: Path
-    """A folder on a file system of all ranks: the checkpoints."""
+    """Folder for the checkpoints, on a file system of all ranks."""
     local: Path
-    """A folder of this job's on a file system of this node, such as /dev/shm: emptied at the start."""
+    """This job's folder on a file system of this node, such as /dev/shm; emptied at the start."""
     job: str
-    """Says which program, arguments and environment: a checkpoint of another is passed over."""
+    """The name of program, arguments and environment: checkpoints of other jobs are passed over."""
     host: str = "127.0.0.1"
-    """This node's address as the others reach it."""
+    """The address at which the other ranks reach this node."""
     node: str = msgspec.field(default_factory=this_node)
     timing: Timing = msgspec.field(default_factory=Timing)
     hang_floor_s: float = 1.0
     hears_sigterm: bool = True
-    """SIGTERM has all ranks save and end; it is heard only where the ranks meet in the main thread."""
+    """Whether SIGTERM makes all ranks save and end; only if the rank is made in the main thread."""
     join_s: float = 300.0
     key: str = "detrain/ranks"
-    """Of the store."""
+    """The key of the store under which the ranks meet."""
 
 
 _live: Final[weakref.WeakSet[RankMember]] = weakref.WeakSet()
 
 
 class RankMember:
-    """One rank among others, from `meet` to `finish`. All methods are for the program's own thread."""
+    """One rank of a job, from the meeting with the others to `finish`. All methods are for the program's own thread."""
 
     def __init__(
         self, setup: Setup, store: Store, source: Source, *, steps: int = 0, cuts: int = 0, leave: Leave = watching.leave
     ) -> None:
-        """Meet the other ranks. `steps`, `cuts`: how many are behind this program. Raises RanksApart, OSError."""
+        """Meet the other ranks. `steps`, `cuts`: how many the program has done before. Raises RanksApart, OSError."""
         rank, world, self._setup = setup.rank, setup.world, setup
         family = socket.getaddrinfo(setup.host, None, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((setup.host, 0), family=family, backlog=max(128, world))
@@ -78,7 +78,7 @@ class RankMember:
         self._slots = OwnSlots(local, rank, mesh.table.incarnation)
         self._program = ProgramThread(steps, cuts)
         self.pace = Pace(setup.hang_floor_s)
-        """Of the stretches that this rank's program goes through."""
+        """Times the stretches of this rank's program."""
         near = neighbours(rank, world)
         always = near | self._gate.partners() | {*owners} | ({self._buddy} - {None})
         mesh.connect((each for each in always if each is not None and each != rank), setup.join_s)
@@ -93,7 +93,7 @@ class RankMember:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the job is ending: an error that the program sees from now on may be the echo of a peer's death."""
+        """Whether the job is ending: a peer's death may cause errors that the program sees from now on."""
         return self._program.is_frozen
 
     @property
@@ -103,17 +103,17 @@ class RankMember:
 
     @property
     def steps(self) -> int:
-        """Steps done."""
+        """The number of steps done."""
         return self._program.steps
 
     def cut(self, small: bytes, kind: str = "batch") -> None:
-        """Publish the small state at a cut; returns, unless the job is ending. `kind`: see `mark`."""
+        """Publish the small state at a cut. Does not return if the job is ending. `kind`: see `mark`."""
         self.pace.mark(kind, time.monotonic())
         self._program.cut(lambda point: self._publish(point, small))
 
     def gate(self, small: bytes, number: int = 1, limit_s: float | None = None) -> int:
-        """Publish the small state at the entry of a step; returns when all ranks have, unless the job is ending: the
-        greatest number that a rank has brought. Raises Late where they have not within a time.
+        """Publish the small state at the entry of a step, and wait until all ranks have; return the greatest number
+        that a rank has brought. Does not return if the job is ending. Raises Late after `limit_s` seconds.
         """
         return self._program.enter(
             lambda point: self._publish(point, small), lambda step: self._wait_for_all(step, number, limit_s)
@@ -131,7 +131,7 @@ class RankMember:
             self.pace.go_on(time.monotonic())
 
     def stepped(self) -> None:
-        """Say that the step is done, as the last thing that changes the big state."""
+        """Say that the step is done. To be called after the last change of the big state."""
         self._program.stepped()
 
     def mark(self, kind: str) -> None:
@@ -139,12 +139,12 @@ class RankMember:
         self.pace.mark(kind, time.monotonic())
 
     def give_up(self) -> None:
-        """Say that this rank comes to no cut any more: what is published counts, and a hang is not looked for."""
+        """Say that this rank comes to no more cuts. Its published states still count; hangs are no longer noticed."""
         self.pace.stop()
 
     def failed(self, why: str, *, may_be_echo: bool) -> NoReturn:
-        """The program has raised. `may_be_echo`: the error is of a kind that a peer's death causes; if one has died, it
-        is no error of this rank's. Never returns: the watcher ends the process when the ranks have saved.
+        """Report that the program has raised. `may_be_echo`: a peer's death can cause this kind of error; if a peer has
+        died, the error is not this rank's own. Never returns: the watcher ends the process when the ranks have saved.
         """
         self.pace.stop()
         self._program.break_off()
@@ -153,12 +153,12 @@ class RankMember:
         self._program.park()
 
     def finish(self) -> None:
-        """Say that all work is done, on all ranks: to be called behind a barrier. Deaths do not matter from here on."""
+        """Say that all ranks have done all work; to be called behind a barrier. Deaths no longer matter then."""
         self.pace.stop()
         self._program.rest()
         self._watcher.tell(Finish())
         launched.end_by.pop()
-        self._watcher.join()  # where a death came first, this is the end
+        self._watcher.join()  # if a death came first, the watcher ends the process here
         _live.discard(self)
         if self._sigterm is not None:
             self._sigterm.undo()
@@ -176,7 +176,7 @@ class RankMember:
 
 
 def _own_folder(local: Path, incarnation: str) -> Path:
-    """Return the folder of this incarnation; those of others are deleted."""
+    """Make and return the folder of this incarnation; delete those of others."""
     folder = local / incarnation
     folder.mkdir(parents=True, exist_ok=True)
     for other in local.iterdir():

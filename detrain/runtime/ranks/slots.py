@@ -1,8 +1,8 @@
-"""The small states of a rank at its last points, where they outlive it: in a mapped file of its node, and at its buddy.
+"""The small states of a rank at its last points, in places that outlive it: a mapped file of its node, and its buddy.
 
 The file: a head (magic, capacity of a slot, incarnation), then SLOTS slots, each a head and the state. A slot's number
-is zero while it is written and comes last, and its digest covers all else: a write that a death has torn is no slot.
-Pages of a mapped file outlive the process, not the node; for that the buddy, on another node, has the same bytes.
+is zero during a write and comes last, and its digest covers the rest: a write that a death has torn does not count.
+Pages of a mapped file outlive the process, but not the node; so the buddy, on another node, has the same bytes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ALL: Final = 1 << 62
 
 
 def kept(points: Iterable[Point]) -> set[Point]:
-    """Return the points that a vote can still ask for: ranks are one step apart at most.
+    """Return the points that a vote can still ask for, as ranks are at most one step apart.
 
-    Of the last two steps: the entries, the cuts that they rest on, and the first cut of each, which all ranks that have
-    come so far have; and the newest cut. Seven at most.
+    For the last two steps, these are the entries, the cuts that they rest on, and each step's first cut, which every
+    rank has that has come so far; and the newest cut. There are at most seven.
     """
     points = sorted(points)
     if not points:
@@ -56,7 +56,7 @@ class OwnSlots:
         self._make(_FIRST_CAPACITY, {})
 
     def publish(self, point: Point, state: bytes) -> None:
-        """Keep the state, in the place of one that is no longer of use."""
+        """Keep the state in a slot whose state no vote can ask for."""
         if len(state) > self._capacity:
             self._make(2 * len(state), dict(self._states()))
         keep = kept([*self._taken, point])
@@ -80,7 +80,7 @@ class OwnSlots:
             yield point, self._map[at + _SLOT.size : at + _SLOT.size + length]
 
     def _make(self, capacity: int, states: dict[Point, bytes]) -> None:
-        """Make the file anew; the old one is whole until the new one is."""
+        """Make a new file with these states, which replaces the old one when it is complete."""
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         temporary.unlink(missing_ok=True)
         size = _offset(SLOTS, capacity)
@@ -98,7 +98,7 @@ class OwnSlots:
 
 
 def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[Point, bytes]:
-    """Return the whole states in a rank's file, its process dead or alive; nothing, where they are of another run."""
+    """Return the whole states in the file of a rank, be it dead or alive; none if they are from another run."""
     try:
         data = _path(folder, rank).read_bytes()
     except OSError:
@@ -122,30 +122,30 @@ def read_slots(folder: Path, rank: int, incarnation: bytes) -> dict[Point, bytes
 
 
 class HeldSlots:
-    """What other ranks have sent here, as to their buddy."""
+    """The states that other ranks have sent to this rank, their buddy."""
 
     def __init__(self, owners: Iterable[int]) -> None:
         self._states: dict[int, dict[Point, bytes]] = {owner: {} for owner in owners}
 
     def put(self, owner: int, point: Point, state: bytes) -> None:
-        """Keep a state of a rank whose buddy this rank is."""
+        """Keep a state of a rank that has this rank as its buddy."""
         states = self._states.get(owner)
         if states is not None:
             keep = kept([*states, point])
             self._states[owner] = {each: data for each, data in [*states.items(), (point, state)] if each in keep}
 
     def entered(self) -> int:
-        """Return how many steps all these ranks have published the entry of; without any such rank, all there are."""
+        """Return the number of steps whose entries all these ranks have published; without such ranks, no limit."""
         entered = (max((point.steps + 1 for point in states if point.kind == "d"), default=0) for states in self._states.values())
         return min(entered, default=_ALL)
 
     def states(self) -> dict[int, dict[Point, bytes]]:
-        """Return all, by owner."""
+        """Return all states, by owner."""
         return dict(self._states)
 
 
 def buddy_of(rank: int, nodes: list[list[int]]) -> int | None:
-    """Return the rank on the next node that holds a copy; None where there is one node only."""
+    """Return the rank on the next node that holds copies for a rank; None if there is only one node."""
     if len(nodes) < 2:
         return None
     here = next(index for index, ranks in enumerate(nodes) if rank in ranks)

@@ -1,9 +1,10 @@
-"""From the votes of the living ranks to what is saved, and by whom. Pure: no I/O, no clock, no order of arrival.
+"""The decision, from the votes of the living ranks, which state is saved and who writes it. Pure: no I/O, no clock, no
+order of arrival.
 
 The *big* state (weights, the optimizer's tensors) is equal on all ranks that have done equally many steps, and changes
 only inside a step. The *small* state (random streams, loader, Python) is each rank's own. A rank publishes its small
 state at two kinds of points: `c`, a cut, and `d`, the entry of a step. No rank enters a step before all have published
-their `d` of it: so the numbers of steps done differ by one at most, and where they do, the `d` of all exist.
+their `d` of it: so the numbers of steps done differ by at most one, and if they do, the `d` of all ranks exist.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import msgspec
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Where a rank has published its small state. `steps`: steps done before it. `cut`: the number of its cut (for
-    `d`, of the last cut before it).
+    """A point at which a rank has published its small state. `steps`: number of steps done before it. `cut`: the number
+    of its cut (for `d`, of the last cut before it).
     """
 
     steps: int
@@ -26,51 +27,51 @@ class Point(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     @property
     def done(self) -> int:
-        """How many steps the big state must have seen that goes with it: at `d`, the step is done that begins there."""
+        """The number of steps done in the big state that belongs to it: at `d`, this counts the step that begins."""
         return self.steps + (self.kind == "d")
 
     @property
     def name(self) -> str:
-        """As it is written in messages and file names: `c7-9`."""
+        """The point's name in messages and file names: `c7-9`."""
         return f"{self.kind}{self.steps}-{self.cut}"
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True):
-    """What one rank knows, its own program at rest."""
+    """The states that one rank has, while its own program rests."""
 
     done: int
-    """Steps done."""
+    """Number of steps done."""
     state: bytes | None
-    """Digest of the big state, or empty where none is taken; None: the state is not that of the end of a step."""
+    """Digest of the big state, or empty if none is taken; None if the big state is not that of a step's end."""
     holds: tuple[tuple[int, tuple[Point, ...]], ...]
-    """The small states that this rank can read, its own and others'."""
+    """The points of the small states that this rank can read, by owner: its own and others'."""
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """What is saved: the big state of `saver`, and the small states of `writers`."""
+    """The decision to save the big state of `saver`, and the small states that `writers` write."""
 
     point: Point
     base: Point
-    """The cut from which the program runs up to `point`; the point itself where that is a cut."""
+    """The cut from which the program runs up to `point`; the point itself if that is a cut."""
     saver: int
     writers: tuple[tuple[Point, tuple[int, ...]], ...]
-    """By point, for each rank, who writes its small state."""
+    """By point, for each rank, the rank that writes its small state."""
 
     def all_writers(self) -> frozenset[int]:
-        """Every rank that has something to write."""
+        """Return all ranks that write a part."""
         return frozenset({self.saver}.union(*(ranks for _, ranks in self.writers)))
 
 
 class NoPoint(msgspec.Struct, frozen=True, array_like=True):
-    """Nothing can be saved that would be exact, and why."""
+    """The result that no exact state can be saved, and the reason."""
 
     reason: str
 
 
 def decide(votes: Mapping[int, Vote], world: int, unable: Iterable[int] = ()) -> Decision | NoPoint:
-    """Return the newest point that exists whole among the voters. `unable`: those whose disk has failed.
+    """Return the newest point that exists whole among the voters. `unable`: the ranks with a failed disk.
 
-    Of one big state the cut after it is preferred to the entry of the step that made it.
+    For one big state, the cut after it is preferred to the entry of the step that made it.
     """
     able = frozenset(votes) - frozenset(unable)
     clean = {rank: vote for rank, vote in votes.items() if vote.state is not None}
@@ -95,7 +96,7 @@ def decide(votes: Mapping[int, Vote], world: int, unable: Iterable[int] = ()) ->
 
 
 _StateHolders = dict[Point, dict[int, set[int]]]
-"""By point and owner, who can write the small state."""
+"""By point and owner, the ranks that can write the small state."""
 
 
 def _holders(votes: Mapping[int, Vote], able: frozenset[int]) -> _StateHolders:
@@ -108,7 +109,7 @@ def _holders(votes: Mapping[int, Vote], able: frozenset[int]) -> _StateHolders:
 
 
 def _saver(clean: Mapping[int, Vote], able: frozenset[int]) -> int | str:
-    """Return the lowest rank whose big state is that of the most, or why there is none."""
+    """Return the lowest rank with the big state that most ranks have, or the reason why there is none."""
     states = Counter(vote.state for vote in clean.values()).most_common(2)
     if len(states) == 2 and states[0][1] == states[1][1]:
         return "replicas differ, and none has the majority,"
@@ -117,7 +118,7 @@ def _saver(clean: Mapping[int, Vote], able: frozenset[int]) -> int | str:
 
 
 def _point(holders: _StateHolders, done: int, world: int) -> tuple[Point, Point] | str:
-    """Return the newest point of a big state, and its base, or why there is none."""
+    """Return the newest point of a big state, and its base, or the reason why there is none."""
     fitting = sorted((point for point in holders if point.done == done), key=lambda point: (point.kind == "c", point), reverse=True)
     for point in fitting:
         base = point if point.kind == "c" else _base(holders, point)

@@ -1,7 +1,7 @@
 """The thread that does the I/O of a rank's machine: sockets, signals, other processes, files, and the end.
 
-What may take long (a vote's digest of the big state, a save) is done in other threads: this one never stops to say that
-the rank lives.
+Work that may take long (a vote's digest of the big state, a save) is done in other threads, so that this one never
+stops telling the others that the rank lives.
 """
 
 from __future__ import annotations
@@ -52,44 +52,45 @@ from detrain.runtime.ranks.wire import Ready, Small, View
 
 EXIT_CODE: Final = 138
 _GRACE_S: Final = 0.3
-"""So long a program that is not in a step may take to its next cut, for a newer point; blocked, it takes it whole."""
+"""A vote waits this long for a program outside of a step to come to its next cut, for a newer point; if the program is
+blocked, it waits all this time."""
 _STEP_S: Final = 5.0
-"""So long it may take to the end of a step."""
+"""A vote waits this long for the end of a step."""
 _REST_S: Final = 0.01
-"""So often it is looked whether the program rests."""
+"""Time between two checks whether the program rests."""
 _LOOK_BEATS: Final = 1.5
-"""After a silence of so many beats, the process is looked at."""
+"""After so many beats without a message, the watcher checks the rank's process."""
 _LAST_S: Final = 5.0
-"""So long the last words may take: a program that hangs as it prints holds the stream."""
+"""The last message may take this long: a program that hangs as it prints holds the stream."""
 
 
 class Source(Protocol):
-    """The big state, of the framework's side. Called in a thread of ours, the program's own thread at rest or blocked
-    outside of a step.
+    """The big state, on the framework's side. It is called in a thread of detrain, while the program's own thread rests
+    or is blocked outside of a step.
     """
 
     def fingerprint(self) -> bytes | None:
-        """Return a digest that is equal on all ranks of equal steps, or empty if none is taken; None if the state is
-        not that of the end of a step.
+        """Return a digest that is equal on all ranks after equally many steps, or empty if none is taken; None if the
+        state is not that of a step's end.
         """
 
     def save(self, folder: Path) -> None:
         """Write the big state into the folder, at least one file."""
 
     def extra(self) -> bytes:
-        """Return what a restore needs to know first, as the order of the buckets; goes into the manifest."""
+        """Return bytes for the manifest that a restore needs first, such as the order of the buckets."""
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a job ends that is to be started again."""
+    """The end of a job that is to be started again."""
 
     manifest: Path | None
-    """The checkpoint's, if there is one."""
+    """The checkpoint's manifest, if there is one."""
     text: str
     speaks: bool
-    """Whether this rank is the one that says so."""
+    """Whether this rank prints the text for the whole job."""
     is_own: bool
-    """Whether it was this rank's own program that failed."""
+    """Whether this rank's own program failed."""
 
 
 def _say_last(ending: Ending) -> None:
@@ -103,7 +104,7 @@ Leave = Callable[[Ending], None]
 
 
 def leave(ending: Ending) -> None:
-    """End the process: 138, or 1 where this rank's own error was in vain."""
+    """End the process with status 138, or with 1 if this rank's own program failed and nothing was saved."""
     last_words = threading.Thread(target=_say_last, args=(ending,), name="detrain-ranks-end", daemon=True)
     last_words.start()
     last_words.join(_LAST_S)
@@ -111,17 +112,17 @@ def leave(ending: Ending) -> None:
 
 
 class RankFiles(msgspec.Struct, frozen=True):
-    """Where a rank's files are, and of which job."""
+    """The folders of a rank's files, and the name of its job."""
 
     home: Path
-    """All ranks' file system."""
+    """On a file system of all ranks."""
     local: Path
-    """This node's, of this incarnation."""
+    """On this node, for this incarnation."""
     job: str
 
 
 class Watcher(threading.Thread):
-    """One rank's. Starts with the job, and ends with it or ends it."""
+    """The watcher thread of one rank. It starts with the job, and ends with it or ends it."""
 
     def __init__(
         self,
@@ -155,12 +156,12 @@ class Watcher(threading.Thread):
             mesh.watch(sigterm.descriptor)
 
     def tell(self, event: Event) -> None:
-        """From another thread: an event for the machine."""
+        """Hand an event to the machine, from another thread."""
         self._inbox.append(event)
         os.eventfd_write(self._wake, 1)
 
     def forget(self) -> None:
-        """In a forked child: close what is the parent's."""
+        """In a forked child, close the descriptors of the parent."""
         self._mesh.forget()
         with suppress(OSError):
             os.close(self._wake)
@@ -230,7 +231,7 @@ class Watcher(threading.Thread):
 
     def _look_around(self) -> None:
         for rank in self._machine.quiet(_LOOK_BEATS * self._machine.timing.beat_s):
-            # One that is gone is told by the end of its connection, behind its last words: it may have finished.
+            # Not if it is gone: the end of its connection shows that, after its last messages, as it may have finished.
             if rank in self._here and processes.rests(self._mesh.table.peers[rank].process) == "is stopped":
                 self._step(RankLost(rank, "the process is stopped", is_stopped=True))
         if self._machine.state is State.RUN and (late := self._pace.late(time.monotonic())):
@@ -246,7 +247,7 @@ class Watcher(threading.Thread):
             self._work(lambda: Voted(view, self._vote(self._fingerprint())))
 
     def _vote_without_state_if_late(self) -> None:
-        """A device that is gone may not answer: this rank still says what small states there are."""
+        """Vote without a big state if its digest takes too long, as on a lost device; the small states still count."""
         if self._vote_begun is not None and time.monotonic() - self._vote_begun[1] > self._machine.timing.vote_s:
             (view, _), self._vote_begun = self._vote_begun, None
             if self._machine.state is State.FREEZE:
@@ -254,32 +255,32 @@ class Watcher(threading.Thread):
 
     def _end(self, end: EndProcess) -> None:
         self._mesh.flush(1.0)
-        time.sleep(0.02)  # what has come and is not read would have the kernel take back what was sent
+        time.sleep(0.02)  # with received bytes still unread, the kernel would drop the bytes that were sent
         manifest = None if end.committed is None else self._folder / "manifest.json"
         self._is_over = True
         self._leave(Ending(manifest, end.text, end.speaks, self._is_own))
 
-    # In threads of their own: a vote must not wait for a save that hangs.
+    # These run in threads of their own, so that a vote does not wait for a save that hangs.
 
     def _work(self, job: Callable[[], Event]) -> None:
         def work() -> None:
             try:
                 event = job()
-            except Exception as error:  # a disk that is full, a device that is gone: another rank saves
+            except Exception as error:  # such as a full disk or a lost device: another rank saves
                 event = NotSaved(f"{type(error).__name__}: {error}")
             self.tell(event)
 
         threading.Thread(target=work, name="detrain-ranks-save", daemon=True).start()
 
     def _write(self, view: View, decision: Decision) -> Saved:
-        with self._saving:  # a new round may begin while the last one's part is being written
+        with self._saving:  # a new round may begin during the last round's write
             return Saved(view, write_part(self._folder, view, decision, self._machine.rank, self._small, self._source.save))
 
     def _fingerprint(self) -> bytes | None:
         _, is_clean = self._program.close()
         try:
             return self._source.fingerprint() if is_clean else None
-        except Exception as error:  # the device is gone: this rank is no source
+        except Exception as error:  # the device is lost: this rank cannot save the big state
             messages.warn(f"rank {self._machine.rank} cannot read its state: {type(error).__name__}: {error}")
             return None
 

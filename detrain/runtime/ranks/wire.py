@@ -1,4 +1,4 @@
-"""What ranks say to each other. Messages are data (msgpack with a fixed list of types): nothing in them is run."""
+"""The messages between ranks. They are data (msgpack with a fixed list of types): nothing in them is run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LONGEST_NAME: Final = 80
 
 
 class View(msgspec.Struct, frozen=True, array_like=True):
-    """What a round of votes is about. Both parts only grow; two views are joined, so that all ranks come to one."""
+    """The subject of a round of votes. Both parts only grow; two views are joined, so that all ranks come to one."""
 
     dead: tuple[int, ...] = ()
     unable: tuple[int, ...] = ()
-    """Those that live and whose disk has failed."""
+    """Ranks that live and have a failed disk."""
 
     def joined(self, other: View) -> View:
-        """Return what either knows."""
+        """Return the view with the ranks of both."""
         return View(_union(self.dead, other.dead), _union(self.unable, other.unable))
 
     def without(self, *ranks: int) -> View:
@@ -33,7 +33,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The round's folder: unlike any other round's of the same incarnation."""
+        """The name of the round's folder, unique in its incarnation."""
         name = "-".join(["lost", *map(str, self.dead)] + (["failed", *map(str, self.unable)] if self.unable else []))
         if len(name) <= _LONGEST_NAME:
             return name
@@ -53,11 +53,11 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """This rank lives."""
+    """The sender lives."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Come to rest, and vote on this view."""
+    """The receiver must come to rest, and vote on this view."""
 
     view: View
     why: str
@@ -72,28 +72,28 @@ class Ballot(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """What the chief has found in the votes of all."""
+    """The chief's decision from the votes of all."""
 
     view: View
     decision: Decision
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """This rank's part is on the disk."""
+    """The sender's part is on the disk."""
 
     view: View
     files: tuple[File, ...]
 
 
 class Over(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The end: what is committed, or None, and why."""
+    """The end: the committed round, or None, and the reason."""
 
     committed: str | None
     text: str
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """This rank has done its work, and ends."""
+    """The sender has done its work, and ends."""
 
 
 class Small(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -104,8 +104,8 @@ class Small(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Of the gate between nodes: the sender's node has heard, by this round, of so many nodes that are at this step;
-    the number is the greatest that they have brought.
+    """A message of the gate between nodes: the sender's node and all nodes that it knows of by this round are at this
+    step. `number` is the greatest that they have brought.
     """
 
     step: int
@@ -114,11 +114,11 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 Agreeing = Beat | Call | Ballot | Decided | Written | Over | Bye
-"""What the machine hears."""
+"""The messages that the machine gets."""
 Message = Beat | Call | Ballot | Decided | Written | Over | Bye | Small | Ready
 
 MAX_BYTES: Final = 1 << 30
-"""No message is longer: a small state is kilobytes."""
+"""No message may be longer; a small state takes kilobytes."""
 HEAD_BYTES: Final = 4
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
@@ -133,7 +133,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(buffer: bytearray) -> list[Message]:
-    """Take the whole messages off the front of a buffer. Raises ValueError if it holds anything else."""
+    """Remove the complete messages from the front of a buffer and return them. Raises ValueError for other bytes."""
     messages, start = [], 0
     while len(buffer) - start >= HEAD_BYTES:
         end = start + HEAD_BYTES + (size := int.from_bytes(buffer[start : start + HEAD_BYTES], "big"))

@@ -1,1 +1,1 @@
-"""The last moments in memory, and the way back to them."""
+"""The last states of the run, kept in memory (moments), and the way back to them."""

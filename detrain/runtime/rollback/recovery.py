@@ -1,4 +1,4 @@
-"""What a run does with an alarm: back to the oldest moment in memory, or, where that is not exact, to a checkpoint."""
+"""A run's way back after an alarm: to the oldest moment in memory, or, if that is not exact, to a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from detrain.store import Catalogue
 
 
 class Recovery(Ring):
-    """The last moments of a run with a guard, which goes back where that sees something.
+    """The last moments of a run with a guard; the run goes back at an alarm.
 
-    `write_waiting` writes all that waits.
+    `write_waiting` writes everything that waits to be written.
     """
 
     guard: Guard
@@ -37,7 +37,7 @@ class Recovery(Ring):
         self._cursor, self._batches_done = Cursor(0, 0, 0), 0
 
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
-        """Look.
+        """Have the guard look.
 
         On an alarm go back and return the moment to go on from, or start the process again from a checkpoint.
         """
@@ -58,7 +58,7 @@ class Recovery(Ring):
         return moment
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
-        """Hold the moment before a load, and say what stands in its way."""
+        """Hold the moment before a load, and warn of new obstacles to going back."""
         super().hold(address, batches_done, source, frame)
         new = [obstacle for obstacle in self.obstacles if obstacle not in self._said]
         if new:
@@ -66,14 +66,15 @@ class Recovery(Ring):
             messages.warn(f"no exact way back in memory: {'; '.join(new[:4])}; an alarm goes back to a checkpoint")
 
     def _put_aside(self, batches_done: int) -> None:
-        """Rename this run's checkpoints that were taken after so many batches: they may hold the fault."""
+        """Rename this run's checkpoints taken after `batches_done` batches: they may hold the fault."""
         self._write_waiting()
         for name in self._catalogue.put_aside_after(self._config.program, self._config.run, batches_done):
             messages.say(f"{name} may hold the fault: kept aside as {name}.suspect")
 
     def fail(self, why: str) -> NoReturn:
-        """Replace the process by the same command, which resumes from the newest checkpoint
-        before the suspected steps.
+        """Replace the process by the same command, which resumes from the newest checkpoint before the suspected steps.
+
+        Raises FaultPersists if that has been tried, or if the command is not known.
         """
         self._put_aside(self._batches_done - DEPTH)
         if not self._config.command or self._batches_done <= self.guard.restarted_until:

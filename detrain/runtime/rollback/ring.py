@@ -1,13 +1,13 @@
 """The last states of a loop in memory, and the way back to the oldest of them: the steps since then run again, exactly.
 
 A moment is held at a cut before a load: the variables of frameworks (by reference, copied on write), random streams,
-the Python state, how long files are; then what the load returned. Going back puts the state back into the very objects
-that were there, and the loop's wrapper hands the kept batches out again before it loads on.
+the Python state, the lengths of files; then the batch that the load returned. To go back is to put the state into the
+same objects again; the loop's wrapper then hands the kept batches out again before it loads on.
 
-When to go back, and what to do where that cannot be, is said by who holds the moments: a run with a guard
+The subclasses decide when to go back, and what to do if that is impossible: a run with a guard
 (detrain.runtime.rollback.recovery), and one that does trial after trial (detrain.runtime.observers.rewind).
 
-Whatever cannot be put back exactly is said, and nothing is gone back to: then a checkpoint is the way.
+If part of a state cannot be put back exactly, the ring names it and does not go back: a checkpoint is the way then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYN
 
 
 class _StateAtCut(msgspec.Struct, eq=False):
-    """The program at a cut: Python state, random streams, and where what holds nothing but a position is."""
+    """The program at a cut: its Python state, its random streams, and the positions of objects that hold only these."""
 
     python: Live
     streams: dict[str, bytes]
@@ -52,13 +52,13 @@ class _StateAtCut(msgspec.Struct, eq=False):
 
 
 class _Load(msgspec.Struct, eq=False):
-    """What a load returned. `after` is the state behind it, where the load runs Python and may have changed it."""
+    """The batch that a load returned. `after`: the state behind a load that runs Python and may have changed it."""
 
     item: object
     content: Live
     after: _StateAtCut | None
     again: list[Again]
-    """Of each framework."""
+    """For each framework, the function that hands the batch out again."""
     fetched: list[list[Array]] = []
 
 
@@ -73,22 +73,22 @@ class Moment(msgspec.Struct, eq=False):
     held: list[PutBack] = []
     files: Mapping[str, FileState] = {}
     names: dict[str, set[str]] = {}
-    """Names in the user's modules."""
+    """The names in each of the user's modules."""
     bounds: Mark = _NO_BOUNDS
     way: Callable[[], Iterator[Any]] | None = None
-    """Makes what the loop draws from as it was, where frameworks bring their loaders back: batches are loaded again
-    then, and none is kept."""
+    """Makes the loop's iterator as it was, if frameworks can set their loaders back: batches are loaded again then, and
+    none is kept."""
     load: _Load | None = None
     is_as_before: bool = True
-    """In a step that is run again: whether the state before the load is the one that it was."""
+    """In a step that is run again: whether the state before the load equals the first one."""
 
     def is_here(self, source: object, frame: FrameType) -> bool:
-        """Return whether it is of a loop, which stands in a frame."""
+        """Return whether the moment belongs to this loop in this frame."""
         return self.source() is source and self.frame == id(frame)
 
 
 class Ring(ABC):
-    """The last `depth` moments of the batch loop that is running; with none, there is no way back."""
+    """The last `depth` moments of the running batch loop; without any, there is no way back."""
 
     def __init__(self, depth: int, whole: WholeState, guard: Guard | None, *, on_host: bool = False) -> None:
         self._depth, self._on_host = depth, on_host
@@ -96,39 +96,39 @@ class Ring(ABC):
         self._whole, self._capture, self._adapters, self._streams = whole, whole.capture, whole.adapters, whole.streams
         self._moments: list[Moment] = []
         self._next = 0
-        """Number of the moment whose load comes next; below their count while steps are run again."""
+        """Number of the moment of the next load; below the count of moments while steps are run again."""
         self._loading: list[Callable[[], Again]] = []
-        """What each framework is to be told when the load is over that has begun."""
+        """For each framework, the function to call at the end of the running load."""
         self._collected: tuple[int, int] | None = None
-        """The phase and epoch in which garbage was last looked for."""
+        """The phase and epoch of the last garbage collection here."""
         self.obstacles: list[str] = []
-        """What stands in the way of going back, since the loop was entered."""
+        """The obstacles to going back, since the loop was entered."""
 
     @abstractmethod
     def at_cut(self, cursor: Cursor, batches_done: int, source: object = None, frame: FrameType | None = None) -> Moment | None:
-        """Go back, if it is time; return the moment to go on from. May end the process."""
+        """Go back if it is time, and return the moment to go on from; else return None. May end the process."""
 
     @abstractmethod
     def fail(self, why: str) -> NoReturn:
-        """A batch cannot be handed out again: the process must not go on."""
+        """End the process, which must not go on, as a batch cannot be handed out again."""
 
     def leave(self) -> None:
-        """The batch loop has been left: there is no way back into it."""
+        """Drop all moments, as the batch loop has been left: there is no way back into it."""
         self.clear()
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop all moments and obstacles."""
         self._moments, self._next, self.obstacles = [], 0, []
 
     @property
     def is_again(self) -> bool:
-        """Whether the load that comes next has been done before."""
+        """Whether the next load has been done before."""
         return self._next < len(self._moments) and self._moments[self._next].load is not None
 
     # Going forward.
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
-        """Hold this moment, the cut before a load. `source` is the loop; None: it has no wrapper."""
+        """Hold this moment, the cut before a load. `source` is the loop, None if it has no wrapper."""
         if source is None or not self._depth:
             return
         if self._moments and not self._moments[-1].is_here(source, frame):
@@ -167,15 +167,15 @@ class Ring(ABC):
         self._next = len(self._moments) - 1
 
     def _sweep(self, address: Address) -> None:
-        """Let go of garbage, once an epoch: a model of an earlier training shall not be dropped behind the moment. It
-        takes half a second where TensorFlow has traced much, and each trial begins with a moment.
+        """Collect garbage, so that no model of an earlier training is dropped behind the moment. Do it once an epoch:
+        it takes half a second if TensorFlow has traced much, and each trial begins with a moment.
         """
         if self._collected != address[:2]:
             gc.collect()
             self._collected = address[:2]
 
     def load(self, frame: FrameType) -> object:
-        """Return the batch of a step that is run again, or NOTHING: then the loader is to be asked."""
+        """Return the batch of a step that is run again; NOTHING if the loader must be asked."""
         if self.is_again:
             try:
                 return self._served(frame)
@@ -186,12 +186,12 @@ class Ring(ABC):
         return NOTHING
 
     def end_load(self) -> list[Again]:
-        """The loader has returned a batch, or has run out. Returns what hands the batch out again."""
+        """End a load, which returned a batch or ran out; return the functions that hand the batch out again."""
         ends, self._loading = self._loading, []
         return [end() for end in ends]
 
     def keep(self, item: object, loader: object, frame: FrameType) -> None:
-        """Keep what a load has returned."""
+        """Keep the batch that a load has returned."""
         again = self.end_load()
         if self._next >= len(self._moments):
             return
@@ -214,7 +214,7 @@ class Ring(ABC):
     # Going back.
 
     def go_back(self, source: Any, frame: FrameType) -> Moment:
-        """Put the oldest moment's state back. Raises CannotGoBackError; the process must then not go on."""
+        """Put the oldest moment's state back. Raises CannotGoBackError; then the process must not go on."""
         if not self._moments:
             raise CannotGoBackError("no step of this loop is behind it")
         oldest = self._moments[0]
@@ -244,7 +244,7 @@ class Ring(ABC):
         return oldest
 
     def _served(self, frame: FrameType) -> object:
-        """Return the batch of a load that was done before."""
+        """Return the batch of a load that was done before, with the state behind that load."""
         moment = self._moments[self._next]
         self._next += 1
         load = moment.load
@@ -270,7 +270,7 @@ class Ring(ABC):
         if missing:
             raise CannotGoBackError("; ".join(missing[:4]))
 
-    # What is there.
+    # The present state.
 
     def _state(self, frame: FrameType) -> _StateAtCut:
         python = self._capture.encode_live(frame, self._whole.baseline())
@@ -281,7 +281,7 @@ class Ring(ABC):
         self.obstacles += [each for each in dict.fromkeys(obstacles) if each not in self.obstacles]
 
     def _note_moves(self, moment: Moment, now: _StateAtCut | None) -> None:
-        """Note what the body has moved on: a position cannot be set back."""
+        """Note, as obstacles, the objects that the body has moved on: their positions cannot be set back."""
         self._note(*(reason for part in self._adapters.rollback for reason in part.irreversible()))
         for name, count in self._streams.drawn.items():
             if count != moment.state.drawn.get(name, 0):
@@ -293,7 +293,7 @@ class Ring(ABC):
                 self._note(f"{shown(path)} ({type(value).__name__}: the body moves it on)")
 
     def _way_back(self, loop: Any, state: _StateAtCut) -> Callable[[], Iterator[Any]] | None:
-        """Return what makes the iterator of a loop as it is now, or None: then its batches are kept."""
+        """Return a function that makes a loop's iterator as it is now; None if its batches must be kept."""
         remade: list[object] = []
         loaders: list[object] = []
         way = self._way_of(loop.iterator, remade, loaders)
@@ -301,14 +301,16 @@ class Ring(ABC):
         return way if loaders and not any(id(each) in held for each in remade) else None
 
     def _way_of(self, value: Any, remade: list[object], loaders: list[object]) -> Callable[[], Any] | None:
-        """Return the way of an iterator, or of what is in one; note what of it is made again, and its loaders."""
+        """Return a function that makes an iterator, or a value in one, as it is now; None if there is no such way. Note
+        the iterators that it makes again (`remade`) and the loaders.
+        """
         if self._is_way(value, "put back"):
             loaders.append(value)
             return lambda: value
         if not isinstance(value, Iterator | tuple):
             return lambda: value
         if is_progress_bar(value):
-            loaders.append(value)  # or it has no way
+            loaders.append(value)  # it wraps a loader, or it has no way
             return self._way_of_bar(value)
         described = ("", list(value)) if type(value) is tuple else describe(value)
         if described is None:
@@ -324,8 +326,8 @@ class Ring(ABC):
         return lambda: make_again(kind, [way() for way in ways])  # type: ignore[misc]
 
     def _way_of_bar(self, value: Any) -> Callable[[], Any] | None:
-        """Return the way of a progress bar over a loader. It counts what it hands on, to show it, and is otherwise
-        where what it draws from is.
+        """Return the way of a progress bar over a loader. The bar counts the items that it hands on, only for display;
+        otherwise its position is that of its loader.
         """
         bar = value.gi_frame.f_locals.get("self")
         if inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
@@ -338,7 +340,7 @@ class Ring(ABC):
         return any(part.way_of(loader) == way for part in self._adapters.rollback)
 
     def _is_pure(self, loader: object, opaque: set[int]) -> bool:
-        """Return whether a load runs no Python of the program, and moves nothing on that the program holds."""
+        """Return whether a load runs no Python of the program and moves on no object that the program holds."""
         if self._is_way(loader, "handed out"):
             return True
         if id(loader) in opaque:
@@ -349,7 +351,7 @@ class Ring(ABC):
 
 
 def _place(value: Any) -> object:
-    """Return what tells where an object is, to be compared for equality; None if it has no position."""
+    """Return an object's position as a value to be compared for equality; None if it has no position."""
     described = describe(value) if isinstance(value, Iterator) else None
     if described is None:
         return position(value)
@@ -377,7 +379,7 @@ def _is_same(one: _StateAtCut, other: _StateAtCut) -> bool:
 
 
 def _is_equal(one: object, other: object) -> bool:
-    """Return whether two objects of equal nodes are equal: only those whose nodes do not say are looked at."""
+    """Return whether two objects with equal nodes are equal: compare bytes of constant tensors, which nodes lack."""
     if type(one) is not type(other):
         return False
     return not hasattr(one, "_numpy") or np.asarray(one).tobytes() == np.asarray(other).tobytes()

@@ -1,1 +1,1 @@
-"""Where the run is, and what happens at a cut."""
+"""The place of the run, and the work at a cut."""

@@ -1,9 +1,9 @@
-"""What the journal has of each batch: the digest of what was loaded, and the random streams that bodies have moved.
+"""The journal's records of each batch: the digest of the loaded data, and the random streams that bodies have moved.
 
 Only a run that loads the batches of an epoch again needs these streams. A job holds its state inside of epochs without
-having been asked to, so it waits with them until the first state of a loop is taken: where loaders are set to their
-positions, streams are neither written nor looked at from there on. Where a later cut of the epoch would need them all
-the same, none is taken there, and from the next epoch on they are on record.
+being asked to, so it writes no streams until the first state of a loop is taken: if loaders are then set to their
+positions, streams are neither written nor looked at from there on. If a later cut of the epoch needs them after all,
+no state is taken there, and from the next epoch on the streams are on record.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from detrain.store.journal import Journal
 
 
 class _Keeping(enum.Enum):
-    """What becomes of the streams that bodies have moved."""
+    """How the recorder keeps the streams that bodies have moved."""
 
     WRITTEN = enum.auto()
     WAITING = enum.auto()
-    """Until it is known whether they are needed."""
+    """In memory, until it is known whether they are needed."""
     LEFT_OUT = enum.auto()
 
 
 class BatchRecorder:
-    """Records on the first way; on the way to a station it compares, and sets the streams to what is on record."""
+    """Records batches as they first run; on the way to a station it compares them, and sets the recorded streams."""
 
     def __init__(self, config: Config, journal: Journal, adapters: Adapters, streams: Streams, position: Position) -> None:
         self._journal, self._adapters, self._streams, self._position = journal, adapters, streams, position
         self._is_each_cut = config.every.unit != "epochs"
-        """Whether checkpoints may lie inside of epochs, so that streams are recorded batch by batch."""
+        """Whether checkpoints may lie inside of epochs; streams are recorded batch by batch then."""
         self._is_of_job = config.ranks is not None
         self._may_leave_out = config.jit is not False
         self._is_asked_for = config.every.count < SELDOM
-        """Whether checkpoints inside of epochs are, so that there are some without states that are held."""
+        """Whether the user asked for checkpoints inside of epochs, which need no states held just in time."""
         self._keeping = _Keeping.WRITTEN
         self._set_at: Address | None = None
-        """The batch at which the streams were set last."""
+        """The batch at which the streams were last set."""
         self._waiting: dict[Address, dict[str, bytes]] = {}
         self.lacks_streams = False
-        """Whether those at batches of this epoch are not on record."""
+        """Whether the streams at some batches of this epoch are not on record."""
         self.is_spoilt = False
-        """Whether one of them would have been needed: no state is taken before the epoch's end."""
+        """Whether a cut of this epoch needed one of these: no state is taken before the epoch's end then."""
         self.batches = Batches(journal, adapters.to_array, may_differ=config.allow_environment)
         self.elements = Elements(streams, journal, self._note_element)
         self.pulls = LoopGenerators(
@@ -60,22 +60,22 @@ class BatchRecorder:
         )
         self.elements.pulled_again = self.pulls.alive
         self._at_batch: dict[str, bytes] | None = None
-        """The streams at the head of the running body; None where nothing is recorded of them."""
+        """The streams at the head of the running body; None if they are not recorded."""
         self.notes_all = False
         """Whether the streams at all batches of the phase are recorded."""
         self.holds = False
-        """Whether generators of the program's own count as streams."""
+        """Whether the program's own generators of random numbers count as streams."""
         self._lacks: Cursor | None = None
-        """Where a batch loop has ended: too early, if the first run had a batch there, unless another loop goes on
-        there."""
+        """The cursor at which a batch loop has ended: too early if the first run had a batch there, unless another loop
+        goes on there."""
 
     def choose(self, every: Every) -> None:
-        """Take the distance between checkpoints, where it is known only now."""
+        """Take the distance between checkpoints, if it becomes known only now."""
         self._is_each_cut = every.unit != "epochs"
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is recorded of streams, and will not be in this loop."""
+        """Whether no streams are recorded now, and none will be in this loop."""
         return self._at_batch is None and (not self._is_each_cut or self._is_left_out)
 
     @property
@@ -85,7 +85,7 @@ class BatchRecorder:
     # Digests.
 
     def begin_batch(self, address: Address, loaded: object) -> None:
-        """The body of a batch is about to run."""
+        """Record a batch as its body is about to run."""
         position = self._position
         if loaded is FETCHED_IN_BODY:
             self.batches.begin_fetch(address)
@@ -95,10 +95,10 @@ class BatchRecorder:
             self.batches.add(address, loaded)
         position.batches_done += 1
         if self._is_each_cut and not self.notes_all and not self._is_left_out:
-            self._at_batch = self._streams.read()  # what loading draws, a resumed run draws again
+            self._at_batch = self._streams.read()  # after loading: its draws are made again by a resumed run
 
     def pass_batch(self, batch: int, loaded: object, *, is_by_body: bool) -> None:
-        """A batch before the next station has been loaded, or is about to be: its body is skipped, its digest compared.
+        """Compare the digest of a batch before the next station: it was loaded, or is about to be; its body is skipped.
 
         `is_by_body`: a statement of the body has loaded it.
         """
@@ -106,53 +106,51 @@ class BatchRecorder:
         if loaded is FETCHED_IN_BODY:
             self.batches.begin_fetch(address, is_again=True)
         else:
-            # A forward pass that was taken for a load is by other weights here.
+            # A forward pass that was taken for a load ran on other weights here.
             is_computed = is_by_body and self._adapters.is_computed(loaded)
             self.batches.compare(address, None if is_computed else loaded, is_by_body=is_by_body)
 
     def load_again(self, address: Address, load: Callable[[], None]) -> None:
-        """Have a batch loaded by the random streams that were at its head, if they are on
-        record; compare its digest.
-        """
+        """Load a batch with the random streams that were at its head, if they are on record; compare its digest."""
         self.pulls.be_at(address)
         self.batches.begin_fetch(address, is_again=True)
         load()
         self.batches.end_fetch()
 
     def note_fetch(self, value: object) -> None:
-        """The line of an update has loaded a batch, if that is data."""
+        """Note a value that an update's line has loaded: a batch, if it holds arrays."""
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         if any(isinstance(part, (np.ndarray, *self._adapters.constant_types)) for part in parts):
             self._note_element(value)
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
-        """Take the digest of what the body of the batch has loaded.
+        """Take the digest of arrays that the batch's body has loaded: all of its data (`is_whole`), or a part.
 
         Returns whether a body is running, for the first time.
         """
         return self.batches.note_fetched(parts, is_whole=is_whole)
 
     def _note_element(self, element: object) -> None:
-        """An iterator that lives on from body to body has given an element."""
+        """Note an element from an iterator that lives on from body to body."""
         if not self._position.is_loading and self._position.is_here():
             self.batches.add_fetched(self._position.address(), element)
 
     # Ends of loops.
 
     def begin_load(self) -> None:
-        """A batch is about to be loaded: the loop before it has not ended the epoch."""
+        """Note that a batch is about to be loaded: the loop before it has not ended the epoch."""
         self._lacks = None
         self.pulls.at_head()
 
     def end_loop(self) -> None:
-        """The loader has run out."""
+        """Note that the loader has run out."""
         self._lacks = Cursor(self._position.phase, self._position.epoch, self._position.batch)
 
     def require_whole(self, *, is_over: bool) -> None:
-        """The last loop of an epoch must not have ended where the first run had a batch: of a later loop one is
-        compared.
+        """Raise Diverged if the last loop of an epoch has ended where the first run had a batch. An earlier loop may:
+        the later one's batch is compared there.
 
-        `is_over`: the epoch has ended as it should, however its last loop was left.
+        `is_over`: the epoch has ended as it should, however the program left its last loop.
         """
         if self._journal.batches and (self._lacks is not None or is_over):
             self.batches.end_fetch()
@@ -161,7 +159,7 @@ class BatchRecorder:
     # Streams.
 
     def begin_phase(self, *, is_held: bool) -> None:
-        """A loop is about to be entered, of which nothing is known. `is_held`: states are held just in time."""
+        """Begin a loop, of which nothing is known yet. `is_held`: states are held just in time."""
         self._waiting.clear()
         self.lacks_streams = self.is_spoilt = False
         if not self._may_leave_out:
@@ -170,17 +168,17 @@ class BatchRecorder:
             self._keeping = _Keeping.WAITING if is_held or self._is_asked_for else _Keeping.LEFT_OUT
 
     def begin_epoch(self) -> None:
-        """Nothing is known of the streams at the batch before."""
+        """Begin an epoch: no streams of an earlier batch are known."""
         self._waiting.clear()
         self.pulls.forget_load()
         self._set_at, self.lacks_streams, self.is_spoilt = None, False, False
         if not self.notes_all:
             self._at_batch = None
-            if self._is_of_job:  # which may have records of each batch without having been asked for them
+            if self._is_of_job:  # a job may have records of each batch without being asked for them
                 self._journal.forget_streams((self._position.phase, self._position.epoch, 0))
 
     def hold(self, generators: Callable[[], dict[str, Stream]]) -> None:
-        """Take the program's own generators for streams, where what loads may share them with the bodies."""
+        """Count the program's own generators of random numbers as streams, if loads may share them with the bodies."""
         self.holds = bool(self.pulls) or self.elements.is_python
         self._streams.hold(generators() if self.holds else {})
 
@@ -189,10 +187,10 @@ class BatchRecorder:
         distance.
         """
         self.notes_all = True
-        self._at_batch = {}  # the first batch's are recorded whole: what is repeated begins with them
+        self._at_batch = {}  # record all streams at the first batch: repeated loads begin with them
 
     def note_streams(self, address: Address, *, is_again: bool = False) -> None:
-        """Record the streams if the body that has just ended drew from one, or the running one has, before it loads."""
+        """Record the streams moved by the body that just ended, or, before it loads, by the running one."""
         if self._at_batch is None:
             return
         states = self._streams.read()
@@ -206,8 +204,9 @@ class BatchRecorder:
             self._journal.add_streams(address, {**noted, **changed})
 
     def settle(self, *, is_loaded_again: bool) -> bool:
-        """A state is about to be taken inside of an epoch. `is_loaded_again`: a run that resumes there loads the
-        batches before it again. Returns whether it could: what they draw from is on record.
+        """Settle whether streams are kept, as a state is about to be taken inside of an epoch. `is_loaded_again`: a run
+        that resumes there loads the batches before it again. Return False if it could not, for lack of streams on
+        record.
         """
         if self.notes_all or self.elements.is_python:
             return True
@@ -226,9 +225,9 @@ class BatchRecorder:
         return True
 
     def set_streams(self, address: Address) -> None:
-        """Set the random streams to where the body before this batch, which was skipped, had left them.
+        """Set the random streams to the states in which the skipped body before this batch had left them.
 
-        Once: where a loop has run out and another one goes on with this number, what lies between them has run.
+        Do so once: if a loop has run out and another one goes on with this number, the code between them has run.
         """
         states = self._journal.streams.get(address) if address != self._set_at else None
         self._set_at = address
@@ -236,24 +235,22 @@ class BatchRecorder:
             self._streams.write(states)
 
     def be_at_station(self, *, lacks_streams: bool) -> None:
-        """The streams have been set to those of a checkpoint. `lacks_streams`: see `Meta`."""
+        """Note that the streams have been set to those of a checkpoint. `lacks_streams`: see `Meta`."""
         self.lacks_streams = lacks_streams
         if self.notes_all:
-            self._at_batch = {}  # the next batch's are recorded whole: the journal was cut before them
+            self._at_batch = {}  # record all streams at the next batch: the journal was cut before them
 
     def begin_fetch(self) -> None:
-        """Record the streams as Python that fetches a batch finds them, where they are not what
-        they were at its head.
-        """
+        """Record the streams that have changed since the body's head, as Python is about to fetch a batch."""
         self.note_streams(self._position.address(), is_again=True)
 
     def end_fetch(self) -> None:
-        """Record the batch that the running body has fetched; what fetching drew from is recorded at the next head."""
+        """Record the batch that the running body has fetched; streams that the fetch moved wait for the next head."""
         self.batches.end_fetch()
         if self._at_batch is not None:
             states = self._streams.read()
             self._at_batch = {name: old for name, old in self._at_batch.items() if states.get(name) == old}
 
     def _repeat_streams(self, after: Address | None, address: Address) -> None:
-        """Set the streams to where they were at the head of a batch, with all that is on record since another one."""
+        """Set the streams to their states at the head of `address`, by the records since the batch `after`."""
         self._streams.write(self._journal.streams_between(after, address))

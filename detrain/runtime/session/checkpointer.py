@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and what is taken at a cut: the state of adapters and Python, streams, loaders, files."""
+"""When checkpoints are due, and their content at a cut: the state of adapters and Python, streams, loaders, files."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from detrain.runtime.state.uncaptured import Uncaptured
 from detrain.store import LateArrays, Meta, Snapshot
 
 _EMPTY: Final = 3
-"""So many epochs in a row without a batch are turns of something else, as steps in an environment."""
+"""So many epochs in a row without a batch are no epochs of training, but turns of another loop (steps in an
+environment)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateParts:
-    """The parts of a session that have a share in it."""
+    """The parts of a session that hold some of the state."""
 
     position: Position
     world: World
@@ -56,34 +57,34 @@ class StateParts:
 
 
 class Checkpointer:
-    """Takes checkpoints, and tells the observers."""
+    """Takes checkpoints, and tells the observers of them."""
 
     def __init__(
         self, config: Config, saves: Saves, state: StateParts, observers: list[Observer], cuts: Collection[str] | None = None
     ) -> None:
-        """`cuts`: the only ones at which a checkpoint is due, as `CURSOR CUT`; None: as `--every` says."""
+        """`cuts`: the only cuts at which a checkpoint is due, as `CURSOR CUT`; None: `--every` decides."""
         self._cuts = cuts
         self._config, self._saves, self._state, self._observers = config, saves, state, observers
         self.entered = Entered(LoadingThreads(state.streams.read_global), foresees_end=config.after_batches)
         self.has_updates = False
         """Whether weights have been updated in this phase."""
         self._epoch_base = -1
-        """The epoch at whose start the last checkpoint was taken or restored: those inside of it rest on that."""
+        """The epoch with the last checkpoint (taken or restored) at its start: those inside of it need that one."""
         self._epoch_at = time.monotonic()
         self._batches_at, self._batches_saved, self._empty_epochs = -1, -1, 0
-        """How many batches were done at the start of this epoch and of that with the last checkpoint; how many epochs
-        before this one had none."""
+        """Number of batches done at the start of this epoch; the same for the epoch with the last checkpoint; number of
+        epochs without a batch just before this one."""
         self._has_said_behind = self._has_said_lacking = False
 
     def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
+        """Note that a training loop is about to be entered."""
         self._epoch_base, self.has_updates = 0, False
         self._epoch_at = time.monotonic()
         self._state.uncaptured.begin_phase()
         self.entered.threads.begin_phase()
 
     def begin_epoch(self) -> float:
-        """An epoch starts. Return how long the last one took, in seconds."""
+        """Note that an epoch starts; return how long the last one took, in seconds."""
         now = time.monotonic()
         last_took, self._epoch_at = now - self._epoch_at, now
         before, self._batches_at = self._batches_at, self._state.position.batches_done
@@ -91,14 +92,14 @@ class Checkpointer:
         return last_took
 
     def has_restored(self, meta: Meta) -> None:
-        """The state of a checkpoint has been set."""
-        self.has_updates = True  # or there would be no checkpoint: see `registry.check_training`
+        """Note that the state of a checkpoint has been set."""
+        self.has_updates = True  # there is no checkpoint without updates: see `registry.check_training`
         if meta.cut == "epoch":
             self._epoch_base, self._batches_saved = meta.epoch, meta.batches_done
         self._saves.last_at = time.monotonic()
 
     def is_due_at_epoch(self, last_took: float) -> bool:
-        """Return whether one is due at the start of an epoch, if the last epoch took so many seconds."""
+        """Return whether a checkpoint is due at the start of an epoch. `last_took`: seconds of the last epoch."""
         every = self._config.every
         if self._cuts is not None:
             return self.is_asked_for("epoch")
@@ -111,7 +112,7 @@ class Checkpointer:
         return self._saves.is_due_by_time(time.monotonic()) or last_took >= every.count * 60
 
     def is_asked_for(self, cut: Cut) -> bool:
-        """Return whether a checkpoint at this very cut was asked for."""
+        """Return whether `cuts` asks for a checkpoint at this very cut."""
         return self._cuts is not None and f"{self._state.position.cursor(cut)} {cut}" in self._cuts
 
     def can_be_here(self) -> bool:
@@ -124,7 +125,7 @@ class Checkpointer:
         return every.unit == "epochs" or not self._is_beyond_return()
 
     def is_due_in_epoch(self, *, is_requested: bool) -> bool:
-        """Return whether one is due before the next batch; `is_requested`: the process is to end."""
+        """Return whether a checkpoint is due before the next batch; `is_requested`: the process is to end."""
         every, position = self._config.every, self._state.position
         if not self.can_be_here():
             return False
@@ -139,8 +140,8 @@ class Checkpointer:
         return self._saves.is_due_by_time(time.monotonic())
 
     def _is_beyond_return(self) -> bool:
-        """Return whether the batch loops of this epoch up to here cannot be gone through again, and say so when it
-        first is so.
+        """Return whether a resumed run could not go through this epoch's batch loops again up to here; say so the first
+        time.
         """
         path = self.entered.written_between
         if not path and not self.entered.is_behind_break:
@@ -159,7 +160,7 @@ class Checkpointer:
         return True
 
     def save(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None = None) -> None:
-        """Take a checkpoint; `baseline` is what was there before the code that a run which resumes here skips."""
+        """Take a checkpoint; `baseline`: the values before the code that a run which resumes here skips."""
         with self._saves.timed():
             for observer in self._observers:
                 observer.is_saving(self._state.position.cursor(cut))
@@ -173,8 +174,8 @@ class Checkpointer:
             self._epoch_base, self._batches_saved = self._state.position.epoch, self._batches_at
 
     def take(self, cut: Cut, frame: FrameType, baseline: Baseline, loop: RunningLoop | None) -> Snapshot | None:
-        """Return the state at a cut: tensors of optimizers are copied when they are written, all else is copied. None
-        where batches must be loaded again, and what they drew from is not on record.
+        """Return the state at a cut: tensors of optimizers are copied when they are written, all else at once. Return
+        None if a thread that loads ahead does not stop, or if batches must be loaded again without streams on record.
         """
         cursor, batches = self._state.position.cursor(cut), self._state.recorder.batches
         batches.record_waiting()
@@ -189,8 +190,8 @@ class Checkpointer:
         messages.flush_output()
         event_files.flush()
         self._state.adapters.flush()
-        # At the end of a phase the names of its loop still count as live, though nobody moves them on.
-        # A library's `while` loop loads in functions that it calls, which a resumed run does not enter before the cut.
+        # At the end of a phase the names of its loop still count as live, though no code moves them on.
+        # A library's `while` loop loads in functions that it calls; a resumed run does not enter these before the cut.
         is_deeper = loop is not None and not loop.names and loop.iteration_id is None
         is_deeper &= runs_training(frame.f_code.co_filename, frame.f_code.co_qualname)
         is_inside = cut in ("load", "batch")
@@ -258,7 +259,7 @@ class Checkpointer:
             messages.say(why)
 
     def _positions(self, cut: Cut, encoded: Encoded, loop: RunningLoop | None, frame: FrameType) -> tuple[str, dict[str, Array]]:
-        """Return why batches are loaded again by a run that resumes here, and the positions of
+        """Return the reason why a run that resumes here loads batches again (empty: it does not), and the positions of
         the frameworks' loaders.
         """
         mode = self._config.loader
@@ -275,5 +276,5 @@ class Checkpointer:
         return reason_to_load(reasons, mode), positions
 
     def loader_key(self, loop: RunningLoop | None) -> str:
-        """Return a framework's name of what a batch loop goes over; empty if it has none."""
+        """Return the framework's key of a batch loop's iterator; empty if there is none."""
         return "" if loop is None else self._state.adapters.loader_key(loop.iterator)

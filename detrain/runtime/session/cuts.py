@@ -1,9 +1,8 @@
-"""What there is to do at a cut, in its order: observers hear of it, the guard looks, a station is met, a checkpoint is
-taken.
+"""The work at a cut, in its order: tell the observers, have the guard look, set a station's state, take a checkpoint.
 
-What code around bodies prints while batches are loaded again is not heard, since the first run has printed it: by
-`sys.stdout`, and by handlers of `logging` that write to standard output or to stderr. What goes to stderr otherwise is
-heard: progress bars.
+While batches are loaded again, output of the code around bodies is left out, since the first run has printed it:
+through `sys.stdout`, and through handlers of `logging` that write to standard output or stderr. All other output to
+stderr still appears, such as progress bars.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ from detrain.store.mirror import link as mirror
 
 
 class Cuts:
-    """Called by the session, which has moved the position to the cut."""
+    """The work at cuts. The session calls it when it has moved the position to the cut."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._position, self._plan, self._recorder = parts.position, parts.plan, parts.recorder
         self._mute = contextlib.ExitStack()
-        """While batches are loaded again: what code around the bodies prints has been printed, of what they do."""
+        """Holds `nothing_printed` while batches are loaded again: the first run has printed that output."""
 
     def require_whole(self, *, is_over: bool = False) -> None:
         """Raise Diverged if the epoch, whose loop has ended here, had further batches in the first run.
 
-        `is_over`: the loop over epochs goes on, so the epoch has ended as it should, however its last loop was left.
+        `is_over`: the epoch loop goes on, so the epoch has ended as it should, however the program left its last loop.
         """
-        # On the way, bodies of loops without wrappers are passed over unseen.
+        # On the way to a station, nobody sees the skipped bodies of loops without wrappers.
         is_over &= self._position.epoch >= 0 and not self._plan.is_resuming
         self._recorder.require_whole(is_over=is_over)
 
     def tell(self, cut: Cut) -> None:
-        """A cut is reached."""
+        """Tell the observers that a cut is reached."""
         for observer in self._parts.observers:
             observer.at_cut(cut)
 
     def end_body(self, cut: Cut, frame: FrameType) -> None:
-        """The body of a batch is over, if there was one."""
+        """Do the work at the end of a batch's body, if there was one."""
         self._recorder.batches.end_fetch()
         self.tell(cut)
         for observer in self._parts.observers:
@@ -67,7 +66,7 @@ class Cuts:
             parts.saves.note(Timed(now(), os.getpid(), timing.finish()))
 
     def end_epoch(self, frame: FrameType) -> None:
-        """An epoch is over."""
+        """Tell the observers that an epoch is over."""
         for observer in self._parts.observers:
             observer.end_epoch(frame)
 
@@ -88,7 +87,7 @@ class Cuts:
         return True
 
     def arrive(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> bool:
-        """If the next station is here, set its state."""
+        """Set the next station's state if it is here; return whether it was."""
         station = self._plan.station_at(cut)
         if station is None:
             return False
@@ -118,7 +117,7 @@ class Cuts:
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Snapshot]:
-        """Open the checkpoint of a station. Its damage, wherever it shows, ends the process."""
+        """Open the checkpoint of a station. If it proves damaged while it is read, the process ends."""
         reading = Progress(f"state read from {path.name}", gigabytes, path.stat().st_size if path.exists() else None)
         try:
             with self._parts.adapters.opened(path, reading.add) as snapshot:
@@ -130,15 +129,15 @@ class Cuts:
             reading.end()
 
     def jump(self) -> None:
-        """The batches of this epoch are not run: its state behind them is in a checkpoint."""
+        """Jump over this epoch's batches: a checkpoint has the state behind them. Bring its files to that state."""
         parts = self._parts
         assert parts.trial is not None
         for shown, state in self._plan.jump().files.items():
             bring(Path(parts.trial.files, shown), Path(parts.files.path_of(shown)), state.size)
 
     def load_again(self, frame: FrameType) -> None:
-        """The batches before a station begin to be loaded again. Set its Python state, for generators that cannot be
-        pulled again without it, if one has shown that."""
+        """Begin to load the batches before a station again. In a second try, first set the station's tensors and Python
+        state, as a generator of the program failed without them."""
         timing.enter("batches loaded again")
         self._mute.close()
         self._mute.enter_context(nothing_printed())
@@ -158,17 +157,17 @@ class Cuts:
             just_in_time.at_cut(position.batches_done, lambda: self._take(cut, frame, loop), is_first=position.batch == 0)
 
     def _take(self, cut: Cut, frame: FrameType, loop: RunningLoop | None) -> Snapshot | None:
-        """Return the state, to be held should another rank be gone before the next; None where no run could go on."""
+        """Return the state, to be held in case a rank dies before the next; None if no run could go on from it."""
         parts = self._parts
         if not parts.checkpointer.can_be_here():
             return None
         snapshot = parts.checkpointer.take(cut, frame, parts.baselines.of(cut), loop)
         if snapshot is not None:
-            parts.saves.journal.flush()  # to the system: it outlives the process
+            parts.saves.journal.flush()  # to the operating system, where the lines outlive the process
         return snapshot
 
     def save(self, cut: Cut, frame: FrameType, loop: RunningLoop | None = None) -> None:
-        """Take a checkpoint, and end the process if that is asked for."""
+        """Take a checkpoint, and end the process if the user or the trial asked for that."""
         parts = self._parts
         if parts.experiment is None or parts.experiment.plan.has_checkpoints:
             parts.checkpointer.save(cut, frame, parts.baselines.of(cut), loop)
@@ -180,19 +179,19 @@ class Cuts:
             self._end("with a checkpoint")
 
     def end_if_overdue(self) -> None:
-        """End the process if it was asked to so long ago that no cut with a checkpoint can be waited for."""
+        """End the process if SIGTERM came too long ago to wait for a cut with a checkpoint."""
         if self._parts.termination.is_overdue:
             self._end(f"without a new checkpoint: no epoch ended within {GRACE_S:.0f} s")
 
     def _end(self, how: str) -> None:
-        """End as SIGTERM ends a process, with everything written."""
+        """Write everything, then end the process by SIGTERM."""
         self.finish("SIGTERM")
         messages.say(f"ended by SIGTERM {how}; run it again to go on")
         messages.flush_output()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def finish(self, how: str = "") -> None:
-        """The program ends; `how`: by which exception or signal, if by one."""
+        """Finish all work as the program ends; `how`: the exception or signal that ends it, if any."""
         parts = self._parts
         self.require_whole()
         if not parts.saves.has_checkpoint and not parts.termination.is_requested:
@@ -212,15 +211,15 @@ class Cuts:
 
 
 def bring(source: Path, path: Path, size: int) -> None:
-    """Have a file hold at least so many bytes, as another does that has gone on being written."""
+    """Make a file hold the first `size` bytes of `source`, which may have grown since, unless it is that long."""
     if source.is_file() and (not path.exists() or path.stat().st_size < size):
-        # Not by `open`, by which the program's own files are followed.
+        # Not by `open`: detrain follows the files that it opens as the program's own.
         with io.FileIO(source) as file, io.FileIO(path, "r+" if path.exists() else "w") as copy:
             copy.write(file.read(size))
 
 
 class _Unheard(io.TextIOBase):
-    """A standard stream that this process does not write to; those that are forked meanwhile do."""
+    """A standard stream that drops this process's output, but not that of processes forked meanwhile."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._process = stream, os.getpid()
@@ -240,11 +239,11 @@ class _Unheard(io.TextIOBase):
 
 @contextlib.contextmanager
 def nothing_printed() -> Iterator[None]:
-    """Leave out what is printed inside."""
+    """Leave out the output that the code inside prints."""
     process, handle, streams = os.getpid(), logging.Handler.handle, (sys.stdout, sys.stderr)
 
     def handle_unheard(handler: logging.Handler, record: logging.LogRecord) -> bool | logging.LogRecord:
-        """Ask the handler's filters, which may count, and format nothing."""
+        """Ask the handler's filters, as they may count records, but format and write nothing."""
         stream = getattr(handler, "stream", None)
         if stream is not None and os.getpid() == process and (stream in streams or is_standard(stream)):
             return handler.filter(record)

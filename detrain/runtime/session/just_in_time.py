@@ -1,15 +1,16 @@
-"""Just-in-time checkpoints of one rank: now and then its state is held in memory, its own part where it outlives it.
+"""Just-in-time checkpoints of one rank: at some cuts its state is held in memory, its own part so that it outlives it.
 
-What `runtime/ranks` calls a step reaches here from one cut that is held to the next: it is published (`c`), then all
-wait for each other (`d`), then it counts. So the ranks are never more than one such cut apart, and the big state of the
-last two is held: tensors of optimizers by copies that are made when they are written. A save needs nothing that the
-program's thread could be changing. Which cut is the next, all agree on where they wait (docs/decisions/0054).
+A step of `runtime/ranks` is here the stretch from one held cut to the next: the rank publishes its state (`c`), then
+all ranks wait for each other (`d`), then the cut counts. So the ranks are never more than one such cut apart, and each
+holds the shared state of the last two: tensors of optimizers by copies that are made when they are written. A save
+reads no data that the program's thread could be changing. While they wait, the ranks agree on the next cut
+(docs/decisions/0054).
 
-It is held so seldom that, with all that is done for it, it takes a thousandth of the time. To hold a state takes time,
-and what lies behind the last one that is held is lost at a failure. With a cost of C and a failure each M seconds, time
-is lost least where the state is held each sqrt(2 C M) seconds (Young 1974): of 10 ms and a failure a day that is each
-42 s, of one in an hour each 8 s. Holds have 0.7 thousandths: each 14 s then. The rest is what is done at each batch,
-and by the thread that watches: 0.06 ms in 200 ms.
+States are held so seldom that all the work for it takes a thousandth of the time. To hold a state takes time, and a
+failure loses all steps since the last held state. If a hold costs C and a failure comes each M seconds, the least time
+is lost by a hold each sqrt(2 C M) seconds (Young 1974): with C = 10 ms each 42 s for a failure a day, each 8 s for one
+an hour. Holds may take 0.7 thousandths of the time: that is each 14 s then. The rest goes to the work at each batch and
+to the watching thread: 0.06 ms in 200 ms.
 """
 
 from __future__ import annotations
@@ -41,31 +42,31 @@ from detrain.store.job_home import EVERY, JUST_IN_TIME
 from detrain.store.node_folder import NodeFolder
 
 _ECHO_S: Final = 3.0
-"""So long after the death of a rank the others know of it, at the latest."""
+"""The others learn of a rank's death within this time."""
 _APART_S: Final = 300.0
-"""So long ranks wait for each other before a state is held. Who trains on other numbers of batches never comes."""
+"""Ranks wait this long for each other before a state is held. One that trains on fewer batches never comes."""
 _TIMING: Final = Timing(beat_s=2.0, silence_s=60.0)
-"""A death ends connections, which is heard at once. Silence alone is that of a machine that is gone, or of a call of C
-code that lets no other thread run: rather late than wrong."""
+"""A rank's death ends its connections, and the others see that at once. Mere silence means that a machine is gone, or
+that a call of C code lets no other thread run: so wait long rather than be wrong."""
 _NEVER: Final = 1 << 60
 _FIRST, _LATER = "first batch", "batch"
-"""Kinds of stretches: ahead of the first batch of an epoch a rank may wait for one that validates."""
+"""Kinds of stretches: before an epoch's first batch, a rank may have to wait for one that validates."""
 _COPIES: Final = 16
-"""Of a rank's own state: slots, and the room in them."""
+"""The memory for a rank's own state, in multiples of its size: its slots, with spare room in each."""
 _CHECKED: Final = 4
-"""At so many holds it is looked whether there is memory for them."""
+"""At the first so many holds the rank checks that there is memory for them."""
 _NOTHING: Final = Split(b"", {})
-"""Published at a cut from which no run could go on."""
+"""The state that is published at a cut from which no run could go on."""
 
 SHARE: Final = 0.7e-3
 _COPIED_BYTES_S: Final = 2e9
-"""So fast is memory copied that is written while it is held: 12 MB took 5 ms."""
+"""Speed at which held tensors are copied when they are written: 12 MB took 5 ms."""
 NEEDED: Final = 3
-"""So many batches are gone through before the first hold: or it would not be known how long they take."""
+"""Number of batches before the first hold: they show how long a batch takes."""
 
 
 class JustInTime:
-    """Made when the first training loop is entered."""
+    """A rank's just-in-time checkpoints. It is made when the first training loop is entered."""
 
     def __init__(self, config: Config, replicas: Callable[[], Mapping[int, str]]) -> None:
         """Meet the other ranks. Raises RanksApart."""
@@ -76,7 +77,7 @@ class JustInTime:
         self._rate = Rate()
         self._held: dict[int, Split] = {}
         job = Path(config.home).parent
-        # One folder a home: what a job that was killed has left there, the next one clears away.
+        # One folder for each home: the next job clears away the files that a killed one has left there.
         self._rank, self._local = config.ranks.rank, NodeFolder(_memory(), digest_bytes(str(job.resolve()).encode())[:16])
         self._folder, self._told = job / JUST_IN_TIME, 0
         self._folder.mkdir(exist_ok=True)
@@ -95,10 +96,11 @@ class JustInTime:
         self._ranks = RankMember(setup, FolderStore(self._folder), self)
 
     def at_cut(self, done: int, take: Callable[[], Snapshot | None], *, is_first: bool) -> None:
-        """A batch is about to be loaded, of the epoch the first or a later one, after so many that are done. If the
-        state is due to be held, returns when all ranks are here, unless the job is ending.
+        """Hold the state if it is due, as a batch is about to be loaded; return when all ranks are here then, unless
+        the job is ending.
 
-        `take` returns None where no run could go on from this cut.
+        `done`: number of batches done. `is_first`: the batch is its epoch's first. `take` returns None if no run could
+        go on from this cut.
         """
         if self._is_over:
             return
@@ -114,8 +116,8 @@ class JustInTime:
         self._rate.begin_batch(time.monotonic())
 
     def passes(self, done: int) -> bool:
-        """A batch is about to be loaded that is not the first of its loop. Return whether nothing is to be held before
-        it: then that is all there is to do here.
+        """Return whether no state is due before a batch, which is not its loop's first: then there is no more to do.
+        Return False if `at_cut` must be called.
         """
         if self._is_over:
             return True
@@ -142,7 +144,7 @@ class JustInTime:
             self._rate.held(time.monotonic() - began, sum(each.nbytes for each in state.shared.values()))
         wish = self._rate.wish if state_is_held else 1
         try:
-            # The ranks agree on when the next is due, or that there is none: the greatest number counts.
+            # The ranks agree when the next hold is due, or that there is none: the greatest number counts.
             agreed = self._ranks.gate(b"", _NEVER if why else wish, _APART_S)
         except Late:
             self.give_up()
@@ -161,15 +163,15 @@ class JustInTime:
                 messages.say(f"no just-in-time checkpoints: {why}; --jit takes them")
 
     def _tell_status(self, agreed: int) -> None:
-        """Write down for `detrain status` how often the state is held."""
+        """Write the number of batches between holds to a file, for `detrain status`."""
         every = self._every or agreed
         if self._rank == 0 and every != self._told:
             self._told = every
-            with suppress(OSError), io.FileIO(self._folder / EVERY, "w") as file:  # not `open`: the program's are followed
+            with suppress(OSError), io.FileIO(self._folder / EVERY, "w") as file:  # `open` is for the program's own
                 file.write(str(every).encode())
 
     def _why_not(self, state: Split) -> str:
-        """Return why no state is held where that was not asked for; empty if it is."""
+        """Return the reason why no state is held if the user did not ask for it; empty if one is held."""
         if self._is_asked_for or state is _NOTHING:
             return ""
         if not self._replicas():
@@ -191,7 +193,7 @@ class JustInTime:
             ) from error
 
     def give_up(self) -> bool:
-        """Hold no further state: the last one that all ranks have held still counts. Returns whether that is news."""
+        """Hold no further state; the last that all ranks have held still counts. Return False if that was so before."""
         if self._is_over:
             return False
         self._is_over = True
@@ -199,12 +201,12 @@ class JustInTime:
         return True
 
     def mark(self, kind: str) -> None:
-        """What comes now may take longer than a batch."""
+        """Note that a stretch of this kind begins: it may take longer than a batch."""
         if not self._is_over:
             self._ranks.mark(kind)
 
     def fails(self, error: BaseException, show: Callable[[], None]) -> None:
-        """The program has raised: the ranks save, and the process ends. `show` prints the error, if it is its own."""
+        """Have the ranks save, and end the process, as the program has raised. `show` prints its own error, no echo."""
         if self._is_over and not self._ranks.is_live:
             return
         self.rest_if_echo(error)
@@ -212,7 +214,7 @@ class JustInTime:
         self._ranks.failed(f"{type(error).__name__}: {error}"[:200], may_be_echo=False)
 
     def rest_if_echo(self, error: BaseException) -> None:
-        """An error has come: does not return where another rank's death has caused it."""
+        """Do not return if another rank's death has caused an error."""
         if not (isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_PEERS) and self._ranks.is_live):
             return
         until = time.monotonic() + _ECHO_S
@@ -222,7 +224,7 @@ class JustInTime:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """The program has ended, or nothing is held any more."""
+        """End this rank's part, as the program has ended or no state is held any more."""
         self._is_over = True
         if not self._ranks.is_live:
             return
@@ -232,23 +234,23 @@ class JustInTime:
     # For the watcher: see `detrain.runtime.ranks.watcher.Source`.
 
     def fingerprint(self) -> bytes:
-        """Return a digest of what all ranks hold alike at the last cut that all have passed."""
+        """Return a digest of the shared arrays at the last cut that all ranks have passed."""
         held = self._held.get(self._ranks.steps - 1, _NOTHING)
         return held.fingerprint() if held.own else b""
 
     def save(self, folder: Path) -> None:
-        """Write what all ranks hold alike at the last two cuts: the decision is for one of them."""
+        """Write the shared arrays of the last two cuts: the ranks decide for one of them."""
         (folder / "cuts").write_text(" ".join(map(str, self._held)))
         for number, state in list(self._held.items()):
             state.write(folder / f"cut-{number}")
 
     def extra(self) -> bytes:
-        """Return nothing: the order of the buckets is in each rank's own part."""
+        """Return no bytes: the order of the buckets is in each rank's own part."""
         return b""
 
 
 _OF_PEERS: Final = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Socket", "Timed out")
-"""In the texts of errors that a collective raises when a peer is gone."""
+"""Words in the errors that a collective raises when a peer is gone."""
 
 
 def _memory() -> Path:
@@ -257,16 +259,16 @@ def _memory() -> Path:
 
 
 def _host(world: int) -> str:
-    """Return this node's address as the other ranks reach it."""
+    """Return the address at which the other ranks reach this node."""
     if os.environ.get("LOCAL_WORLD_SIZE", "") == str(world) or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
         return "127.0.0.1"
     return host_towards(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT", "29500")))
 
 
 class Rate:
-    """Takes the times of batches and of holds, and says after how many batches the next hold is due.
+    """Measures batches and holds, and computes after how many batches the next hold is due.
 
-    All times in seconds of one clock. The time of a batch has no hold in it.
+    All times are in seconds of one clock. The time of a batch includes no hold.
     """
 
     def __init__(self) -> None:
@@ -275,29 +277,29 @@ class Rate:
         self._began: float | None = None
 
     def turn(self, now: float) -> None:
-        """A batch has ended, and the next one begins."""
+        """Note that a batch has ended and the next one begins."""
         if self._began is not None:
             self._batches.append(now - self._began)
         self._began = now
 
     def begin_batch(self, now: float) -> None:
-        """A batch begins."""
+        """Note that a batch begins."""
         self._began = now
 
     def end_batch(self, now: float) -> None:
-        """The batch has ended, if one had begun."""
+        """Note that the batch has ended, if one had begun."""
         if self._began is not None:
             self._batches.append(now - self._began)
         self._began = None
 
     def held(self, took_s: float, size_bytes: int) -> None:
-        """A state is held: that has taken so long, and so much will be copied if it is written."""
+        """Note that a hold took `took_s` seconds, and that tensors of `size_bytes` are copied when they are written."""
         self._holds.append(took_s + size_bytes / _COPIED_BYTES_S)
 
     @property
     def wish(self) -> int:
-        """After how many batches the next state is to be held: the quickest of the last holds counts, as others had to
-        wait for the processor.
+        """The number of batches until the next hold. The quickest of the last holds counts, as the others had to wait
+        for the processor.
         """
         if not self._batches or not self._holds:
             return 1

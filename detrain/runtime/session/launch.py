@@ -1,7 +1,7 @@
-"""The start of the training process: settle what decides about bits, then become the program.
+"""The start of the training process: settle the settings that decide about bits, then become the program.
 
-`main` (from `start.py`) is handed its `Config` by the command. The program sees `sys.argv`, `sys.path`, `__main__` and
-its own file as under plain `python`; frames of detrain are cut from tracebacks.
+`start.py` calls `main`, which gets its `Config` from the command. The program sees `sys.argv`, `sys.path`, `__main__`
+and its own file as under plain `python`; frames of detrain are cut from tracebacks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def settle(config: Config) -> tuple[Session | None, TracedRun | None]:
-    """Make this process a run: its seeds, its session or what traces it, and who hears of imports."""
+    """Make this process a run: set its seeds, make its session or its tracer, and have imports followed."""
     set_program(config.entry)
     probes.set_run()
     random.seed(config.seed)
@@ -112,7 +112,7 @@ def _run(config: Config) -> None:
 
 
 def _run_traced(config: Config, traced: TracedRun) -> None:
-    """Run to the end, or until enough has been seen; the program's own exceptions and exit status pass through."""
+    """Run to the end, or until the tracer has seen enough; the program's exceptions and exit status pass through."""
     try:
         _run(config)
     except BaseException as error:
@@ -145,7 +145,7 @@ def _run_file(config: Config) -> None:
 
 
 def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
-    """Compile a source file of the program, with its probes, and note what is executed."""
+    """Compile a source file of the program with its probes, and keep the source that is executed."""
     made_for = config.edited.get(path)
     if made_for is not None and made_for != digest_bytes(data):
         probes.fail(AnotherProgram(f"{path} was edited while the program was starting", "run it again"))
@@ -157,14 +157,14 @@ def _compile(config: Config, path: str, data: bytes) -> types.CodeType:
 
 
 def _adopt_training(code: types.CodeType) -> None:
-    """Count functions of a library that run the training as the program's."""
+    """Count library functions that run the training as functions of the program."""
     for inner in itertools.islice(codes_in(code), 1, None):
         if runs_training(inner.co_filename, inner.co_qualname):
             adopt(inner)
 
 
 def _watch_sources(config: Config) -> None:
-    """Have the user's modules, and those with probes, compiled from sources that are noted, whoever finds and loads
+    """Have the user's modules, and those with probes, compiled from sources that are kept, whichever loader loads
     them.
     """
     owner: Any = next(cls for cls in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(cls))
@@ -177,7 +177,7 @@ def _watch_sources(config: Config) -> None:
             return original(self, fullname)  # type: ignore[no-any-return]
         try:
             data = self.get_data(path)
-        except OSError:  # there may be bytecode
+        except OSError:  # the source cannot be read, but there may be bytecode
             return original(self, fullname)  # type: ignore[no-any-return]
         if has_edits:
             return _compile(config, os.path.abspath(path), data)
@@ -188,8 +188,8 @@ def _watch_sources(config: Config) -> None:
 
 
 def hook_tracebacks() -> None:
-    """Cut the frames of detrain and of runpy from the tracebacks that end the program; say it where the way back was
-    its end.
+    """Cut the frames of detrain and of runpy from tracebacks that end the program; warn if it failed on its way to a
+    checkpoint.
     """
     shown = sys.excepthook
     hidden = (str(PACKAGE) + os.sep, runpy.__file__, "<frozen runpy>")
@@ -214,7 +214,9 @@ def hook_tracebacks() -> None:
 
 
 def _show_at_once(show: Callable[[], None]) -> None:
-    """Have an error shown by a hook that does not return: PyTorch's collects what this one prints, to print it then."""
+    """Show an error at once, also if PyTorch's hook collects the text in order to print it later: this hook does not
+    return.
+    """
     show()
     if isinstance(sys.stderr, io.StringIO):
         messages.put(sys.stderr.getvalue().rstrip("\n"))
@@ -233,7 +235,7 @@ def _without(trace: types.TracebackType | None, hidden: tuple[str, ...]) -> type
 
 
 class _Finder:
-    """Tells when a framework, or what belongs to one, has been imported."""
+    """An import finder that acts when a framework, or a library that belongs to one, has been imported."""
 
     def __init__(self, config: Config, session: Session | None, traced: TracedRun | None) -> None:
         self._config = config
@@ -250,7 +252,7 @@ class _Finder:
         self._libraries = LibraryStreams(config.seed, session.parts.streams if session is not None else Streams())
 
     def shift_seeds(self, functions: Iterable[tuple[str, str]]) -> None:
-        """Have the program be one with other seeds, where this run is to be one."""
+        """Shift the seeds that the program sets through these functions, if the experiment asks for other seeds."""
         experiment = self._session.parts.experiment if self._session is not None else None
         if experiment is not None and experiment.plan.seeds_by:
             library_random.shift_seeds(functions, experiment.plan.seeds_by)
@@ -258,12 +260,12 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module as the finders behind this one do, and wrap its loader where it is one to follow."""
+        """Find a module as the finders behind this one do, and wrap its loader if detrain follows that module."""
         if name not in ADAPTERS and name not in FOLLOWED and name not in library_random.FOLLOWED:
             return None
         if name in ADAPTERS and self._is_in_passing(name):
             return None
-        if name in self._asked:  # by a finder behind this one, which wraps what it finds itself
+        if name in self._asked:  # a finder behind this one asks, and wraps the loader itself
             return self._behind(name, path, target)
         self._asked.add(name)
         try:
@@ -275,13 +277,13 @@ class _Finder:
         return spec
 
     def _is_in_passing(self, name: str) -> bool:
-        """Return whether another framework imports this one only because it is installed, and the program does not:
-        TensorFlow imports JAX so.
+        """Return whether another framework imports this one only because it is installed, and the program does not
+        import it (TensorFlow imports JAX in this way).
         """
         modules = (str(frame.f_globals.get("__name__", "")) for frame in outwards(sys._getframe(2)))
         importer = next((each for each in modules if not each.startswith(("importlib", "_frozen_importlib"))), "").partition(".")[0]
         own = next((each.modules for each in KNOWN if name in each.modules), frozenset({name}))
-        if importer == "keras":  # imports others than that which it computes with, too
+        if importer == "keras":  # it also imports frameworks other than its backend
             importer, own = keras_backend.in_process(), own - {importer}
         if importer in own or not any(importer in each.modules for each in KNOWN):
             return False
@@ -295,7 +297,7 @@ class _Finder:
     def _behind(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return what the finders behind this one find: hooks of the program's environment are among them."""
+        """Return the spec that the finders behind this one find: hooks of the program's environment are among them."""
         finders = list(sys.meta_path)
         for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
             find: Any = getattr(finder, "find_spec", None)
@@ -321,7 +323,7 @@ class _Finder:
                 probes.fail(error)
             self._made.append(adapter)
             self.shift_seeds(next((each.seeding for each in KNOWN if each.imported == name), ()))
-            for other in FOLLOWED:  # imported before the framework was done, as a part of it
+            for other in FOLLOWED:  # some were imported as a part of the framework, before its import was done
                 if other in sys.modules and not getattr(sys.modules[other].__spec__, "_initializing", False):
                     adapter.on_import(other)
             return
@@ -339,7 +341,7 @@ class _Finder:
 
 
 def _after(loader: object, name: str, act: Callable[[], None]) -> None:
-    """Have `act` called when a loader has executed a module; it may be the loader of others, too."""
+    """Have `act` called when a loader has executed the module `name`; the loader may load other modules, too."""
     original = loader.exec_module  # type: ignore[attr-defined]
 
     def exec_module(module: types.ModuleType) -> None:
@@ -353,7 +355,7 @@ def _after(loader: object, name: str, act: Callable[[], None]) -> None:
             probes.fail(error)
         with timing.during("imports of frameworks"):
             original(module)
-        streams.write(before)  # an import that draws numbers must not shift what the program draws
+        streams.write(before)  # an import that draws numbers must not shift the program's draws
         with timing.during("adapters of detrain"):
             act()
 

@@ -1,7 +1,7 @@
 """The parts of a session, and the order in which they are made.
 
-Parts that few runs have are imported where it shows that this one has them: before the program begins, so that no
-module of its own is found in the place of one of Python's.
+Parts that few runs have are imported only in runs that have them, and before the program begins, so that no module of
+the program hides one of Python's.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ if TYPE_CHECKING:
 
 
 class Baselines:
-    """What was there before the code that a resumed run skips on its way to a cut."""
+    """The values that were there before the code that a resumed run skips on its way to a cut."""
 
     def __init__(self) -> None:
         self.at_phase, self.at_first_batch = Baseline(), Baseline()
-        """When the phase was entered, and when the first batch of the epoch was about to be loaded."""
+        """Those when the phase was entered, and those when the epoch's first batch was about to be loaded."""
         self.left = Baseline()
-        """What the epochs before had left at the epoch's start, and nobody reads any more."""
+        """Values left from earlier epochs at the epoch's start, which no code reads again."""
 
     def set_at_first_batch(self, found: Baseline) -> None:
-        """The run has gone back into an epoch: set what was there when its first batch was about to be loaded."""
+        """Set the values before the load of an epoch's first batch, as the run has gone back into that epoch."""
         self.at_first_batch = found
 
     def of(self, cut: str) -> Baseline:
-        """Return the one for a cut of this kind."""
+        """Return the baseline for a cut of this kind."""
         return self.at_phase if cut in ("epoch", "end") else self.at_first_batch
 
 
 class Parts:
-    """All that a session consists of.
+    """All parts of a session.
 
-    What watches files comes last: what detrain does with its own is not the program's.
+    The parts that watch files come last, so that they do not take detrain's own files for the program's.
     """
 
     def __init__(self, config: Config) -> None:
@@ -82,7 +82,7 @@ class Parts:
         self.files = Files()
         self.files.allowed = config.allow_lost
         self.termination = Termination(lambda: position.is_in_phase)
-        if config.on_sigterm == "checkpoint" and config.ranks is None:  # of a job one rank alone cannot end at a cut
+        if config.on_sigterm == "checkpoint" and config.ranks is None:  # one rank of a job cannot end at a cut alone
             self.termination.watch()
         plans = of_environment()
         self.experiment: ExperimentRun | None = self._experiment(plans) if plans else None
@@ -91,7 +91,7 @@ class Parts:
         self.guard: Guard | None = None
         self.guards_gradients = False
         self.recovery: Ring | None = None
-        """Looks for hardware faults at each cut, and goes back."""
+        """Looks for hardware faults at each cut, and takes the run back to before them."""
         self.confirmation = Confirmation(config, lambda at: self.world.enter(at), lambda: self.saves.has_checkpoint)  # noqa: PLW0108  it comes later
         known = trial.outside if trial is not None else {}
         is_restart = self.confirmation.is_restart
@@ -134,7 +134,7 @@ class Parts:
         self.restorer = Restorer(config, catalogue, state)
         self.just_in_time: JustInTime | None = None
         if config.jit is not False:
-            from detrain.runtime.session import just_in_time  # noqa: F401  what `meet` makes
+            from detrain.runtime.session import just_in_time  # noqa: F401  `meet` needs it later
         self._has_met = False
 
     def _experiment(self, plans: list[Experiment]) -> ExperimentRun:
@@ -152,7 +152,7 @@ class Parts:
         return MomentReached(asked_for, self.adapters, now) if asked_for is not None else None
 
     def _observers(self) -> Iterator[Observer]:
-        """Yield who else hears of cuts."""
+        """Yield the observers of cuts."""
         position, batches = self.position, self.recorder.batches
         if self.experiment is not None:
             yield ExperimentObserver(self.experiment, lambda: self.guard, position, self.plan, self.adapters, batches, self.config)
@@ -160,7 +160,7 @@ class Parts:
             yield VerifyObserver(self.trial, position, self.plan, self.adapters)
 
     def meet(self) -> None:
-        """The first training loop is about to be entered: the ranks of the job come to know each other."""
+        """Connect the job's ranks before the first training loop. Raises FrameworkUnsupported, RanksApart."""
         jit, backend = self.config.jit, self.adapters.environment().get("torch distributed", "none")
         if jit is False or self._has_met:
             return
@@ -184,7 +184,7 @@ class Parts:
             messages.warn(f"no just-in-time checkpoints: {error.what}")
 
     def add_guard(self, *, mode: str, on_repeat: str, gradients: bool, ring: str) -> None:
-        """Look for hardware faults from here on, as the options of `detrain run --guard` say."""
+        """Look for hardware faults from here on. The arguments are the options of `detrain run --guard`."""
         from detrain.guard.detector import Guard
         from detrain.runtime.rollback.recovery import Recovery
 
@@ -198,7 +198,7 @@ class Parts:
         self.recovery = Recovery(self.guard, self._whole, config, self._write_waiting, on_host=ring == "host")
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
-        """Return what an adapter is made with."""
+        """Return the settings with which an adapter is made."""
         return Settings(
             seed=self.config.seed,
             threads=self.config.threads,
@@ -217,8 +217,8 @@ class Parts:
         )
 
     def attach(self, adapter: Adapter) -> None:
-        """A framework has been imported. Raises FrameworkUnsupported where the guard cannot look at it,
-        EnvironmentChanged where devices of the checkpoint are not here.
+        """Take in the adapter of a framework that has been imported. Raises FrameworkUnsupported if the guard does not
+        know that framework, EnvironmentChanged if devices of the checkpoint are not here.
         """
         if self.config.guard and adapter.norms is None:
             raise FrameworkUnsupported(
@@ -235,12 +235,12 @@ class Parts:
             self.streams.add(name, stream)
 
     def find_streams(self) -> None:
-        """Take the generators that libraries hold as a loop is entered for streams."""
+        """Count the generators of random numbers that libraries hold, as a loop is entered, as streams."""
         for name, stream in self.uncaptured.held.look().items():
             self.streams.add(name, stream)
 
     def _require_devices(self, adapter: Adapter) -> None:
-        """See that the devices of the checkpoint's tensors are here, before the program asks for them."""
+        """Check, before the program needs them, that the devices of the checkpoint's tensors are here."""
         devices, maps = adapter.devices, self.config.map_device == "cpu"
         if devices is None:
             return
@@ -274,7 +274,7 @@ class Parts:
             self.just_in_time.rest_if_echo(error)
 
     def _write_waiting(self) -> None:
-        """Have everything written that waits."""
+        """Write everything that waits to be written."""
         self.recorder.batches.record_waiting()
         self.saves.journal.flush()
         self.saves.drain()

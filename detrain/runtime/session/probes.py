@@ -1,4 +1,4 @@
-"""The probes: what the rewriter puts into a program, and what a program may call by hand.
+"""The probes: calls that the rewriter puts into a program, or that a program makes by hand.
 
     for epoch in epoch_loop(range(10)):
         record_epoch(epoch)
@@ -11,9 +11,9 @@
 Without a session (plain `python`, a forked child) they do nothing: loops run as they stand and `record_batch` returns
 True.
 
-`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers add what they cannot do: `epoch_loop`
-skips whole epochs when a run resumes (without it their code outside of batch bodies runs again), and `batch_loop` sees
-the end of a body before the next load, so that a loader which draws from the same random stream as the body comes back
+`record_epoch` and `record_batch` are enough to mark the cuts. The loop wrappers do more: `epoch_loop` skips whole
+epochs when a run resumes (without it the epochs' code outside of batch bodies runs again), and `batch_loop` sees the
+end of a body before the next load, so that a loader which draws from the same random stream as the body comes back
 exactly.
 """
 
@@ -43,25 +43,25 @@ _is_run = False
 
 
 class _Loops:
-    """What the probes remember between calls: the open epoch loop, and what the last wrapper handed out."""
+    """The memory of the probes between calls: the open epoch loop, and the last wrapper's number and item."""
 
     def __init__(self) -> None:
         self.wrapped_epoch: int | None = None
         """Epoch that an `epoch_loop` wrapper has just handed out."""
         self.item: object = None
-        """What it handed out with it."""
+        """The item that it handed out."""
         self.is_while = False
-        """`record_phase` came before: the next `record_epoch` starts a phase, and may jump."""
+        """True after `record_phase`: the next `record_epoch` starts a phase, and may jump."""
         self.hand_frame = 0
         self.epoch_call: tuple[CodeType | None, int] = None, 0
         self.hand_epoch = -1
         self.loaded_batch: int | None = None
-        """Batch whose load a wrapper has announced, until `record_batch` takes it."""
+        """Number of the batch that a wrapper loads or has loaded, until `record_batch` takes it."""
         self.loaded: object = None
         self.names: tuple[str, ...] = ()
         self.while_phase = -1
-        """The phase that a `while` loop over batches is by itself. Nobody sees such a loop end: the next one to begin
-        ends it."""
+        """Number of a phase that is only a `while` loop over batches. No probe sees such a loop end: the next loop to
+        begin ends it."""
 
 
 _loops = _Loops()
@@ -69,13 +69,13 @@ _loops = _Loops()
 
 def set_session(session: Session | None) -> None:
     """Make a session the process's own. Called once, before the program starts."""
-    global _session  # noqa: PLW0603 - one session a process is what this module is about
+    global _session  # noqa: PLW0603 - the probes of a process all share one session
     _session = session
     _loops.__init__()  # type: ignore[misc]
 
 
 def fails_in_job(error: BaseException, show: Callable[[], None]) -> None:
-    """The program has raised: if it is one rank of a job that saves just in time, the process ends there."""
+    """End the process, as the program has raised, if it is one rank of a job that saves just in time."""
     if _session is not None and _session.parts.just_in_time is not None and isinstance(error, Exception):
         _session.parts.just_in_time.fails(error, show)
 
@@ -90,7 +90,7 @@ atexit.register(_finish)
 
 
 def at_last_line() -> None:
-    """The program has run to its last line."""
+    """Note that the program has run to its last line."""
     if _session is not None:
         _guarded(_session.at_last_line)
 
@@ -107,12 +107,12 @@ def set_run() -> None:
 
 
 def _guarded(act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-    """Run a piece of detrain inside the program. An error of ours ends the process: the program must not swallow it."""
+    """Run a piece of detrain inside the program. An error in it ends the process: the program must not swallow it."""
     try:
         return act(*arguments, **keywords)
     except DetrainError as error:
         fail(error)
-    except Exception as error:  # an edge: a defect of ours must not be taken for the program's, nor be caught by it
+    except Exception as error:  # an edge: the program must neither catch a defect of detrain, nor be blamed for it
         from detrain.python.process.defect_report import defect
 
         fail(defect(error, _session.parts.catalogue.folder if _session is not None else None))
@@ -138,7 +138,7 @@ class epoch_loop(Generic[T]):
         self._iterable = iterable
         self._iterator: Iterator[T] | None = None
         self._count = 0
-        """Epochs that it has handed out in its phase."""
+        """Number of epochs that the wrapper has handed out in its phase."""
         self._phase, self._is_nested = -1, False
 
     def __iter__(self) -> Iterator[T]:
@@ -157,7 +157,7 @@ class epoch_loop(Generic[T]):
             return next(self._iterator)
         frame = sys._getframe(1)
         if is_first or session.position.phase != self._phase:
-            # Not the first: its body has trained in a loop over epochs of its own, which ended the phase.
+            # If it is not the first, the body has trained in an epoch loop of its own, which ended the phase.
             _guarded(session.begin_phase, frame)
             self._phase, self._count, _loops.epoch_call = session.position.phase, 0, (frame.f_code, id(frame))
         target = session.plan.target_epoch()
@@ -183,7 +183,7 @@ class epoch_loop(Generic[T]):
         return item
 
     def __del__(self) -> None:
-        """A loop left by `break` or `return` drops its iterator at once: that ends the phase."""
+        """End the phase: a loop left by `break` or `return` drops its iterator at once."""
         session = _session
         if session is not None and self._phase == session.position.phase:
             _guarded(session.end_phase)
@@ -205,12 +205,12 @@ def record_phase() -> None:
 
 
 def _is_nested(frame: FrameType) -> bool:
-    """Return whether a loop is in a second call of the function whose loop over epochs runs: a part of the epoch."""
+    """Return whether a loop is in a second call of the function that runs the epoch loop: it is part of the epoch."""
     return is_in_phase() and is_second_call(frame, *_loops.epoch_call)
 
 
 def _end_while() -> None:
-    """A loop is about to be entered: a phase that was a `while` loop over batches by itself is over."""
+    """End a phase that was only a `while` loop over batches, as another loop is about to be entered."""
     session = _session
     if session is not None and session.position.is_in_phase and session.position.phase == _loops.while_phase:
         _guarded(session.end_phase)
@@ -232,7 +232,7 @@ def record_epoch(epoch: object = None) -> None:
 
 
 def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
-    """An epoch of a loop without the wrapper: count it, and find out whether it starts a new phase."""
+    """Count an epoch of a loop without the wrapper, and find out whether it starts a new phase."""
     own = epoch if isinstance(epoch, int) else None
     is_new = id(frame) != _loops.hand_frame or (own is not None and own <= _loops.hand_epoch) or not session.position.is_in_phase
     number = 0 if is_new else session.position.epoch + 1
@@ -240,7 +240,7 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
         session.begin_phase(frame)
         target = session.plan.target_epoch()
         if _loops.is_while and target is not None and target[1] == "epoch":
-            number = target[0]  # the loop's state is all in its names: set them here, no need to turn
+            number = target[0]  # the loop's state is all in its names: setting them here replaces the earlier turns
     _loops.hand_frame, _loops.is_while, _loops.epoch_call = id(frame), False, (frame.f_code, id(frame))
     if own is not None:
         _loops.hand_epoch = own
@@ -261,9 +261,9 @@ class batch_loop(Generic[T]):
         self.names = names
         self.iterator: Iterator[T] | None = None
         self._shown: ShownLoads | None = None
-        """The progress bar around what the loop goes over."""
+        """The progress bar around the loop's iterable."""
         self._phase, self._is_nested = -1, False
-        """The phase that this loop is by itself: no epoch loop is around it."""
+        """`_phase`: the phase that is only this loop, without an epoch loop around it; -1 if there is one."""
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -318,9 +318,7 @@ class batch_loop(Generic[T]):
         return item
 
     def __del__(self) -> None:
-        """A loop that is a phase by itself and left by `break` or `return` ends it, or the next
-        loop would go on in it.
-        """
+        """End a phase that is only this loop, if `break` or `return` left it: else the next loop would go on in it."""
         if self._shown is not None:
             self._shown.leave()
         session = _session
@@ -329,7 +327,7 @@ class batch_loop(Generic[T]):
 
 
 class fetch_loop(batch_loop[T]):
-    """Wrap the iterable of a batch loop whose bodies load their batches themselves (`Model.fit`)."""
+    """Wrap the iterable of a batch loop with bodies that load their batches themselves (`Model.fit`)."""
 
     is_fetched_in_body = True
 
@@ -338,10 +336,10 @@ def guard_run(mode: str = "recover", on_repeat: str = "stop", *, gradients: bool
     """Look for hardware faults from here on, as `detrain run --guard MODE --on-repeat ON_REPEAT` does. Call it before
     the loops.
 
-    `gradients` has the norms of gradients looked at, too (`--guard-gradients`): in functions that are traced from then
-    on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
+    With `gradients`, the guard also looks at the norms of gradients (`--guard-gradients`), in functions that are traced
+    from then on. `ring` says where the last states are held (`--guard-ring`): "device" or "host".
 
-    Options of the command count instead; without a session this does nothing. Raises UsageError.
+    Options of the command take precedence; without a session this does nothing. Raises UsageError.
     """
     choices = (
         ("mode", mode, ("detect", "recover")),
@@ -362,7 +360,7 @@ def note_update(what: int) -> None:
 
 
 def note_fetched(parts: list[Any], *, is_whole: bool) -> None:
-    """Take the digest of arrays that a body has loaded, a part of its batch or the whole one. They are not kept."""
+    """Take the digest of arrays that a body has loaded: a part of its batch, or all. The arrays are not kept."""
     if _session is not None:
         _guarded(_session.note_fetched, parts, is_whole=is_whole)
 
@@ -373,27 +371,27 @@ def is_in_phase() -> bool:
 
 
 def note_all_streams() -> None:
-    """Have the random streams at all batches of the phase that begins recorded: its loader can only be replayed from
-    its start.
+    """Record the random streams at all batches of the phase that begins, as its loader can only be replayed from its
+    start.
     """
     if _session is not None:
         _guarded(_session.note_all_streams)
 
 
 def begin_fetch() -> None:
-    """Have the random streams recorded as they are now: Python is about to fetch the batch of the body that runs."""
+    """Record the random streams as they are now: Python is about to fetch the batch of the running body."""
     if _session is not None:
         _guarded(_session.recorder.begin_fetch)
 
 
 def end_fetch() -> None:
-    """Have the batch recorded that has been fetched by the body that runs."""
+    """Record the batch that the running body has fetched."""
     if _session is not None:
         _guarded(_session.recorder.end_fetch)
 
 
 def is_resuming(error: BaseException | None = None) -> bool:
-    """Return whether the run is on its way to a checkpoint; if an error ends it there, a second try may begin."""
+    """Return whether the run is on its way to a checkpoint. If `error` ends it there, a second try may begin."""
     if _session is not None and error is not None:
         _session.plan.try_again(error)
     return _session is not None and _session.plan.is_resuming
@@ -405,8 +403,8 @@ def epoch() -> int:
 
 
 def load_again(epoch: int, batch: int, load: Callable[[], None]) -> None:
-    """Have a batch of this phase loaded by the random streams that it was loaded by, if these are on record; compare
-    its digest.
+    """Load a batch of this phase again, with the random streams of its first load if these are on record; compare its
+    digest.
     """
     if _session is not None:
         _session.recorder.load_again((_session.position.phase, epoch, batch), load)
@@ -420,21 +418,21 @@ def note_yield(value: T) -> T:
 
 
 def begin_yield(value: T | None = None) -> T | None:
-    """Note that a generator of the program is asked for its next value; return what its first statement computes."""
+    """Note that a generator of the program is asked for its next value; return `value`, from its first statement."""
     if _session is not None:
         _guarded(_session.recorder.pulls.begin, sys._getframe(1))
     return value
 
 
 def note_fetch(value: T) -> T:
-    """Note what the line of an update has loaded to train on it; return it."""
+    """Note the value that an update's line has loaded to train on; return the value."""
     if _session is not None:
         _guarded(_session.recorder.note_fetch, value)
     return value
 
 
 def record_load(*names: str) -> None:
-    """Mark the top of a `while` loop over batches, before the load; `names` are those that the load binds."""
+    """Mark the top of a `while` loop over batches, before the load; `names`: the names that the load binds."""
     session = _session
     if session is not None and not _is_nested(sys._getframe(1)):
         frame, is_alone = sys._getframe(1), not session.position.is_in_phase

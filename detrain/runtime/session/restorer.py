@@ -1,4 +1,4 @@
-"""Sets the state of a checkpoint at its cut, in the program that has come there."""
+"""Sets a checkpoint's state in the program when the run has come to the checkpoint's cut."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from detrain.store import Catalogue, Meta, Snapshot, read_meta
 
 
 class Restorer:
-    """Builds ahead, sets counters and loaders, variables, Python objects, random streams: in this order."""
+    """Builds ahead, then sets counters and loaders, variables, Python objects and random streams, in this order."""
 
     def __init__(self, config: Config, catalogue: Catalogue, state: StateParts) -> None:
         self._config, self._catalogue, self._state = config, catalogue, state
         self._claims_from: int | None = None
-        """Batches done when the state was restored, until a body has run on it."""
+        """Number of batches done when the state was restored; None once a body has run on that state."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether a body has run since the last state was restored, if one was."""
+        """Whether a body has run since the last restore; True if there was none."""
         return self._claims_from is None
 
     def check(self, meta: Meta) -> None:
-        """Raise Diverged or EnvironmentChanged if this is not the program, the environment or the epoch of a
-        checkpoint; NotCapturable if that lacks what may matter.
+        """Raise Diverged or EnvironmentChanged if the program, the environment or the epoch is not the checkpoint's,
+        NotCapturable if the checkpoint lacks state that may matter.
         """
         self._state.identity.check(meta)
         lost = lacking(meta.not_captured, self._config.allow_lost)
@@ -53,9 +53,9 @@ class Restorer:
     def restore(
         self, snapshot: Snapshot, frame: FrameType, baseline: Baseline, loop: RunningLoop | None, *, is_sought: bool, is_last: bool
     ) -> None:
-        """Set the state.
+        """Set the state of a checkpoint. Raises Diverged, NotCapturable.
 
-        `is_sought`: the loader of `loop` is set to its position, too; `is_last`: of the newest checkpoint.
+        `is_sought`: set the loader of `loop` to its position, too. `is_last`: this is the newest checkpoint.
         """
         pool_jobs.wait()
         positions = {key: snapshot.arrays[f"loader{number:05d}"] for number, key in enumerate(snapshot.meta.loaders)}
@@ -104,15 +104,15 @@ class Restorer:
 
     def _require_loader(self, meta: Meta, loop: RunningLoop | None) -> None:
         now, was = "" if loop is None else self._state.adapters.loader_key(loop.iterator), meta.loader
-        if loop is not None and now != was:  # no digest tells, if the run was killed before the batch behind the cut
+        if loop is not None and now != was:  # no digest shows it if the run was killed before the batch behind the cut
             raise Diverged(
                 f"the batch loop goes over {now or 'no iterator of tf.data'}; in the first run it went over {was or 'none'}",
                 "does the program make other iterators before its loop than it did? Start anew with --fresh",
             )
 
     def check_claims(self) -> None:
-        """After the first body of a resumed run: see that what it has made took the values that
-        were restored for it.
+        """After the first body of a resumed run, raise Diverged if that body made variables for which no value was
+        restored.
         """
         if self._claims_from is None or self._state.position.batches_done == self._claims_from:
             return
@@ -126,7 +126,7 @@ class Restorer:
 
 
 def _refused(cursor: Cursor, lost: list[str], places: list[str]) -> NotCapturable:
-    """Return the error for a checkpoint that lacks what may matter; `places`: all that is on the way to the newest."""
+    """Return the error for a checkpoint with losses that may matter; `places`: the places of all losses on the way."""
     allowed = " ".join(f"--allow-lost {shlex.quote(place)}" for place in places)
     how = (
         "draw by a plain `for x in ...` over it"

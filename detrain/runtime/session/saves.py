@@ -1,4 +1,4 @@
-"""What a run writes down: its journal and its checkpoints, when they are due, and what becomes of errors."""
+"""The files that a run writes: its journal and its checkpoints; when saves are due by time, and the errors of saves."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from detrain.store.lock import Lock
 from detrain.store.writing_process import WritingProcess
 
 _FROM_S: Final = 5.0
-"""Checkpoints that have taken less are not worth a word."""
+"""Checkpoints that took fewer seconds in all are not worth a warning."""
 _MUCH: Final = 0.2
-"""Share of a run's time that is."""
+"""The share of a run's time that is worth a warning."""
 _LITTLE: Final = 0.05
-"""The share that is advised."""
+"""The share that the warning advises."""
 
 
 class Cost:
-    """What part of a run's time its checkpoints take, from the first one on."""
+    """The share of a run's time that its checkpoints take, from the first one on."""
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -44,7 +44,7 @@ class Cost:
         self._is_said = False
 
     def note(self, began: float, ended: float, every: Every) -> str | None:
-        """Take the time of a save, in seconds of one clock; return a warning, once, if they take much of the run's."""
+        """Note a save's start and end, in seconds of one clock; return a warning, once, if saves take much time."""
         self._began = began if self._began is None else self._began
         self._spent_s, self._count = self._spent_s + ended - began, self._count + 1
         share = self._spent_s / max(ended - self._began, 1e-9)
@@ -66,7 +66,7 @@ class Cost:
 class Saves:
     """Writes the checkpoints of one run, at once or in the background.
 
-    `journal_bytes`: its journal where it resumes, else None.
+    `journal_bytes`: the length of its journal at the checkpoint if it resumes, else None.
     """
 
     def __init__(self, config: Config, catalogue: Catalogue, journal_bytes: int | None) -> None:
@@ -81,19 +81,19 @@ class Saves:
         self.journal = Journal(path, journal_bytes or 0, may_differ=config.allow_environment)
         self.has_checkpoint = journal_bytes is not None
         self.last_at = time.monotonic()
-        """When the state was saved or restored last."""
+        """Time of the last save or restore, on the monotonic clock."""
         self._stays = Path(config.stations[-1]).name if config.stations else ""
-        """The newest checkpoint from which a resume is not expected to be refused."""
+        """File name of the newest checkpoint without doubtful losses: a resume from it should not be refused."""
         self._misses_metric = False
         since = Path(config.stations[-1]).name if config.stations else ""
         self.note(Started(now(), os.getpid(), os.uname().nodename, since, config.environment))
         self._kept: dict[str, str] = {}
-        """Digests of the source files that are kept as text."""
+        """Digests of the source files whose text the chronicle already keeps."""
         self._cost = Cost()
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Around all that training waits for at a save: say so, once, if that is much."""
+        """Time the code inside, for which training waits at a save; warn, once, if saves take much of the run."""
         began = time.monotonic()
         yield
         warning = self._cost.note(began, time.monotonic(), self._config.every)
@@ -101,12 +101,12 @@ class Saves:
             messages.warn(warning)
 
     def note(self, event: Event) -> None:
-        """Add to the chronicle of the run, on which nothing rests: where it cannot be written, the journal says so."""
+        """Add an event to the run's chronicle. If that fails, go on: the chronicle is only information."""
         with contextlib.suppress(StoreError):
             self._catalogue.chronicle(self._config.program, self._config.run).add(event)
 
     def is_due_by_time(self, now: float) -> bool:
-        """Return whether the last save is as long ago as `--every` says in minutes."""
+        """Return whether the last save is at least `--every` minutes ago."""
         every = self._config.every
         return every.unit == "minutes" and now - self.last_at >= every.count * 60
 
@@ -119,11 +119,11 @@ class Saves:
     ) -> None:
         """Write a checkpoint, a large one in the background.
 
-        `sources` returns the digests and bytes of the program's files, by name; `loss`: the program's own, here.
+        `sources` returns the digests and bytes of the program's files, by name; `loss`: the program's own loss value.
         """
         is_large = snapshot.nbytes >= LARGE_BYTES
         self._lock.renew()
-        self.finish_writing()  # or what went wrong with the save before would cost this one
+        self.finish_writing()  # or an error of the save before would end this one
         try:
             self.journal.flush()
             if snapshot.meta.sources != self._kept:
@@ -147,23 +147,23 @@ class Saves:
         return found
 
     def drain(self) -> None:
-        """Wait for what is being written. Raises what went wrong with it."""
+        """Wait for the running write, and raise its error if it failed."""
         self.writer.drain()
 
     def check(self) -> None:
-        """Hand on what has gone wrong in the background."""
+        """Handle the error of a failed background write, if there is one."""
         if self.writer.has_failed:
             self.finish_writing()
 
     def finish_writing(self) -> None:
-        """Wait for what is being written, and hand on what went wrong with it."""
+        """Wait for the running write, and handle its error if it failed."""
         try:
             self.writer.drain()
         except StoreError as error:
             self._on_error(error)
 
     def finish(self) -> None:
-        """Have everything written."""
+        """Wait until everything is written."""
         self.finish_writing()
         self._process.close()
         try:

@@ -1,7 +1,7 @@
-"""The run of one program: hears the probes, moves the position on, and has done what there is to do at each cut.
+"""The run of one program: it takes the probes' calls, moves the position on, and has the work at each cut done.
 
 The probes (detrain.runtime.session.probes) tell the session where the program is. Cuts, in the order in which an epoch
-passes them: `epoch` (record_epoch), then for each batch `load` (before it is loaded), and `end` where the epoch loop
+passes them: `epoch` (record_epoch), then for each batch `load` (before it is loaded), and `end` when the epoch loop
 has run out. To resume, the session passes *stations* (`resume_plan`): checkpoints on the way to the newest one.
 """
 
@@ -28,11 +28,11 @@ from detrain.runtime.state.resume_plan import way_back
 from detrain.store.chronicle import Ended, now
 
 _LOOKS: Final = 4
-"""At so many batches of a loop's first epoch it is looked which numbers of libraries move."""
+"""At the first so many batches of a loop's first epoch the session looks which numbers of libraries change."""
 
 
 class Session:
-    """State of detrain in the user's process, one a process."""
+    """The state of detrain in the user's process, one a process."""
 
     def __init__(self, config: Config) -> None:
         self.parts = parts = Parts(config)
@@ -40,23 +40,22 @@ class Session:
         self._rewind, self._termination, self._writer = parts.rewind, parts.termination, parts.saves.writer
         self.position, self.plan, self.recorder = parts.position, parts.plan, parts.recorder
         self._quiet: object = None
-        """The loop (its `iteration_id`) at whose next turns there is nothing to do but to count them, None if there is
-        none."""
+        """The loop (its `iteration_id`) that is quiet: its next turns are only counted. None if there is none."""
         self._quiet_until = 0
-        """The batch before which that is over."""
+        """The first batch that is no longer quiet."""
         self._is_by_epoch = config.every.unit == "epochs"
         self._may_be_quiet = self._has_no_cuts(config)
         self._is_confirmed = False
 
     def _has_no_cuts(self, config: Config) -> bool:
-        """Whether no checkpoint comes by itself inside of an epoch, and none is asked for there."""
+        """Return whether no checkpoint inside of an epoch is due by `--every`, and none is asked for there."""
         is_seldom = config.every.count >= SELDOM and not config.after_batches
         return self._is_by_epoch or (is_seldom and not self.parts.observers)
 
     # Loops over epochs.
 
     def begin_phase(self, frame: FrameType) -> None:
-        """The program enters an epoch loop (or a batch loop outside of any)."""
+        """Begin a phase, as the program enters an epoch loop (or a batch loop outside of one)."""
         parts, position, batches = self.parts, self.position, self.recorder.batches
         timing.enter("loop entered, and what is there looked at")
         self._cuts.look("end")
@@ -66,7 +65,7 @@ class Session:
         parts.world.enter()
         position.enter(frame)
         if position.phase == 0:
-            # Of modules that came in by ways of their own: what they hold now, not at the first save.
+            # Now, and not only at the first save, read the sources of modules that were loaded past Python's import.
             parts.identity.sources()
         self.plan.require_same_loop(frame)
         position.begin_loop()
@@ -77,7 +76,7 @@ class Session:
         self._quiet = None
         parts.adapters.begin_phase()
         parts.find_streams()
-        parts.meet()  # behind what refuses a program: ranks that watch each other take that for a death
+        parts.meet()  # after all checks that may refuse the program: connected ranks would take that for a death
         self.recorder.begin_phase(is_held=parts.just_in_time is not None)
         parts.baselines.at_phase, parts.baselines.left = parts.capture.begin_phase(frame), Baseline()
         self.recorder.hold(lambda: parts.capture.held_generators(frame))
@@ -87,16 +86,16 @@ class Session:
         timing.enter("loop, up to the cut" if self.plan.is_resuming else "first new step")
 
     def _begin_alone(self, frame: FrameType) -> None:
-        """A batch loop outside of any epoch loop is a phase of its own."""
+        """Begin a phase for a batch loop outside of any epoch loop."""
         self.begin_phase(frame)
         self.position.epoch, self.position.is_implicit = 0, True
         self.parts.checkpointer.entered.begin(None)
 
     def at_epoch(self, epoch: int, frame: FrameType, item: object = None) -> None:
-        """Cut: an epoch starts. `item` is what its loop goes over: the program's own number of it, mostly."""
+        """Cut: an epoch starts. `item` is the epoch loop's item: mostly the program's own number of the epoch."""
         parts, position, cuts = self.parts, self.position, self._cuts
         position.check_thread()
-        if self.is_returning:  # what is done here for an epoch was done when it was begun
+        if self.is_returning:  # the work of this cut was done when the epoch first began
             position.begin_epoch(epoch)
             return
         cuts.require_whole(is_over=position.is_in_phase)
@@ -146,7 +145,7 @@ class Session:
             observer.end_loop()
 
     def end_phase(self) -> None:
-        """The program has left the epoch loop."""
+        """End the phase, as the program has left the epoch loop."""
         self._cuts.require_whole()
         self.recorder.batches.end_fetch()
         self._cuts.tell("end")
@@ -160,21 +159,21 @@ class Session:
         self.position.end_phase()
         self.parts.checkpointer.entered.threads.end_phase()
         if self.parts.just_in_time is not None:
-            self.parts.just_in_time.mark("behind the loop")  # a test of what was trained takes longer than an epoch's end
+            self.parts.just_in_time.mark("behind the loop")  # a test of the model takes longer than an epoch's end
         self.recorder.notes_all = False
         self.parts.adapters.end_phase()
 
     @property
     def is_returning(self) -> bool:
-        """Whether a trial has run over the end of its epoch, and the run is on its way back into that."""
+        """Whether a trial has run over the end of its epoch, and the run is on its way back into that epoch."""
         return self._rewind is not None and self._rewind.is_returning
 
     def next_epoch(self, count: int) -> tuple[int, Any]:
-        """Return the epoch that comes next, and what was handed out with it; NOTHING: it is for the first time."""
+        """Return the next epoch and the item that was handed out with it; NOTHING if the epoch is a new one."""
         return (count, NOTHING) if self._rewind is None else self._rewind.next_epoch(count)
 
     def keep_epoch(self, iterator: Iterator[Any], count: int, item: object) -> None:
-        """An epoch is handed out."""
+        """Note that an epoch is handed out."""
         if self._rewind is not None:
             self._rewind.keep_epoch(iterator, count, item)
 
@@ -233,28 +232,27 @@ class Session:
         return position.next_batch()
 
     def _next_told(self) -> int:
-        """Return the next batch of the epoch of whose body somebody hears: the one that is about to be loaded, or one
-        behind it.
+        """Return the number of the epoch's next batch with a body that an observer must be told of: the batch that is
+        about to be loaded, or a later one.
         """
         here, done, moment = self.position.moment(), self.position.batches_done, self.parts.moment
         told = [each.next_body(here, done) for each in self.parts.observers]
         return min([*told, sys.maxsize if moment is None else moment.next_body(here)])
 
     def _has_nothing_to_do(self) -> bool:
-        """Return whether the next turns of the loop that is running are only to be counted, until something else
-        happens.
-        """
+        """Return whether the next turns of the running loop need only be counted, until some other event."""
         is_on_its_way = self.plan.is_resuming or not self.parts.restorer.is_settled
         takes_turns = self.parts.checkpointer.entered.threads.take_turns
         is_settled = not is_on_its_way and not timing.is_running()
         return is_settled and self.parts.recovery is None and self.recorder.is_quiet and not takes_turns
 
     def turn(self, loop: RunningLoop) -> int:
-        """Return the number of the batch that is about to be loaded, or -1 where `at_load` must be asked.
+        """Return the number of the batch that is about to be loaded, or -1 if `at_load` must be called.
 
-        No checkpoint is taken before the next epoch, so nothing is noted of where in this one the run is; or before the
-        next state that is held just in time, and what is noted there says the same of the turns before. Behind a
-        training step the processor's caches hold none of this code: what is not called does not slow the next step.
+        In a quiet loop no checkpoint is taken before the next epoch, so nobody needs the run's place in this one; or
+        none before the next state that is held just in time, and the notes of that cut cover the turns before it. After
+        a training step the processor's caches hold none of this code: a call that is left out does not slow the next
+        step.
         """
         if self._quiet is not loop.iteration_id or self._termination.is_requested or self._writer.has_failed:
             return -1
@@ -264,13 +262,13 @@ class Session:
         if held is not None:
             if not held.passes(position.batches_done):
                 return -1
-            self.parts.world.contents.written_last = ""  # by a body, not by code between loops
+            self.parts.world.contents.written_last = ""  # a body wrote it, not code between loops
         position.is_loading = True
         position.batch += 1
         return position.batch - 1
 
     def record_batch_fast(self, batch: int, loaded: object) -> bool:
-        """Record the digest of a batch whose body is about to run; return False where `at_batch` must be asked."""
+        """Record a batch's digest as its body is about to run; return False if `at_batch` must be called."""
         if self._quiet is None:
             return False
         position, batches = self.position, self.recorder.batches
@@ -281,7 +279,7 @@ class Session:
         return True
 
     def next_batch(self, frame: FrameType) -> int:
-        """Count a batch of a loop that no wrapper announces; return its number in the epoch."""
+        """Count a batch of a loop without the wrapper; return its number in the epoch."""
         if not self.position.is_in_phase:
             self._begin_alone(frame)
         if self.position.batch == 0 and (self.plan.is_forwarding or not self._is_by_epoch):
@@ -290,9 +288,9 @@ class Session:
         return self.position.next_batch()
 
     def at_batch(self, batch: int, loaded: object, frame: FrameType, *, is_first_cut: bool) -> bool:
-        """A batch is loaded: record its digest, or skip its body.
+        """Record the digest of a batch that has been loaded, or skip its body. Return whether the body runs.
 
-        `is_first_cut`: a hand probe without the loop wrapper.
+        `is_first_cut`: the probe was called by hand, without the loop wrapper.
         """
         position = self.position
         position.check_thread()
@@ -314,13 +312,13 @@ class Session:
         self.recorder.begin_batch(address, loaded)
         if self.parts.moment is not None and self.parts.moment.is_reached(address):
             self.recorder.batches.record_waiting()
-            self.parts.saves.journal.flush()  # it is compared with that of the run
+            self.parts.saves.journal.flush()  # it is compared with the first run's
             self.parts.moment.stand(address, frame)
         return True
 
     def require_a_batch(self, loaded: object, frame: FrameType) -> None:
-        """Raise FaultInvalid where faults are put in, and what a statement has loaded was computed with weights: they
-        could be put into nothing of that.
+        """Raise FaultInvalid if the run puts faults in, and a statement's loaded batch was computed with weights: no
+        fault can be put into that computation.
         """
         if self.parts.experiment is not None and self.parts.adapters.is_computed(loaded):
             where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -330,7 +328,7 @@ class Session:
             )
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> None:
-        """Take the digest of what the body of the batch has loaded."""
+        """Take the digest of arrays that the batch's body has loaded."""
         if self.recorder.note_fetched(parts, is_whole=is_whole) and self.parts.recovery is not None:
             self.parts.recovery.note_fetched(parts)
 
@@ -340,7 +338,7 @@ class Session:
         self.recorder.note_all_streams()
 
     def end_load(self, frame: FrameType) -> None:
-        """There was no further batch: the loader has run out."""
+        """End the batch loop: its loader has run out, and there was no further batch."""
         parts = self.parts
         parts.world.contents.written_last, self._quiet = "", None
         parts.checkpointer.entered.end(self.position.batch - 1)
@@ -358,7 +356,7 @@ class Session:
     # Updates, and the end.
 
     def on_update(self, what: int) -> None:
-        """Weights are updated: in the body of a loop with probes, as they should, or elsewhere."""
+        """Note that weights are updated: in the body of a loop with probes, as expected, or elsewhere."""
         self.parts.checkpointer.has_updates = True
         if self.position.is_in_body and not self._is_confirmed:
             self._is_confirmed = True
@@ -368,17 +366,17 @@ class Session:
 
     @property
     def expects_updates(self) -> bool:
-        """Whether an update that comes now is one of many: nothing need be known of it."""
+        """Whether an update that comes now is one of many, and need not be noted."""
         return self.position.is_in_body and self._is_confirmed and self.parts.checkpointer.has_updates
 
     def at_last_line(self) -> None:
-        """The program has run to its last line."""
+        """Check, as the program has run to its last line, that it passed all stations; warn if it never trained."""
         self.plan.require_over()
         if self.position.phase < 0:
             messages.warn("the program has ended without entering a training loop with probes: no checkpoint was taken")
 
     def choose(self, options: dict[str, Any]) -> None:
-        """Take options that are known only now, before the first loop: those of a notebook's training cell."""
+        """Take the options of a notebook's training cell, which are known only just before the first loop."""
         config = self.parts.config
         for name, value in options.items():
             msgspec.structs.force_setattr(config, name, value)
@@ -387,14 +385,14 @@ class Session:
         self.recorder.choose(config.every)
 
     def way_back(self, error: DetrainError) -> str:
-        """Return the checkpoint that may do where a resume is refused, in words."""
+        """Return, in words, an earlier checkpoint from which a refused resume can go on."""
         return way_back(error, self.parts.config, self.parts.catalogue, self.parts.plan.passed)
 
     def note_end(self, error: DetrainError) -> None:
-        """The process is about to end by an error."""
+        """Note in the chronicle that an error of detrain ends the process."""
         self.parts.saves.note(Ended(now(), os.getpid(), f"detrain: {error.slug}"))
 
     def finish(self) -> None:
-        """The program ends."""
+        """Finish all work, as the program ends."""
         raised = getattr(sys, "last_type", None)  # Python has printed it
         self._cuts.finish(raised.__name__ if raised is not None else "")

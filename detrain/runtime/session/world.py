@@ -1,4 +1,4 @@
-"""What the program hears from outside of its process, and what it leaves there: clock, entropy, files."""
+"""The world outside of the program's process, as the program reads and changes it: clock, entropy, files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detrain.store.catalogue import cursor_of
 
 
 class World:
-    """Watched from before the program starts. `place` returns where in a loop the program is."""
+    """The outside world, watched from before the program starts. `place` returns the program's cursor in a loop."""
 
     def __init__(
         self,
@@ -31,10 +31,7 @@ class World:
         *,
         is_restart: bool,
     ) -> None:
-        """`known` is what a run heard that this one shall hear again;
-
-        `is_restart`: the process has only been replaced.
-        """
+        """`known`: readings of an earlier run that this run gets again. `is_restart`: the process was only replaced."""
         last = metas[-1] if metas else None
         log = catalogue.folder / f"{config.program}-r{config.run}.changes"
         at = cursor_of(last) if last is not None else None
@@ -45,12 +42,12 @@ class World:
         self.files.watch(kept, made, self.changes, catalogue.folder, config.program, is_new=last is None)
         heard = last.outside if last is not None else known
         self._hears_beginning = self.changes.heard is not None
-        """Whether the run begins again, and hears what an earlier process heard until it trained."""
+        """Whether the run begins again, and gets the readings that an earlier process got until it trained."""
         if self.changes.heard is not None:
             heard = self.changes.heard
             if not is_restart:
                 messages.say("cut off before its first checkpoint, it begins anew, and hears of clock and files what it heard then")
-        # Each stands in for the same functions as the one before, around it: who asks that is seen from its caller.
+        # Each wraps the same functions as the one before, from outside: the caller shows which code asks.
         self.outside = Outside(heard, place)
         self.outside.watch()
         self.contents = Contents(self.files, self.changes, place)
@@ -61,7 +58,7 @@ class World:
         pool_jobs.watch()
 
     def enter(self, at: float | None = None) -> None:
-        """The program enters its first training loop, or has done so (`at`) where there are no probes yet."""
+        """Note that the program enters its first training loop, or, without probes yet, entered it at time `at`."""
         if at is None and self._hears_beginning:
             self.outside.forget_rest(self.answers.asked)
             self._hears_beginning = False
@@ -72,10 +69,10 @@ class World:
         self.files.enter()
 
     def cut(self, cursor: Cursor) -> None:
-        """A checkpoint is taken."""
+        """Note that a checkpoint is taken."""
         self.changes.cut(cursor)
         self.files.begin_cut()
 
     def readings(self) -> Readings:
-        """Return what the program has heard outside of its loops, by kind, in order."""
+        """Return the readings of clock, entropy and files outside of the program's loops, by kind, in order."""
         return {kind: list(values) for kind, values in self.outside.readings.items()}

@@ -1,1 +1,1 @@
-"""The state at a cut: what is captured, and what is not."""
+"""The state at a cut: the parts that are captured, and the losses."""

@@ -1,7 +1,7 @@
-"""The Python state of the user's program at a cut: what is captured, and how it comes back.
+"""The Python state of the user's program at a cut: how it is captured and put back.
 
-Roots are the names of the user's frames from the probe to the entry that can still be read, and the globals of the
-user's modules. Framework tensors are captured by the adapters, not here.
+Its roots are the names that can still be read in the user's frames, from the probe to the entry, and the globals of
+the user's modules. The adapters capture the frameworks' tensors.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _LATE: Final = "class: the loop alone imports its module"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
 _STANDARD: Final = ("stdin", "stdout", "stderr")
-"""Have the same address in each process, whatever holds them first."""
+"""Streams of `sys` that have the same address in each process, whichever object leads to them first."""
 _DEEPEST: Final = 5
-"""How far from a name generators of random numbers are looked for, and in collections of how many values."""
+"""How many steps from a name the search for generators of random numbers goes."""
 
 
 class Missing(NamedTuple):
-    """What could not be put back."""
+    """The objects that could not be put back, or that the process made otherwise, by their places."""
 
     unnamed: list[str]
     named: list[str]
-    """What the first run has named as lost, and what is not here, either."""
+    """Objects that the first run named as lost, and that this process does not have either."""
     astray: list[str]
-    """What is not where it was, though the same batches were loaded again."""
+    """Objects that are not where the first run had them, though the same batches were loaded again."""
     others: list[str]
-    """What code before the loop has made otherwise than in the first run. It has been put back."""
+    """Arrays that code before the loop made otherwise than in the first run. They have been put back."""
 
 
 class Capture:
@@ -77,31 +77,31 @@ class Capture:
         self._modules = LateModules()
 
     def begin_phase(self, frame: FrameType) -> Baseline:
-        """The program enters a training loop. Returns the baseline."""
+        """Note that the program enters a training loop, and return the baseline."""
         self._settings.begin()
         self._modules.enter()
         self._libraries.begin()
         return self.baseline(frame)
 
     def look(self) -> None:
-        """See which numbers of libraries move."""
+        """Note which numbers in libraries' modules have changed."""
         self._libraries.look()
 
     def held_generators(self, frame: FrameType) -> dict[str, Stream]:
         """Return the generators of random numbers that names lead to, through objects and collections of the program,
-        by where.
+        by their places.
         """
         found: dict[str, Stream] = {}
         first = [(_place(root, name), value, 0) for root, values in _namespaces(frame) for name, value in values.items()]
         for path, value, _depth in walk(first, _below, lambda place: id(place[1]), is_wide=True):
             for held in (held_generator(value), *self._adapters.held_generators(value)):
                 if held is not None:
-                    found[f"{path}'" if path in found else path] = held  # a function that calls itself has a name twice
+                    found[f"{path}'" if path in found else path] = held  # a recursive function has a name twice
         return found
 
     def left(self, frame: FrameType, at_phase: Baseline) -> Baseline:
-        """Return what names are still bound to at an epoch's start that the epochs before it bound, and that are read
-        no more. A run that resumes there binds none of them."""
+        """Return the values left from earlier epochs at an epoch's start: still bound to names, but read by no code
+        again. A run that resumes there does not bind them."""
         found = Baseline()
         live = {(root, name) for root, values in _namespaces(frame) for name in values}
         for root, values in _namespaces(frame, is_everything=True):
@@ -116,7 +116,7 @@ class Capture:
         return found
 
     def baseline(self, frame: FrameType, loop: RunningLoop | None = None, left: Baseline | None = None) -> Baseline:
-        """Return what is there now, so that later only what the loop changed counts as changed; `left`: see there."""
+        """Return the values that are there now, so that later only the loop's changes count. `left`: from `left()`."""
         pool_jobs.wait()
         found = Baseline()
         encoder = Encoder(self._hooks(), found, is_baseline=True)
@@ -139,8 +139,8 @@ class Capture:
                         unread.append((value, _path(root, name)))
                     if root.startswith("module|") and isinstance(value, type | FunctionType):
                         found.bind_static(value)
-            # Last: in a run that resumes they hold other things, which give no address to what names that are read lead
-            # to.
+            # Last, so that objects below names that are read have their addresses from those: in a resumed run, unread
+            # names hold other objects.
             for value, path in unread:
                 encoder.encode(value, path)
             for module in _modules(frame).values():
@@ -163,7 +163,7 @@ class Capture:
         is_alone: bool = False,
         loop: RunningLoop | None = None,
     ) -> Encoded:
-        """Return the state of the program, suspended in `frame`, at the head of a turn of `loop` if that is given."""
+        """Return the state of the program, suspended in `frame`; with `loop`, at the head of a turn of that loop."""
         self.look()
         cells, changed = _cells(frame), self._settings.changed()
         drawn_from = loop.iterator if loop is not None and are_loads_replayed else None
@@ -178,7 +178,7 @@ class Capture:
                 drawn_from=drawn_from,
             )
 
-        with deep_calls():  # around all: each time that it ends, Python looks for garbage in what was made
+        with deep_calls():  # around all of it: each end of it makes Python look for garbage among the new objects
             encoder, roots = self._walk(make, frame, baseline, changed)
             if loop is not None and not loop.is_fetched_in_body:
                 roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
@@ -188,19 +188,19 @@ class Capture:
         return msgspec.structs.replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
-        """Return the state of the program, suspended in `frame`, as it can be put back in this process."""
+        """Return the state of the program, suspended in `frame`, in a form that only this process can put back."""
         encoder, roots = self._walk(lambda: LiveEncoder(self._hooks(), baseline), frame, baseline, self._settings.changed())
         return encoder.finish_live(roots)
 
     def restore_live(self, frame: FrameType, live: Live, baseline: Baseline) -> list[str]:
-        """Put the state back into the program, suspended in `frame` as it was; return what could not be put back."""
+        """Put the state back into the program, suspended in `frame`; return the places that could not be restored."""
         return self._bind(LiveDecoder(live, self._hooks(), baseline), frame)
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Put back what the code inside changes of the program's Python state, but for what it builds.
+        """Undo the changes that the code inside makes to the program's Python state, but keep objects that it builds.
 
-        Raises Diverged.
+        Raises Diverged if a change cannot be undone.
         """
         frame = next(iter(user_frames(sys._getframe())))
         live = self.encode_live(frame, Baseline())
@@ -213,19 +213,20 @@ class Capture:
             )
 
     def encode_value(self, value: object) -> Live:
-        """Return what a value holds, to be put back into it in this process."""
+        """Return the content of a value, so that this process can put it back into the value."""
         return encode_value(value, self._hooks())
 
     def restore_value(self, live: Live) -> list[str]:
-        """Put back what `encode_value` returned; return what could not be put back."""
+        """Put back the content that `encode_value` returned; return the places that could not be restored."""
         return restore_value(live, self._hooks())
 
     def restore(
         self, frame: FrameType, snapshot: Snapshot, baseline: Baseline, loop: RunningLoop | None = None, *, is_ahead: bool = False
     ) -> Missing:
-        """Put the state back into the program, suspended in `frame`; return what could not be put back.
+        """Put the state back into the program, suspended in `frame`; return the objects that could not be restored.
 
-        With `loop` its loader is set to its position, else it stays where it is. `is_ahead`: generators stay, too.
+        With `loop`, its loader is set to its position, else the loader stays where it is. With `is_ahead`, the
+        program's generators stay where they are, too.
         """
         graph = self._adapters.mapped(unpack(snapshot.python, snapshot.arrays))
         decoder = Decoder(graph, snapshot.arrays, self._hooks(), baseline)
@@ -238,8 +239,8 @@ class Capture:
     def _walk(
         self, make: Callable[[], E], frame: FrameType, baseline: Baseline, changed: dict[str, object]
     ) -> tuple[E, dict[str, Item]]:
-        """Return an encoder that has walked the state, and the roots; once more where names of libraries turn out to be
-        state: what they hold has an address then, whoever leads there."""
+        """Return an encoder that has walked the state, and the roots. Walk again if some libraries' names turn out to
+        be state: the objects below them get their addresses from these names."""
         encoder = make()
         roots = self._roots(encoder, frame, baseline, changed)
         if self._libraries.look_for(encoder.made_parameters):
@@ -261,7 +262,7 @@ class Capture:
                     if _place(root, name) not in baseline.bound_names:
                         encoder.unbound.add(_path(root, name))
                     roots[f"{root}|{name}"] = encoder.encode(value, _path(root, name))
-            # What no name will be read for again may still be used, by what does not say which objects it calls.
+            # Pipelines may still use objects below names that are read no more: they do not say which ones they call.
             roots |= {f"{_CALLED}|{name}": encoder.encode(value, f"{_CALLED}, {name}") for name, value in self._called().items()}
             for root, values in _namespaces(frame, is_everything=True):
                 for name, value in values.items():
@@ -273,12 +274,12 @@ class Capture:
                 roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
             for library, name, value in self._libraries.values():
                 roots[f"module|{library}|{name}"] = encoder.encode(value, f"{library}.{name}")
-            # Last: what handles a signal is an object of the program's, and found at its place.
+            # Last: the handler of a signal is an object of the program, and has its address from its own place.
             roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
 
     def _find_libraries(self, decoder: Decoder, baseline: Baseline) -> None:
-        """Have names of libraries' modules that a checkpoint holds be state from here on."""
+        """Make the libraries' names that a checkpoint holds count as state from here on."""
         known = user_modules()
         roots = [root.partition("|")[2] for root in decoder.roots if root.startswith("module|")]
         names = {(module, name) for module, _, name in (root.rpartition("|") for root in roots) if module not in known}
@@ -289,18 +290,18 @@ class Capture:
                 baseline.add(value, f"{module}.{name}")
 
     def _called(self) -> dict[str, object]:
-        """Return the program's own objects that pipelines of the frameworks call: no name need lead to them."""
+        """Return the program's own objects that pipelines of the frameworks call, even if no name leads to them."""
         objects = {key: getattr(value, "__self__", value) for key, value in self._adapters.called().items()}
         return {key: value for key, value in objects.items() if _may_be_held_elsewhere(value)}
 
     def _bind(self, decoder: Decoder, frame: FrameType, loop: RunningLoop | None = None) -> list[str]:
-        """Decode all roots, and bind the names to what they were bound to."""
+        """Decode all roots, and bind the names to their objects again. Return the places that could not be restored."""
         modules_of_names = {root.partition("|")[2].rpartition("|")[0] for root in decoder.roots if root.startswith("module|")}
         import_late([*modules_of_names, *classes_in(decoder.nodes)])
         kept: Any = decoder.decode(decoder.roots.pop(SPENT_NAMES, None), ABSENT, SPENT_NAMES) or ()
         for root, values in _namespaces(frame, is_everything=True) if kept else ():
             for name in values:
-                if f"{root}|{name}" in kept:  # the live object is this one's, not that of a name that was bound to it, too
+                if f"{root}|{name}" in kept:  # first, so that no other name that was bound to the live object takes it
                     decoder.decode(decoder.roots[f"{root}|{name}"], values[name], _path(root, name))
         by_root: dict[str, dict[str, Item]] = {}
         for key, item in decoder.roots.items():
@@ -315,7 +316,7 @@ class Capture:
                 if module is not None:
                     own = {name: item for name, item in items.items() if not is_hidden(name)}
                     vars(module).update(_decode_names(decoder, own, vars(module), root))
-                elif rest in sys.modules:  # a library's: its objects are filled, and others do not take their names
+                elif rest in sys.modules:  # a library's: its objects are filled in place, never replaced by others
                     known = {name: item for name, item in items.items() if self._libraries.has(rest, name)}
                     live = {name: at_name(sys.modules[rest], name) for name in known}
                     others = _decode_names(decoder, known, live, root)
@@ -339,10 +340,10 @@ class Capture:
                     _set_source(loop, decoder.decode(items["loop"], _source(loop), _LOADER))
             elif root == _CALLED:
                 called = self._called()
-                for name in items.keys() & called.keys():  # a pipeline that is not there calls nothing
+                for name in items.keys() & called.keys():  # a pipeline that is not there calls no object
                     decoder.decode(items[name], called[name], f"{_CALLED}, {name}")
             elif kind == "cells":
-                continue  # they are there
+                continue  # the decoder has taken them (`hold_cells`)
             elif kind == "class":
                 for name, item in items.items():
                     decoder.decode(item, ABSENT, name)
@@ -358,7 +359,7 @@ class Capture:
 
 
 def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
-    """Return what an object or collection of the program, or a function's closure, holds."""
+    """Return the values in an object or collection of the program, or in a function's closure, as further places."""
     path, value, depth = place
     is_small = isinstance(value, list | tuple | dict) and len(value) <= MOST_INSIDE
     is_open = is_small or is_user_class(type(value)) or isinstance(value, FunctionType | MethodType | partial)
@@ -373,7 +374,7 @@ def _shown(step: Step) -> str:
 
 
 def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (root, names) of the user's frames and modules; with `is_everything` also names that are no longer read."""
+    """Yield (root, names) for the user's frames and modules; `is_everything`: also names that are no longer read."""
     running: dict[int, FrameType] = {}
     for depth, each in enumerate(user_frames(frame)):
         if is_module_frame(each):
@@ -393,8 +394,8 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
 
 
 def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (root, names) of what the user's modules store on modules, classes and functions of libraries (`np.step =
-    3`).
+    """Yield (root, names) for attributes that the user's modules store on modules, classes and functions of libraries
+    (`np.step = 3`).
     """
     own = {id(module) for module in modules.values()}
     for name, module in modules.items():
@@ -408,16 +409,16 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
 
 
 def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType | None:
-    """Return the module, class or function that a dotted name leads to in a module, if it leads to one."""
+    """Return the module, class or function that a dotted name in a module leads to, None if it leads to none."""
     target: object = module
     for name in dotted.split("."):
-        with contextlib.suppress(Exception):  # one that is loaded when it is first asked for, by code of the library's
+        with contextlib.suppress(Exception):  # the library's own code may run here and load the attribute
             target = getattr(target, name, None) if isinstance(target, ModuleType | type) else None
     return target if isinstance(target, ModuleType | type | FunctionType) else None
 
 
 def _modules(frame: FrameType) -> dict[str, ModuleType]:
-    """Return the user's modules, and those that only names lead to: loaded from a file past `sys.modules`, or made."""
+    """Return the user's modules, also those outside of `sys.modules`: loaded from files or made, and held by names."""
     found = dict(user_modules())
     known = {id(module) for module in found.values()}
     held = [vars(module) for module in found.values()] + [
@@ -427,7 +428,7 @@ def _modules(frame: FrameType) -> dict[str, ModuleType]:
         for value in list(names.values()):
             if type(value) is ModuleType and id(value) not in known and _is_loose(value):
                 known.add(id(value))
-                held.append(vars(value))  # which may hold more of them
+                held.append(vars(value))  # it may hold more such modules
                 name = value.__name__
                 found[name if name not in found else f"{name} {len(found)}"] = value
     return found
@@ -439,7 +440,7 @@ def _is_loose(module: ModuleType) -> bool:
 
 
 def _may_be_held_elsewhere(value: object) -> bool:
-    """Return whether an object of the program can be called or gone over by others when its name is no longer read."""
+    """Return whether other objects may still use an object of the program when its name is no longer read."""
     cls = type(value)
     if isinstance(value, FunctionType):
         return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
@@ -448,7 +449,7 @@ def _may_be_held_elsewhere(value: object) -> bool:
 
 
 def _source(loop: RunningLoop) -> object:
-    """Return what has the position of a loop: its iterator, or what that is made from if only this offers one."""
+    """Return the object that has a loop's position: its iterator, or its iterable if only that offers a position."""
     return loop.iterable if is_made_anew(loop) else loop.iterator
 
 
@@ -462,9 +463,8 @@ def _frame_root(depth: int, frame: FrameType) -> str:
 
 
 def _cells(frame: FrameType) -> dict[str, CellType] | None:
-    """Return the variables of the calls that go on which functions share, by where they are;
-
-    None if they cannot be read.
+    """Return the variables (cells) of the running calls that inner functions share, by their places. Return None if
+    they cannot be read.
     """
     found: dict[str, CellType] = {}
     for depth, each in enumerate(user_frames(frame)):
@@ -476,9 +476,7 @@ def _cells(frame: FrameType) -> dict[str, CellType] | None:
 
 
 def _place(root: str, name: str) -> str:
-    """Return the key of a name wherever its frame is in the stack: a function that the epoch
-    loop calls lies above it.
-    """
+    """Return the key of a name without its frame's depth in the stack, which changes as the loop calls functions."""
     return f"{root.partition(' ')[2] or root}|{name}"
 
 

@@ -1,5 +1,5 @@
-"""What the codec asks while it goes through a program's objects: the adapters, what follows files, what repeats
-generators.
+"""The codec's hooks for its walk through a program's objects: they ask the adapters, the follower of files and the
+replayer of generators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from detrain.python.outside.open_files import Files
 
 
 class ProgramHooks(Hooks):
-    """See `Hooks`. Made anew for each walk: which modules the program has is looked up once."""
+    """See `Hooks`. Made anew for each walk, as it looks up the program's modules only once."""
 
     def __init__(self, adapters: Adapters, files: Files, pulls: LoopGenerators) -> None:
         super().__init__(adapters.leaves, adapters.shared, adapters.rules, adapters.loaders)

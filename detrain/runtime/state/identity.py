@@ -1,6 +1,4 @@
-"""What tells the program and the environment of a checkpoint from others: digests of source files, versions and
-settings.
-"""
+"""The identity of a checkpoint's program and environment: digests of source files, versions and settings."""
 
 from __future__ import annotations
 
@@ -20,27 +18,26 @@ from detrain.store import Meta
 
 
 class Identity:
-    """Program and environment of this process."""
+    """The identity of this process's program and environment."""
 
     def __init__(self, environment: Mapping[str, str], adapters: Adapters, probed: Iterable[str] = (), *, may_differ: bool) -> None:
-        """`probed` are the files with probes, a library's too;
-
-        `may_differ`: of the environment, which is then no error.
+        """`probed` are the files with probes, also those of libraries. With `may_differ`, another environment is no
+        error.
         """
         self._environment, self._adapters, self._may_differ = environment, adapters, may_differ
         self._probed = tuple(probed)
         self._sources: dict[str, tuple[str, bytes]] = {}
 
     def sources(self) -> dict[str, str]:
-        """Return the digest of each file of the program, as it was executed, by its path relative to the entry's
-        folder.
+        """Return the digest of each source file of the program, as executed, by its path relative to the entry's
+        folder, and of each cell of a notebook.
         """
         return {name: digest for name, (digest, _data) in self.files().items()} | {
             name: digest_source(data) for name, data in parts.items()
         }
 
     def files(self) -> dict[str, tuple[str, bytes]]:
-        """Return the digest and the bytes of each file of the program, as it was executed, by name."""
+        """Return the digest and the bytes of each source file of the program, as executed, by its relative path."""
         files = [module.__file__ or "" for module in user_modules().values()]
         main = getattr(sys.modules["__main__"], "__file__", None)
         base = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()
@@ -53,7 +50,7 @@ class Identity:
         return found
 
     def _source(self, file: str) -> tuple[str, bytes] | None:
-        """Return the digest and the bytes of a source file, None if there is none."""
+        """Return the digest and the bytes of a source file, None if it cannot be read."""
         try:
             data = source_of(file)
         except OSError:
@@ -63,13 +60,11 @@ class Identity:
         return self._sources[file]
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about bits outside of the program."""
+        """Return the settings and versions outside of the program that decide about bits."""
         return {**self._environment, **self._adapters.environment()}
 
     def check(self, meta: Meta) -> None:
-        """Raise EnvironmentChanged or Diverged if a checkpoint is of another environment, or of a source that has
-        changed.
-        """
+        """Raise EnvironmentChanged if a checkpoint is from another environment, Diverged if it is from other source."""
         now = self.environment()
         changed = [
             f"{name} was {value!r}, is {now.get(name, 'not there')!r}"
@@ -88,7 +83,7 @@ class Identity:
 
 
 def changed_source(names: list[str]) -> Diverged:
-    """Return the error for source files that are not those of the checkpoint."""
+    """Return the error for source files that differ from the checkpoint's."""
     if parts:  # of a notebook
         return Diverged(
             f"the cells that have run are not those of the checkpoint: {', '.join(names)}",
@@ -104,7 +99,7 @@ def changed_source(names: list[str]) -> Diverged:
 
 @functools.cache
 def statements_before(file: str, line: int) -> int:
-    """Return how many statements of a file begin before a line: unlike the line, comments do not change that."""
+    """Return how many statements of a file begin before a line. Unlike a line number, comments do not change it."""
     try:
         tree = parse(source_of(file))
     except (OSError, SyntaxError, ValueError):

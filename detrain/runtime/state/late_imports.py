@@ -1,4 +1,4 @@
-"""Modules that a loop imports: a resumed run, which begins behind that, needs them too."""
+"""Modules that a loop imports: a resumed run starts behind the import and needs them too."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from detrain.base.source_files import sources
 
 
 class LateModules:
-    """The modules that loops import, and code outside of them does not."""
+    """The modules that only loops import."""
 
     def __init__(self) -> None:
         self._there: set[str] = set()
         self._late: set[str] = set()
 
     def enter(self) -> None:
-        """The program enters a loop: what has been imported so far, a resumed run has here, too."""
+        """Note the modules imported so far, as the program enters a loop: a resumed run has them here, too."""
         self._there |= sys.modules.keys() - self._late
 
     def not_imported(self, classes: Iterable[str]) -> list[str]:
-        """Return those of the classes (`package.module:Class`) that a resumed run cannot find."""
+        """Return the classes (`package.module:Class`) that a resumed run cannot find, of those given."""
         late = [name for name in sorted(set(classes)) if _module(name) in sys.modules and _module(name) not in self._there]
         self._late.update(map(_module, late))
         wanted = set(_wanted(late)) if late else set()
@@ -32,12 +32,12 @@ class LateModules:
 
 
 def import_late(names: Iterable[str]) -> None:
-    """Import modules that the loop had imported before the checkpoint: those alone that the program's own source asks
-    for.
+    """Import the modules that the loop had imported before the checkpoint, but only those that the program's own source
+    asks for.
 
-    `names` are modules (`package.module`), and classes (`package.module:Class`), whose module a library imports when
-    the class is first used (`transformers.GPT2Config`). The source asks for such a class if it imports the package and
-    holds the name of the class.
+    `names` are modules (`package.module`) and classes (`package.module:Class`). A library may import the module of a
+    class when the class is first used (`transformers.GPT2Config`). The source asks for such a class if it imports the
+    package and holds the name of the class.
     """
     missing = [name for name in dict.fromkeys(names) if _module(name) not in sys.modules and not name.startswith("__")]
     for module in _wanted(missing) if missing else ():
@@ -49,7 +49,7 @@ def _module(name: str) -> str:
 
 
 def _wanted(names: Iterable[str]) -> Iterator[str]:
-    """Yield the modules of these, that the program's source asks for."""
+    """Yield the modules of the names that the program's source asks for."""
     imported, words = _asked_for(getattr(sys.modules["__main__"], "__file__", None))
     packages = {name.partition(".")[0] for name in imported}
     for name in names:
@@ -60,13 +60,13 @@ def _wanted(names: Iterable[str]) -> Iterator[str]:
 
 @functools.cache
 def _asked_for(entry: str | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return what the program imports, and the names under which it reads attributes or imports things."""
+    """Return the full names that the program imports, and the names by which it reads attributes or imports things."""
     nodes = [node for _file, tree in sources(Path(entry)) for node in ast.walk(tree)] if entry else []
     return frozenset(name for node in nodes for name in _imports(node)), frozenset(word for node in nodes for word in _words(node))
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Yield the full names of what a statement imports, but for imports relative to its package."""
+    """Yield the full names that a statement imports; skip imports relative to its package."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -74,7 +74,7 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """Yield the names under which a node reads an attribute or imports a thing."""
+    """Yield the names by which a node reads an attribute or imports a thing."""
     if isinstance(node, ast.Attribute):
         yield node.attr
     elif isinstance(node, ast.alias):

@@ -1,4 +1,4 @@
-"""The way to the newest checkpoint: the stations that lie ahead, and how the run comes to the next one."""
+"""The way to the newest checkpoint: the stations ahead, and how the run comes to the next one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OWN_CHECKPOINTS: Final = (
 
 
 class ResumePlan:
-    """The stations ahead. Epochs before one are skipped as a whole, batches before it are loaded and not executed."""
+    """The stations ahead. Epochs before one are skipped as a whole; batches before it are loaded, and not executed."""
 
     def __init__(self, config: Config, metas: Sequence[Meta], position: Position, jumps: Sequence[str] = ()) -> None:
-        """`jumps`: checkpoints that become stations as the run comes to the first batches of their epochs."""
+        """`jumps`: checkpoints that become stations when the run comes to the first batch of their epoch."""
         self._position = position
         self._jumps = {place: path for path in map(Path, jumps) if (place := _epoch_of(path)) is not None}
         self._command = () if config.ranks is not None or not config.stations else config.command
@@ -41,13 +41,13 @@ class ResumePlan:
         self._is_second_try = os.environ.pop(_SECOND_TRY, "") != ""
         self._stations = [(Path(path), cursor_of(meta)) for path, meta in zip(config.stations, metas, strict=True)]
         self._loops_were = {meta.phase: meta.loop for meta in metas if meta.loop}
-        """Where the first run entered the loops of the phases, as far as there are stations in them."""
+        """By phase, the place of the loop in the first run, for phases that have a station."""
         self._sought = {cursor_of(meta) for meta in metas if meta.forward == "" and config.loader != "forward"}
         """Cuts at which loaders are set to their positions."""
         self.loading: Progress | None = None
-        """Of the batches that are loaded again."""
+        """The progress display of the batches that are loaded again."""
         self._pass_until = 0
-        """Number, in this epoch, of the first batch that is not only loaded."""
+        """Number of this epoch's first batch whose body runs."""
 
     @property
     def is_resuming(self) -> bool:
@@ -56,12 +56,12 @@ class ResumePlan:
 
     @property
     def passed(self) -> tuple[str, ...]:
-        """The checkpoints whose state has been set, of those on the way."""
+        """The checkpoints on the way that the run has passed: their state has been set."""
         return self._paths[: len(self._paths) - len(self._stations)]
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether a station lies ahead in this phase, so that bodies are skipped."""
+        """Whether a station lies ahead in this phase; bodies are skipped then."""
         return bool(self._stations) and self._stations[0][1].phase == self._position.phase
 
     @property
@@ -71,12 +71,12 @@ class ResumePlan:
 
     @property
     def is_passing(self) -> bool:
-        """Whether the batch that has been loaded lies before the next station, so that its body is skipped."""
+        """Whether the batch that has just been loaded lies before the next station; its body is skipped then."""
         return self._position.batch <= self._pass_until
 
     @property
     def passes_next(self) -> bool:
-        """Whether the batch that is about to be loaded does, and the epoch's first is behind."""
+        """Whether the batch that is about to be loaded lies before the next station and is not the epoch's first."""
         return 0 < self._position.batch < self._pass_until
 
     def target_epoch(self) -> tuple[int, Cut] | None:
@@ -87,9 +87,7 @@ class ResumePlan:
         return cursor.epoch, cursor.cut
 
     def require_same_loop(self, frame: FrameType) -> None:
-        """Raise Diverged if the phase that begins here is another loop than the one in which
-        the checkpoint was taken.
-        """
+        """Raise Diverged if the phase that begins here is another loop than in the first run."""
         phase, here = self._position.phase, self._position.loop_at
         was = self._loops_were.get(phase, here)
         if was != here:
@@ -100,7 +98,7 @@ class ResumePlan:
             )
 
     def require_passed(self, epochs: int) -> None:
-        """The epoch loop has run out. Raise Diverged if a station in it still lies ahead."""
+        """Raise Diverged if the epoch loop has run out and a station in it still lies ahead."""
         if self.is_forwarding:
             raise Diverged(
                 f"the epoch loop ended after {epochs} epoch{'s' * (epochs != 1)}; the checkpoint was taken at "
@@ -109,8 +107,8 @@ class ResumePlan:
             )
 
     def require_over(self) -> None:
-        """The program has run to its last line. Raise Diverged if a station still lies ahead: what it did is no part of
-        the run.
+        """Raise Diverged if the program has run to its last line and a station still lies ahead: its work since the
+        start is then no part of the run.
         """
         if self._stations:
             raise Diverged(
@@ -119,7 +117,7 @@ class ResumePlan:
             )
 
     def ahead(self) -> Path | None:
-        """Return the next station where, in a second try, its state is set once before its batches are loaded again."""
+        """Return the next station if this is a second try, which sets its state before its batches are loaded again."""
         return self._stations[0][0] if self._is_second_try and self._awaits_in_epoch() else None
 
     def _awaits_in_epoch(self) -> bool:
@@ -128,10 +126,10 @@ class ResumePlan:
         return is_here and cursor.is_inside and position.batch <= cursor.batch
 
     def try_again(self, error: BaseException) -> None:
-        """The program has failed on its way: where that was in the midst of an epoch, start it again for a second try.
+        """Start the program again for a second try, if it failed on its way in the middle of an epoch.
 
-        A generator of the program may read what the bodies before the cut have set (the meters of a log): these did not
-        run.
+        A generator of the program may read values that the skipped bodies before the cut have set (the meters of a
+        log).
         """
         if self._command and not self._is_second_try and self._stations and self._awaits_in_epoch():
             messages.say(
@@ -142,10 +140,10 @@ class ResumePlan:
             children.start_again(self._command)
 
     def go_back_from(self, damage: CheckpointDamaged) -> None:
-        """A checkpoint on the way shows its damage as it is read: where it was not read before, start the program
-        again. The command then reads all of them, and goes on from one that is whole, or refuses.
+        """Start the program again if a checkpoint on the way proves damaged and none was checked before. The command
+        then reads all of them, and goes on from a whole one, or refuses.
 
-        Nothing of what has been set by then is gone on with: this process ends here, or by the error.
+        Either way this process does not go on with a partly restored state: it ends here, or by the error.
         """
         if self._command and self._checks_as_read:
             messages.say(f"{damage.what}: starting again, from what is whole")
@@ -153,18 +151,18 @@ class ResumePlan:
             children.start_again(self._command)
 
     def begin_epoch(self) -> None:
-        """No batch of this epoch is known to be passed over."""
+        """Note that an epoch begins: none of its batches is known to be passed over."""
         self._pass_until = 0
         self.end_loading()
 
     def end_loading(self) -> None:
-        """Batches are not loaded again any more."""
+        """End the progress display: no more batches are loaded again."""
         if self.loading is not None:
             self.loading.end()
             self.loading = None
 
     def aim(self) -> None:
-        """Find out how many batches of this epoch are only to be loaded, or go to the cut at once."""
+        """Find out how many batches of this epoch are only loaded, or go to the cut if the loader can be set."""
         cursor, position = self._stations[0][1], self._position
         is_here = cursor.epoch == position.epoch and cursor.is_inside
         self._pass_until = cursor.batch if is_here else sys.maxsize
@@ -175,12 +173,12 @@ class ResumePlan:
             self.loading = self.loading or Progress("batches loaded again", batches, total)
 
     def jumps_here(self) -> bool:
-        """Return whether the batches of this epoch, whose first is about to be loaded, are jumped over."""
+        """Return whether the run jumps over this epoch's batches; its first is about to be loaded."""
         position = self._position
         return not self._stations and position.batch == 0 and (position.phase, position.epoch) in self._jumps
 
     def jump(self) -> Meta:
-        """Go to the state behind them. Return what its checkpoint says."""
+        """Make the checkpoint behind these batches the next station, and return its metadata."""
         path = self._jumps.pop((self._position.phase, self._position.epoch))
         meta = read_meta(path)
         self._stations.append((path, cursor_of(meta)))
@@ -198,7 +196,7 @@ class ResumePlan:
         return cursor in self._sought
 
     def pass_station(self) -> None:
-        """The state of the next station has been set."""
+        """Drop the next station: its state has been set."""
         self._stations.pop(0)
         self._pass_until = 0
 
@@ -209,12 +207,12 @@ def _epoch_of(path: Path) -> tuple[int, int] | None:
 
 
 def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: Sequence[str]) -> str:
-    """Return, in words, the earlier checkpoint to go on from where a resumed run is refused; empty if there is none.
+    """Return, in words, an earlier checkpoint from which a refused resume can go on; empty if there is none.
 
-    Where a batch that was loaded again was another one, it is the start of an epoch before it: what the bodies between
-    have changed may be what it is drawn by. A batch behind the cut, or the first of an epoch that the run has come to
-    as it would come to it again, would be the same once more. Otherwise it is a checkpoint that this run has come
-    through (`passed`), or the start of an epoch without what makes the newest doubtful.
+    If a batch that was loaded again differed, this is the start of that epoch or of an earlier one: the skipped bodies
+    may have changed values by which the batch is drawn. It is not the start of the cut's own epoch if its first batch
+    differed: that would differ again, as would a batch behind the cut. Otherwise, it is a checkpoint that this run has
+    passed (`passed`), or an epoch's start without the losses that make the newest checkpoint doubtful.
     """
     if not isinstance(error, Diverged | NotCapturable) or not error.may_go_back or not config.stations or config.ranks is not None:
         return ""
@@ -240,7 +238,7 @@ def way_back(error: DetrainError, config: Config, catalogue: Catalogue, passed: 
 
 
 def _lost(entry: Entry) -> tuple[str, ...]:
-    """Return what a checkpoint lacks: all, where it cannot be read."""
+    """Return the losses of a checkpoint: its whole file if it cannot be read."""
     try:
         return read_meta(entry.path).not_captured
     except StoreError:

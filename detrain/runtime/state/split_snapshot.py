@@ -1,7 +1,7 @@
-"""The state of one rank at a cut in two parts: what is its own, as bytes, and what all ranks of the job hold alike.
+"""The state of one rank at a cut in two parts: its own part, as bytes, and the arrays that all ranks of the job share.
 
-The own part names the arrays of the other one, and is enough for a rank that is gone: any rank that is left has the
-rest. Together they are the checkpoint that the rank would have written.
+The own part names the shared arrays. It is enough to save a rank that is gone, as every rank that is left has the
+shared ones. Together they are the checkpoint that the rank would have written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
-    """An array. `shared`: the name of one that all ranks hold; its bytes are not here then."""
+    """An array. `shared`: its name if all ranks hold it; `data` is empty then."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
 
 class _Own(msgspec.Struct, frozen=True, array_like=True):
     meta: bytes
-    """JSON, as in the file: what frameworks say in it is."""
+    """JSON, as in the checkpoint file, because the frameworks' entries in it are JSON."""
     tensors: dict[str, _Packed]
     rng: dict[str, bytes]
     python: bytes
@@ -45,10 +45,10 @@ class Split(msgspec.Struct, frozen=True):
 
     own: bytes
     shared: Mapping[str, Array]
-    """By the name that the array has on all ranks; may only be read."""
+    """The shared arrays by their name on all ranks; they may only be read."""
 
     def fingerprint(self) -> bytes:
-        """Return a digest of what all ranks hold alike."""
+        """Return a digest of the shared arrays."""
         state = xxhash.xxh3_128()
         for name, array in sorted(self.shared.items()):
             state.update(f"{name} {array.nbytes}\n".encode())
@@ -56,9 +56,9 @@ class Split(msgspec.Struct, frozen=True):
         return state.digest()
 
     def write(self, path: Path) -> None:
-        """Write what all ranks hold alike. Raises OSError."""
+        """Write the shared arrays. Raises OSError."""
         head = msgspec.msgpack.encode([(name, array.nbytes) for name, array in self.shared.items()])
-        with io.FileIO(path, "w") as file:  # not `open`, by which the program's own files are followed
+        with io.FileIO(path, "w") as file:  # not `open`: detrain follows the files that it opens as the program's own
             for part in (len(head).to_bytes(_LENGTH_BYTES, "big"), head, *self.shared.values()):
                 left = memoryview(part).cast("B")  # type: ignore[arg-type]  # an array is a buffer
                 while left:
@@ -66,7 +66,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(snapshot: Snapshot, replicas: Mapping[int, str]) -> Split:
-    """Take a state apart. `replicas`: where arrays lie that all ranks hold alike, by name. To be called at the cut."""
+    """Split a state in two. `replicas`: names of the shared arrays by their addresses. To be called at the cut."""
     shared: dict[str, Array] = {}
     arrays: dict[str, _Packed] = {}
     for key, array in snapshot.arrays.items():
@@ -82,7 +82,7 @@ def split(snapshot: Snapshot, replicas: Mapping[int, str]) -> Split:
 
 
 def read_shared(path: Path) -> dict[str, Array]:
-    """Return what `Split.write` has written. Raises OSError, CheckpointDamaged."""
+    """Return the arrays that `Split.write` has written. Raises OSError, CheckpointDamaged."""
     data = path.read_bytes()
     try:
         length = int.from_bytes(data[:_LENGTH_BYTES], "big")
@@ -97,7 +97,7 @@ def read_shared(path: Path) -> dict[str, Array]:
 
 
 def joined(own: bytes, shared: Mapping[str, Array]) -> Snapshot:
-    """Return the state that was taken apart. Raises CheckpointDamaged where the parts do not belong together."""
+    """Return the state that `split` took apart. Raises CheckpointDamaged if the parts do not belong together."""
     try:
         packed = msgspec.msgpack.decode(own, type=_Own)
         meta = msgspec.json.decode(packed.meta, type=Meta)

@@ -1,6 +1,6 @@
-"""What is lost: of the state that the loop makes, what no checkpoint holds.
+"""Losses: the parts of the state made by the loop that no checkpoint holds.
 
-It is named when it is first seen, or refused.
+Each loss is named when it is first seen, or it ends the run.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _SHOWN_LATER: Final = {
     f"{LOADS_READ})": ("a run that resumes inside an epoch loads batches again by what it was at the epoch's start", _AT_STARTS),
     f"{OF_CACHE})": ("a run that resumes with another cache compiles it again", "keep the cache: TORCHINDUCTOR_CACHE_DIR=FOLDER"),
 }
-"""How losses end by which a resumed run may come to something else: what it does, and what to do."""
+"""For losses that may change a resumed run, by the end of their text: how they change it, and advice to the user."""
 
 
 class Uncaptured:
-    """Names losses, each once. `is_strict`: the first one ends the run."""
+    """Names losses, each once. With `is_strict`, the first one ends the run."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Uncaptured:
         is_strict: bool,
         allowed: Container[str] = (),
     ) -> None:
-        """`moment` tells one place of the run from another; `allowed` are places of which the user goes on without."""
+        """`moment` returns a value unique to the run's place; `allowed`: places that the user agrees to lose."""
         self._pulls, self._moment = pulls, moment
         self._reads = GeneratorReads(lambda value: digest_value(value, adapters.to_array))
         self._adapters, self._streams, self._contents, self._is_strict = adapters, streams, contents, is_strict
@@ -70,20 +70,20 @@ class Uncaptured:
         self.held: Final = HeldStreams(adapters.held_generators)
         self.named: Final[set[str]] = set()
         self.gone_on_without: Final[set[str]] = set()
-        """Places of what the run has lost at a resume, as the user allowed it."""
+        """Places of the losses that the run accepted at a resume, as the user allowed it."""
         self._explained: Final[set[str]] = set()
         self._later: dict[str, int] = {}
-        """What was to be called later when the loop was entered."""
+        """Number of calls of each kind that were due later when the loop was entered."""
         self._figures: dict[int, tuple[int, ...]] = {}
-        """What was in the open figures then."""
+        """Number of things in each of the axes of the open figures at that time."""
         self._drawn: dict[str, int] = {}
-        """How often generators out of reach had been drawn from then."""
+        """Number of draws from generators out of reach by that time."""
 
         self._ran: dict[int, int] = {}
-        """How long child processes had run then."""
+        """Run times of child processes at that time, in nanoseconds."""
 
     def begin_phase(self) -> None:
-        """The program enters a training loop: what is there now will be there again."""
+        """Note the present values as the program enters a training loop: a resumed run has them here again."""
         self._figures, self._drawn, self._later = (
             pending_callbacks.drawn_figures(),
             dict(self._streams.drawn),
@@ -92,14 +92,14 @@ class Uncaptured:
         self._ran = children.run_times()
 
     def begin_pulls(self) -> None:
-        """The generators are known that are there as the loop is entered."""
+        """Note the values that generators read, as the loop is entered and its generators are known."""
         self._reads.begin(self._pulls.alive())
 
     def look(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread], *, has_updates: bool) -> set[str]:
-        """Name what is lost at a cut.
+        """Name the losses at a cut, and return those that a checkpoint there must list.
 
-        `not_captured` is what the codec has met; `again` are threads that a resumed run brings to the same place.
-        Returns what a checkpoint there lacks. Raises NotCapturable, if that is asked for.
+        `not_captured` are the losses that the codec has met; `again` are threads that a resumed run brings to the same
+        place. Raises NotCapturable if the user asked for that (`is_strict`).
         """
         lost = self.found(frame, not_captured, again, has_updates=has_updates)
         new = sorted(lost - self.named)
@@ -123,7 +123,7 @@ class Uncaptured:
         return {loss for loss in lost if READS_AND_CHANGED not in loss or loss.endswith(PULLED_SINCE)}
 
     def found(self, frame: FrameType, not_captured: Iterable[str], again: Container[Thread] = (), *, has_updates: bool) -> set[str]:
-        """Return what is lost at a cut, with the arguments of `look`."""
+        """Return the losses at a cut. The arguments are those of `look`."""
         return {
             *(loss for loss in not_captured if not loss.endswith(f"{OF_GRAPH})")),
             *self._reads.changed(self._pulls.alive(), self._moment()),
@@ -144,7 +144,7 @@ class Uncaptured:
         }
 
     def _warn_of_reads(self, changed: list[str]) -> None:
-        """Say what generators read that the loop changes, before it matters."""
+        """Warn of values that generators read and the loop changes, before they matter."""
         for what in changed:
             base = what.removesuffix(PULLED_SINCE)
             if self._is_strict:
@@ -157,7 +157,7 @@ class Uncaptured:
                 self.named.add(what)
 
     def _warn_of_later(self, losses: list[str]) -> None:
-        """Say what is compared when a run resumes, and may then be something else."""
+        """Warn of losses whose effect only a resumed run can see, by a comparison with the first run."""
         self.named.update(losses)
         for kind, (does, todo) in _SHOWN_LATER.items():
             places = [place_of_loss(loss) for loss in losses if loss.endswith(kind)]
@@ -169,7 +169,7 @@ class Uncaptured:
             messages.warn(f"{what}: {does}, and will be REFUSED if that is not the same; {todo}")
 
     def _warn(self, what: str, losses: list[str], anchor: str) -> None:
-        """Say what is lost; and the first time that something is lost in this way, where it is explained."""
+        """Warn of losses; at the first of their kind (`anchor`), also say where that kind is explained."""
         messages.warn(f"not captured, {what}: {_listed(losses)}")
         if anchor not in self._explained:
             self._explained.add(anchor)

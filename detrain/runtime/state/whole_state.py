@@ -1,4 +1,4 @@
-"""All that the rest of a run can read, at a cut: what is held in memory of it, and its digest."""
+"""The whole state at a cut, as far as the rest of a run can read it, and its digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detrain.runtime.state.uncaptured import Uncaptured
 
 
 class WholeState(msgspec.Struct, frozen=True):
-    """The parts of a session that have a share in the state."""
+    """The parts of a session that hold some of the state."""
 
     capture: Capture
     adapters: Adapters
@@ -32,17 +32,17 @@ class WholeState(msgspec.Struct, frozen=True):
     contents: Contents
     uncaptured: Uncaptured
     baseline: Callable[[], Baseline]
-    """Returns what was there before the loop."""
+    """Returns the baseline: the values that were there before the loop."""
     kept_in: Path
-    """Where files are kept that are cut off."""
+    """The folder for the ends that are cut off from files."""
 
     def digest(self, frame: FrameType, loop: RunningLoop, since: Address, files: Mapping[str, FileState]) -> str:
-        """Return the digest (hex) at the head of a turn of a batch loop: where two are the same, the runs go on the
-        same. Nothing where a part of the state is not known.
+        """Return the digest (hex) of the state at the head of a turn of a batch loop: two runs with the same digest go
+        on alike. Return "" where a part of the state is not known.
 
-        It is of what a checkpoint there would hold, without the variables of frameworks, whose digest is taken with
-        each step. Where the program has written files since a step, behind which they were `files`, it is not known:
-        what is in them is not looked at.
+        The digest covers the content of a checkpoint there, but for the variables of frameworks: each step has its own
+        digest of these. `files` are the states of the files after an earlier step: if the program has written files
+        since then, the state is not known, as nothing reads their content.
         """
         pool_jobs.wait()
         encoded = self.capture.encode(frame, self.baseline(), are_loads_replayed=True, loop=loop)
