@@ -320,7 +320,7 @@ class Subject:
             plan = Experiment(
                 log=str(home / "log"),
                 until=None if golden.end == "program" else max(golden.by_cursor()),
-                has_digests=bool(self.metric),  # by what is looked at there, variables are known at the end
+                has_digests=bool(self.metric),  # to take digests, the run learns the variables that --metric needs
                 seeds_by=0 if added else number,
             )
             with self.scratch(home), self._alone_with_files(plan):
@@ -424,7 +424,7 @@ class Subject:
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
         keeps = {KEEPS_VARIABLES: "1"} if (self.check or self.metric) and not experiments[0].has_checkpoints else {}
         environment = {**for_runs_of_ours(), **(settings or {}), **keeps, VARIABLE: str(plan)}
-        with contextlib.ExitStack() as files:  # the process reads there what its program has said
+        with contextlib.ExitStack() as files:  # the process reads its program's output there
             stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))
             process = subprocess.Popen(
                 [*command, self.program.shown, *self.arguments, *added],
