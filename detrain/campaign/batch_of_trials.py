@@ -298,7 +298,7 @@ class _TrialProcess:
         return EarlyEnds(self.golden)
 
     def _queued(self) -> list[tuple[int | None, Experiment]]:
-        """Return the process's trials; steps without a fault may come before those of a cursor, and come at the end."""
+        """Return the queue: a step without a fault may come before the trials of a cursor, and such steps end it."""
         found: list[tuple[int | None, Experiment]] = []
         for at, group in itertools.groupby(self.plans.items(), key=lambda pair: pair[1].at):
             trials = list(group)

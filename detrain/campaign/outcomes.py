@@ -22,7 +22,7 @@ from detrain.runtime.observers.experiment_run import StepLine
 UNKNOWN = "finite (no accuracy to classify by)"
 """The outcome of a trial whose losses are finite and whose program has no accuracy."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
-"""The outcome of a trial of a program that takes no gradient by a tape."""
+"""The outcome of a trial of a program whose golden run shows no loss."""
 _PERCENT: Final = 100.0
 
 

@@ -93,7 +93,7 @@ def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> lis
 
 
 def check_same(known: FaultRecord, subject: Subject, *, allow_environment: bool) -> None:
-    """Raise AnotherProgram if a record's program or arguments have changed, EnvironmentChanged for its environment."""
+    """Raise AnotherProgram if a record's program or arguments differ now, EnvironmentChanged for its environment."""
     if known.sources != subject.sources() or known.arguments != subject.arguments:
         now = subject.sources()
         changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))

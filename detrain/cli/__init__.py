@@ -1,4 +1,4 @@
-"""The commands: one file each. No other part of detrain imports this package."""
+"""The commands: one file each. Only detrain's entry points import this package."""
 
 from __future__ import annotations
 

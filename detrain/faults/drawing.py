@@ -23,7 +23,7 @@ _DRAWS: Final = 100
 def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, at_once: int = 1) -> Injection:
     """Draw a fault of a model at a site, or several `at_once`, each in other elements.
 
-    Raises FaultInvalid if the model does not fit the site.
+    Raises FaultInvalid if the model, or so many faults, do not fit the site.
     """
     if at_once > 1:
         return _together(site, model, worker, rng, at_once)
@@ -43,7 +43,7 @@ def at_element(fault: Injection, element: str) -> Injection:
     """Return a fault of one element, moved to the element with the given index on each axis of the operand: `0,3,1,1`.
     `*` for an axis hits all elements along it alike: `*,3,1,1` hits a neuron in each example of a batch.
 
-    Raises FaultInvalid for an element outside of the operand, and for a fault of several elements.
+    Raises FaultInvalid for an element outside of the operand, and for a fault of several elements or of copied values.
     """
     if len(fault.array("positions")) != 1 or fault.limited or fault.array("sources")[0] != fault.array("positions")[0]:
         raise FaultInvalid(

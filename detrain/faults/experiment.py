@@ -169,7 +169,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     duty_seed: int = 0
     """The seed that draws the steps which an intermittent fault hits, before the run."""
     occurrence: int = 0
-    """The number of the site's execution in the step that is hit."""
+    """Which of the site's executions in the step is hit, from 0."""
     also: tuple[tuple[Injection, int], ...] = ()
     """Other faults in the same steps, each at its own op or variable, with the execution that is hit."""
     until: Address | None = None

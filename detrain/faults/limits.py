@@ -151,7 +151,7 @@ class Convolution(msgspec.Struct, frozen=True):
         return self.shape_of(Operand.OUTPUT)
 
     def readers(self, elements: Positions) -> Positions:
-        """Return the positions as (image, place) of Y or dX, or as (tap, input channel) of dW; flat, ascending."""
+        """Return the output positions: (image, place) of Y or dX, or (tap, input channel) of dW; flat, ascending."""
         *leading, _ = self.output
         found = []
         batch, *spaces, channel = np.unravel_index(elements, self.shape_of(Operand.INPUT))

@@ -62,8 +62,8 @@ Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
 
 
 class Model(msgspec.Struct, frozen=True):
-    """One of detrain's own models: changes `group` consecutive elements, or with `is_long` a run of such groups, as
-    `draw` says.
+    """One of detrain's own models: changes `group` consecutive elements, or with `is_long` a run of such groups; `draw`
+    draws the change.
     """
 
     name: str
@@ -162,7 +162,7 @@ def _any(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns
 
 
 def _elsewhere(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Positions]:
-    """Draw other positions of the same tensor, whose values are copied."""
+    """Draw the positions of the same tensor whose values are copied."""
     return Kind.COPY, rng.integers(numel, size=count, dtype=np.int64)
 
 
@@ -229,8 +229,8 @@ def model_named(text: str) -> FaultModel:
     `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits
     of one element flipped (default 1); `ADJ:n`, n adjacent ones (default 2); `RANDOM`, any pattern; `BIT:30,22`, the
     named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`, a number. `N32_` before FLIP, ADJ,
-    RANDOM and ZERO gives 32 elements the same change; `L16_` before any but the published ones hits one lane of 16:
-    each 16th element. All but the published ones hit the output, or the operand behind `@`: `FLIP:2@weight`.
+    RANDOM and ZERO gives 32 elements the same change; `L16_` before FLIP, ADJ, RANDOM, BIT, STUCK and SET hits one lane
+    of 16: each 16th element. These, from FLIP on, hit the output, or the operand behind `@`: `FLIP:2@weight`.
     Raises FaultInvalid.
     """
     spelled = _SPELLING.fullmatch(text)

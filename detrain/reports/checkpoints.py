@@ -72,8 +72,7 @@ def describe_checkpoint(place: Path) -> dict[str, Any]:
 
 
 def check_checkpoints(place: Path) -> tuple[list[dict[str, Any]], int]:
-    """Check the digests of a checkpoint, or of all in a folder; there manifest and journal are checked against them,
-    too.
+    """Check the digests of a checkpoint, or of all in a folder; in a folder also its manifests and journals.
 
     Returns a row for each, and the exit status of the last error, or 0. Raises StoreError if there is no checkpoint.
     """

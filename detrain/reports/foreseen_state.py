@@ -104,7 +104,7 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
 
 
 def _own_ranks(trees: dict[str, ast.Module]) -> list[str]:
-    """Return lines for the calls by which a program starts its own ranks, if its source shows a process group."""
+    """Return lines for calls by which a program may start its own ranks, as far as its source shows it."""
     calls = [(file, node) for file, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [(file, node.lineno, ast.unparse(node.func)) for file, node in calls]
     lasts = {name.rpartition(".")[2] for _file, _line, name in named}

@@ -32,7 +32,7 @@ from detrain.store.lock import hold
 _LARGEST: Final = 2048
 """The most trials of a lease."""
 _LEAST: Final = 256
-"""The fewest trials of a lease, as each starts a process."""
+"""The fewest trials of a lease, as each lease starts a process."""
 _FEWEST: Final = 16
 """The fewest trials of a lease if slots would otherwise stay empty."""
 _SHARES: Final = 3
@@ -92,7 +92,7 @@ class StopAt(msgspec.Struct, frozen=True):
         return last_look(rows, [*ledgers.unfired(), *no_trials], self._looks(plan.count), is_harmful, self.half_width, strata)
 
     def next(self, count: int, missing: int) -> int:
-        """Return the number up to which trials are done next; `missing`: the first trial that is not done."""
+        """Return the number below which all trials are done next; `missing`: the first trial that is not done."""
         return next((at for at in self._looks(count).at if at > missing), count)
 
     def _looks(self, count: int) -> Looks:

@@ -215,9 +215,8 @@ def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) ->
 
 
 def load(folder: Path, arguments: tuple[str, ...] | None = None, *, must_be_as_now: bool = True) -> Campaign:
-    """Read a plan, and make its trials anew. Raises CampaignStopped if program, environment or sites have changed,
-    unless
-    `must_be_as_now` is false: then the results in the folder can be read, but nothing can be run.
+    """Read a plan, and make its trials anew. Raises CampaignStopped if program, environment or sites have changed;
+    not if `must_be_as_now` is false: then the results in the folder can be read, but nothing can be run.
     """
     header = _read(folder / _NAME)
     subject = subject_of(header, folder.parent.parent.parent)

@@ -1,6 +1,6 @@
 """The results of trials: a SQLite file for each worker, with a mark before each trial and a row behind it.
 
-There is no other state. The missing trials are those of the plan without a row in any file.
+There is no other state. The missing trials are those of the plan that no file knows.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     caught: str = ""
     """Class of an error of the framework that the program caught."""
     liveness: Literal["", "never read", "written first"] = ""
-    """The profile's result for an RF fault."""
+    """For an RF fault, by the profile: its bits are never read, or written first; empty: neither is known."""
     text: str = ""
     """The program's text on stdout and stderr, in which known errors are looked for."""
     is_device_error: bool = False

@@ -48,7 +48,7 @@ _UNIT_ALONE: Final = re.compile(
 
 
 class Masks(msgspec.Struct):
-    """The words in lines that differ between runs without a fault.
+    """Words and lines that differ between runs without a fault, and so are not compared.
 
     A line is recognized by the words that both runs share, with any number for each number in them. So a time that
     was the same in both runs by chance, in one step, is masked by another step's.

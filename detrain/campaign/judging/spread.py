@@ -48,7 +48,7 @@ class Spread(msgspec.Struct, frozen=True, dict=True):
     (module:function); empty: the loss.
     """
     golden: float | None = None
-    """The number that this function gave for the golden run that trials are compared with."""
+    """The number that the user's function gave for the golden run that trials are compared with."""
 
     @property
     def _is_asked(self) -> bool:

@@ -18,7 +18,7 @@ class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of memory of a program."""
 
     live: float
-    """Share of its bits and instants in which a fault is read before it is overwritten: an exact count."""
+    """Share of its bits and instants in which a fault is not known to be overwritten before a read: an exact count."""
     derating: float
     """Mean share of the device's memory that it takes; if that is unknown, of the memory between steps."""
 
