@@ -98,7 +98,7 @@ def run_together(
             for number, done in process.run():
                 yield from pairs.take(number, done, chunk[number])
         if not (process.sound or process.alone or process.changing or known.is_first_alone > was_alone):
-            process.alone.add(next(iter(chunk)))  # or the same would come to nothing again
+            process.alone.add(next(iter(chunk)))  # else the same chunk would come to nothing again
         known.changing |= {each.place for number in process.changing if (each := chunk[number].injection) is not None}
         for number in (*process.sound, *(number_of_trial(number) for number in process.alone)):
             waiting.pop(number, None)
@@ -198,7 +198,7 @@ class _TrialProcess:
             while index < len(logs):
                 yield from self._take_left()
                 is_late = watch.is_late()
-                is_done = watch.is_over and index + 1 == len(logs)  # or it would wait for those that it has been left to
+                is_done = watch.is_over and index + 1 == len(logs)  # the process may still wait for copies
                 is_over = is_done or process.poll() is not None
                 if watch.is_armed and not is_told:
                     self.running(numbers[index])
@@ -216,7 +216,7 @@ class _TrialProcess:
                     is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
                 done = msgspec.structs.replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
-                if done.end == _ENDED and (process.poll() or done.ended):  # with a status that the log does not know
+                if done.end == _ENDED and (process.poll() or done.ended):  # the log does not have the process's status
                     done = msgspec.structs.replace(done, end="")
                 if has_hung:
                     yield from self._hung(index, done, experiments[index])
@@ -239,7 +239,7 @@ class _TrialProcess:
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
                 ended = experiments[min(index, len(logs) - 1)].injection
-                if status == FaultInvalid.exit_code and ended is not None:  # others there would end a process each
+                if status == FaultInvalid.exit_code and ended is not None:  # its other trials there would end processes, too
                     sites = {number: plan.injection.site for number, plan in self.plans.items() if plan.injection is not None}
                     self.alone.update(number for number, site in sites.items() if site == ended.site)
             process.kill()
@@ -346,7 +346,7 @@ class _TrialProcess:
             self._has_ended = not done.ended
             if number is not None:
                 self.alone.add(number)
-                if done.ended:  # another copy does those behind it
+                if done.ended:  # another copy does the trials behind it
                     yield from self._confirm_ended()
                     self._pending.clear()
             elif not self._pending or not is_last:

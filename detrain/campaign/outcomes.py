@@ -71,7 +71,7 @@ def outcome_of(
     has_accuracy = bool(names)
     outcomes = []
     judged: list[str | None] = [*names] or [None]
-    for name in judged:  # of several outputs one alone may suffer
+    for name in judged:  # a fault may harm only one of several outputs
         mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
         outcomes.append(classify(mine, its, place, thresholds))
     found = max(outcomes, key=lambda each: each.severity)
@@ -145,7 +145,7 @@ def accuracies(golden: TrialResult) -> list[str]:
 
 def judging_accuracies(golden: TrialResult) -> list[str]:
     """Return the names of the accuracies by which trials are judged; none where the program has none in each step."""
-    # Some programs take it now and then: the other steps have none, or that of an earlier one.
+    # Some programs take their accuracy only now and then: the other steps have none, or an earlier step's.
     if not all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0):
         return []
     return [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)]

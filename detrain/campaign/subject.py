@@ -114,7 +114,7 @@ class Subject:
         """Return the digests of the program's source files, by their paths relative to the entry's folder."""
         from detrain.base.source_files import sources
 
-        if not self._sources:  # they are asked for with each record
+        if not self._sources:  # each record asks for them
             entry = self.program.path.resolve()
             for file, _tree in sources(entry):
                 name = Path(os.path.relpath(file, entry.parent)).as_posix()
@@ -185,7 +185,7 @@ class Subject:
         """
         home = self._golden
         log = home / "log"
-        wanted = Experiment(log="") if self.has_ranges else plan  # they are those of the whole run
+        wanted = Experiment(log="") if self.has_ranges else plan  # ranges are those of the whole run
         start = (*wanted.at[:2], 0)
         done = read_log(log)
         if min(done.by_cursor(), default=start) > start:
@@ -446,7 +446,7 @@ class Subject:
         known = [folder / INFO_NAME for folder in folders if (folder / INFO_NAME).is_file()]
         if known and not (home / INFO_NAME).exists():
             shutil.copyfile(known[0], home / INFO_NAME)
-        elif self.is_inference and not (home / INFO_NAME).exists():  # the run is to find other loops than those that train
+        elif self.is_inference and not (home / INFO_NAME).exists():  # the run must find the loops of inference itself
             none = Structure((), "static analysis", program=self.program.name)
             write_info(none, home / INFO_NAME, self.program.path.parent)
 

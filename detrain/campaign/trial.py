@@ -72,7 +72,7 @@ def drawn_fault(
                 "give a lower --occurrence; the first run is 0",
             )
         site = candidates[int(rng.integers(len(candidates)))]
-        of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # or all sites of a shape would have one fault
+        of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # else all sites of a shape get one fault
         drawn = draw_injection(site, model, worker, of_site)
         return drawn if element is None else at_element(drawn, element)
 
@@ -185,7 +185,7 @@ def run_trial(subject: Subject, experiment: Experiment) -> Trial:
     done = with_time(subject, experiment, golden)
     is_equal = same_before(golden, done, experiment.at)
     if done.is_unarmed_equal is not None and is_equal is not False:
-        is_equal = done.is_unarmed_equal or None  # what the framework has seen in the step itself
+        is_equal = done.is_unarmed_equal or None  # as the framework has seen in the step itself
     if not is_equal:  # the site in place has changed bits (a fusion that is not made), or no step could tell
         in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)

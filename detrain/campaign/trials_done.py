@@ -124,7 +124,7 @@ class TrialFolder(msgspec.Struct, frozen=True):
             raise FaultInvalid(f"{str(path)!r} was altered since it was written", "delete it to have it made again")
         check_same(record, self.subject, allow_environment=False)
         is_of_step = record.experiment.at == first.at
-        found = msgspec.structs.replace(record.experiment, is_inference=False)  # a plan does not say that it is
+        found = msgspec.structs.replace(record.experiment, is_inference=False)  # plans do not say whether it is
         again = self.plan.again(number, first) if is_of_step and found != first else None
         is_as_run = record.experiment.is_inference == self.subject.is_inference
         if not is_as_run or found not in (first, again and again[1]):

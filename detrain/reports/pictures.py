@@ -25,7 +25,7 @@ def check_plot(path: Path | None) -> None:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"--plot {str(path)!r} is no picture", f"end it with one of {', '.join(SUFFIXES)}")
     try:
-        import matplotlib  # noqa: F401 - imported here so that its absence is reported before the run
+        import matplotlib  # noqa: F401 - asked for here so that its absence is said before the run
     except ImportError as error:
         raise UsageError("--plot needs matplotlib", "install detrain[plot]") from error
     check_writable(path)

@@ -223,7 +223,7 @@ class Ledgers:
             with _reading(path) as file:
                 try:
                     yield from file.execute(query).fetchall()
-                except sqlite3.OperationalError:  # it is about to be made
+                except sqlite3.OperationalError:  # the file has no tables yet
                     continue
 
 

@@ -200,7 +200,7 @@ def drawn_plan(
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {drawn.epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
-    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each may train another model
+    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each phase may train another model
         try:
             sites[phase] = sites_of(next(cursor for cursor in trained if cursor[0] == phase))
         except SiteUnknown:

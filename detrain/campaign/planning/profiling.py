@@ -16,7 +16,7 @@ def profile_program(subject: Subject) -> Profile:
     of its first epoch, and in the last of each epoch of another length. All other steps are taken to be like the
     second. Raises FaultInvalid if nothing can be drawn.
     """
-    # Slots are listed behind the first step, and optimizers make them in it.
+    # The first step's sites are listed after it, and so with the slots that optimizers make in it.
     first = [site for site in subject.sites() if (site.stage, site.op) != ("memory", "slot")]
     steps = sorted(cursor for cursor in subject.whole().by_cursor() if cursor[2] >= 0)
     listed = [(at, first if at == steps[0] else subject.sites(at), like_it) for at, like_it in representatives(steps)]
