@@ -156,7 +156,7 @@ class _TrialProcess:
 
     A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are
     the golden run's, also those of the epoch that it ran into: only they show the order of that epoch's data. No steps
-    follow a trial that ended the program, or from which the process could not go back; there the trials before it are
+    follow a trial that ended the program, or from which the process could not go back; then the trials so far are
     judged by the state in which they began.
     """
 

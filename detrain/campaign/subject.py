@@ -268,8 +268,8 @@ class Subject:
     def golden_again(self, golden: TrialResult) -> TrialResult | None:
         """Return a second golden run, made if need be: differences between the two are no fault's doing.
 
-        None if the program prints nothing and writes no files. Raises FaultInvalid if a step's bits differ, or if the
-        user's check fails on it.
+        None if the program prints and writes nothing, and has no check or metric. Raises FaultInvalid if a step's bits
+        differ, or if the user's check fails on it.
         """
         if not (golden.said or golden.files or self.check or self.metric):
             return None

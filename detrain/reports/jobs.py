@@ -126,7 +126,7 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
 
 
 def _just_in_time(job: Path) -> int:
-    """Return the number of batches between two times at which a running job holds its state; 0 if it does not."""
+    """Return the number of batches after which a running job holds its state anew (`--jit`); 0 if it does not."""
     try:
         return int((job / JUST_IN_TIME / EVERY).read_text())
     except (OSError, ValueError):

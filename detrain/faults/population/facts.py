@@ -13,7 +13,7 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 
 DIGESTS_EVERY: Final = 10
-"""Steps of a trial between digests of all variables. The row's losses and metrics are exact for each step."""
+"""Steps of a trial between digests of all variables. Losses and metrics are kept to the bit for every step."""
 
 _OF_DUTY: Final = 1 << 62
 """Random numbers from here on are used by no trial."""
