@@ -1,1 +1,1 @@
-"""Trials, and what came of them."""
+"""Trials, and their outcomes."""

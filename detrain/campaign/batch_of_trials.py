@@ -1,10 +1,10 @@
 """Several trials in one process, and trials that end early.
 
-What of a process with several can be trusted: only that behind which the run was the golden run again.
+A trial's result is trusted only if the run was the golden run again behind that trial.
 
 A trial that has come to the golden run's whole state goes on as the golden run does, so it is over. Before the trials
-of a step their process does that step once without a fault, and keeps a digest of the whole state behind it: what a
-trial is compared with. What its row says of the steps that are left out, the golden run says.
+of a step their process does that step once without a fault, and keeps a digest of the whole state behind it; trials
+are compared with that digest. A trial's row takes the steps that it left out from the golden run.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ MOST_TRIALS: Final = 1024
 _LEAST_PLACES: Final = 32
 _START_S: Final = 13.0
 _PLACE_S: Final = 45e-6
-"""Seconds of a processor that it takes to start a process and trace its step; and that a point of a compiled step, at
-which faults can be put, adds to each step. Measured with ResNet-18 at a quarter width; they decide about time alone."""
+"""Processor seconds that a process needs to start and to trace its step; and those that each point for faults adds to
+each step of a compiled function. Measured with ResNet-18 at a quarter width; they decide about time alone."""
 _POLL_S: Final = 0.05
 _ENDED: Final = "program"
-"""How a trial ends that makes its program end: where a loss that is no number does, say. Its process does not go on."""
+"""The end of a trial that ends its program, for instance because a loss is NaN. Its process does not go on."""
 
 _SHARE: Final = 0.15
-"""Of trials that end early: a tenth to a third. It decides about time alone."""
+"""The share of trials that end early: a tenth to a third. It decides about time alone."""
 _COST: Final = 1.5
-"""Steps' time that it takes to do one without a fault, and to go back."""
+"""The time to do a step without a fault and to go back, in steps."""
 
 
 class Together(msgspec.Struct):
-    """What is known of a program's trials that share a process."""
+    """Facts about a program's trials that share a process, learned as they run."""
 
     obstacle: str = ""
-    """Why no trials of the program can."""
+    """Why the program's trials cannot share a process; empty if they can."""
     waits: Callable[[], None] = lambda: None
-    """Is told that a process only waits for trials that take long: another can begin."""
+    """Called when a process only waits for trials that take long: another process can begin."""
     is_first_alone: bool = False
-    """Whether one that begins with the first step of all cannot: what that step makes (slots, traces) stays."""
+    """True if trials of the run's first step cannot share a process: slots and traces that this step makes stay."""
     changing: set[tuple[object, ...]] = set()
-    """Points of a compiled step that have changed bits by themselves: a trial there has a twin, in which nothing is
-    armed."""
+    """Points of a compiled step whose instruments alone have changed bits: a trial there has a twin, in which no fault
+    is armed."""
 
     def takes(self, plan: Experiment) -> bool:
         """Return whether a trial can share a process."""
@@ -78,13 +78,13 @@ def run_together(
     *,
     ends_early: bool = False,
 ) -> Iterator[tuple[int, TrialResult]]:
-    """Run trials, several in a process; yields (number, what came of it) as they are known to be sound.
+    """Run trials, several in a process; yield (number, result) of each as soon as it is known to be sound.
 
-    `ends_early`: trials that come to the golden run's whole state end there, with its steps for those that they leave
-    out (detrain.campaign.early_end).
+    `ends_early`: trials that come to the golden run's whole state end there; the golden run's steps stand for those
+    that they leave out (`EarlyEnds`).
 
-    What is not yielded is to be run in a process of its own: trials to the program's end, one of the first step of all
-    where that step makes what stays, and all of a program that cannot be set back exactly.
+    Trials that are not yielded need a process of their own: those that go to the program's end, those of the run's
+    first step if objects that it makes stay, and all trials of a program that cannot be set back exactly.
     """
     known = known or Together()
     waiting, pairs = dict(plans), Pairs(golden)
@@ -98,7 +98,7 @@ def run_together(
             for number, done in process.run():
                 yield from pairs.take(number, done, chunk[number])
         if not (process.sound or process.alone or process.changing or known.is_first_alone > was_alone):
-            process.alone.add(next(iter(chunk)))  # or the same would come to nothing again
+            process.alone.add(next(iter(chunk)))  # else the same chunk would come to nothing again
         known.changing |= {each.place for number in process.changing if (each := chunk[number].injection) is not None}
         for number in (*process.sound, *(number_of_trial(number) for number in process.alone)):
             waiting.pop(number, None)
@@ -107,10 +107,10 @@ def run_together(
 
 
 def in_order(plans: Mapping[int, Experiment], *, are_watched: bool) -> list[int]:
-    """Return the numbers of trials in the order in which processes take them: by places, then by cursor.
+    """Return the numbers of trials in the order in which processes take them: by place, then by cursor.
 
-    Of a compiled step so many go together as take the least time. Where ops are watched as they run, they cost nothing
-    elsewhere, and trials of one step, which share the moment that is held, lie beside one another.
+    In a compiled step, as many places share a process as take the least time. If ops are watched as they run, places
+    cost other steps nothing, and trials of one step come together, as they share the moment kept in memory.
     """
     where = {number: () if are_watched else _place(plan) for number, plan in plans.items()}
     places = sorted(set(where.values()) - {()}, key=_beside)
@@ -120,19 +120,19 @@ def in_order(plans: Mapping[int, Experiment], *, are_watched: bool) -> list[int]
 
 
 def _most_places(count: int, plans: Mapping[int, Experiment]) -> int:
-    """Return how many of so many points go into one process: more of them are fewer starts, and slower steps."""
+    """Return how many of `count` points go into one process: more points mean fewer starts, but slower steps."""
     steps = sum(plan.count or 1 for plan in plans.values())
     return max(_LEAST_PLACES, round(math.sqrt(count * _START_S / (steps * _PLACE_S)))) if steps else _LEAST_PLACES
 
 
 def _place(plan: Experiment) -> tuple[object, ...]:
-    """Return the point of a compiled step at which a trial's fault is put; nothing of an op outside of one."""
+    """Return the point of a compiled step where a trial puts its fault; an empty tuple for an op outside of one."""
     assert plan.injection is not None
     return plan.injection.place if plan.injection.signature else ()
 
 
 def _beside(place: tuple[object, ...]) -> tuple[list[int], str]:
-    """Return by what places are in order: those of a compiled function share a copy with those beside them."""
+    """Return the sort key of a place: places of one compiled function come together, and share a copy of it."""
     address = str(place[0]).rpartition("@")[2] if "@" in str(place[0]) else ""
     return list(map(int, re.findall(r"\d+", address))), repr(place)
 
@@ -155,9 +155,9 @@ class _TrialProcess:
     """One process with several trials, and behind the last of them steps without a fault.
 
     A trial is sound if all variables were the golden run's where it began, and the steps before it and behind it are
-    the golden run's, in the epoch, too, that it has run into: only there is seen what order its data has. Behind one
-    with which the program ended, or from which there was no way back, there are none: the process was one, and what it
-    began with is known.
+    the golden run's, also those of the epoch that it ran into: only they show the order of that epoch's data. No steps
+    follow a trial that ended the program, or from which the process could not go back; then the trials so far are
+    judged by the state in which they began.
     """
 
     subject: Subject
@@ -165,26 +165,26 @@ class _TrialProcess:
     golden: TrialResult
     home: Path
     running: Callable[[int | None], None]
-    """Is told whose fault has been armed, and that it is over (None); not of each that is over at once."""
+    """Called with the number of a trial whose fault is armed, and with None when it is over; not for quick trials."""
     together: Together
-    """Learns what is in the way."""
+    """Takes the obstacle that this process finds."""
     ends_early: bool = False
     sound: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
-    """Trials with which the process has ended: a crash, a hang, or a fault that was not done."""
+    """Trials that ended the process: by a crash, a hang, or a fault that was not done."""
     changing: set[int] = field(default_factory=set)
-    """Trials that are to have a twin."""
+    """Trials that need a twin."""
     _left: LeftTrials = field(init=False)
     _pending: dict[int, TrialResult] = field(default_factory=dict)
     _known: Mapping[Address, StepLine] = field(default_factory=dict)
     _has_ended: bool = False
     _pace: float | None = None
-    """How many times as long as the golden run's the steps of the trial before took."""
+    """The time that the steps of the trial before took, in multiples of the golden run's time."""
     _queue: list[tuple[int | None, Experiment]] = field(default_factory=list)
-    """What it does, in its order; what has no number is without a fault."""
+    """The trials of the process, in order; steps without a fault have no number."""
 
     def run(self) -> Iterator[tuple[int, TrialResult]]:
-        """Run it; yields what is sound."""
+        """Run the process; yield the trials that prove sound, with their results."""
         self._known, self._left = self.golden.by_cursor(), LeftTrials(self.golden)
         self.subject.link_golden((*next(iter(self.plans.values())).at[:2], 0), self.home)
         self._queue = self._queued()
@@ -198,7 +198,7 @@ class _TrialProcess:
             while index < len(logs):
                 yield from self._take_left()
                 is_late = watch.is_late()
-                is_done = watch.is_over and index + 1 == len(logs)  # or it would wait for those that it has been left to
+                is_done = watch.is_over and index + 1 == len(logs)  # the process may still wait for copies
                 is_over = is_done or process.poll() is not None
                 if watch.is_armed and not is_told:
                     self.running(numbers[index])
@@ -216,7 +216,7 @@ class _TrialProcess:
                     is_told = False
                 before, ended_at = ended_at, _written_at(logs[index], ended_at)
                 done = msgspec.structs.replace(read_log(logs[index]), seconds=round(ended_at - before, 4))
-                if done.end == _ENDED and (process.poll() or done.ended):  # with a status that the log does not know
+                if done.end == _ENDED and (process.poll() or done.ended):  # the log does not have the process's status
                     done = msgspec.structs.replace(done, end="")
                 if has_hung:
                     yield from self._hung(index, done, experiments[index])
@@ -239,7 +239,7 @@ class _TrialProcess:
             if status := process.poll():
                 require_room(self.home, status, errors_of(self.home))
                 ended = experiments[min(index, len(logs) - 1)].injection
-                if status == FaultInvalid.exit_code and ended is not None:  # others there would end a process each
+                if status == FaultInvalid.exit_code and ended is not None:  # its other trials there would end processes, too
                     sites = {number: plan.injection.site for number, plan in self.plans.items() if plan.injection is not None}
                     self.alone.update(number for number, site in sites.items() if site == ended.site)
             process.kill()
@@ -249,12 +249,12 @@ class _TrialProcess:
         return Watch(log, limit_of(plan, self.golden, self.subject.limit_s, pace or 1.0))
 
     def _pace_of(self, watch: Watch, plan: Experiment) -> float | None:
-        """Return how many times as long as the golden run's the steps of a trial took, if it was one, and took some."""
+        """Return the time of a trial's steps in multiples of the golden run's; None if not armed, or without steps."""
         usual = usual_s(plan, self.golden)
         return (time.monotonic() - watch.armed_at) / usual if watch.armed_at is not None and usual > 0 else None
 
     def _leave(self, index: int, done: TrialResult, plan: Experiment, watch: Watch) -> Iterator[tuple[int, TrialResult]]:
-        """The process has gone on behind a trial that is not over: yield what is sound of those before it."""
+        """Handle a trial that is not over and that its process has left behind: yield the sound trials before it."""
         number = self._queue[index][0]
         assert number is not None
         if self._is_as_golden(done, plan):
@@ -265,7 +265,7 @@ class _TrialProcess:
             self._pending.clear()
 
     def _take_left(self) -> Iterator[tuple[int, TrialResult]]:
-        """Yield the trials that were left and are over; of which nothing is known are done alone."""
+        """Yield the trials that were left and are over; those with an unknown result are to run alone."""
         limit = lambda plan: limit_of(plan, self.golden, self.subject.limit_s, self._pace or 1.0)  # noqa: E731
         for number, done in self._left.over(limit, is_paced=self._pace is not None):
             if done is None:
@@ -275,8 +275,8 @@ class _TrialProcess:
                 yield from self._sound([number])
 
     def _hung(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
-        """A trial has taken too long, on a machine whose pace is known by the trial before: yield it, if it began where
-        the golden run is.
+        """Handle a trial that took too long, where the trial before showed the machine's pace: yield it if it began in
+        the golden run's state.
         """
         number = self._queue[index][0]
         assert number is not None
@@ -287,9 +287,7 @@ class _TrialProcess:
             yield number, msgspec.structs.replace(done, status=HANG, end="")
 
     def _is_as_golden(self, done: TrialResult, plan: Experiment) -> bool:
-        """Return whether the run is the golden run again before a trial; where it is not, no trials share a process any
-        more.
-        """
+        """Return whether the run was the golden run again before a trial; if not, no further trials share a process."""
         if self._is_golden(done, plan):
             return True
         self.together.obstacle = "the run is not the golden run again behind a trial, or with the sites in place"
@@ -300,9 +298,7 @@ class _TrialProcess:
         return EarlyEnds(self.golden)
 
     def _queued(self) -> list[tuple[int | None, Experiment]]:
-        """Return what the process does: before the trials of a step perhaps that step without a fault; and in the end
-        steps without one.
-        """
+        """Return the queue: a step without a fault may come before the trials of a cursor, and such steps end it."""
         found: list[tuple[int | None, Experiment]] = []
         for at, group in itertools.groupby(self.plans.items(), key=lambda pair: pair[1].at):
             trials = list(group)
@@ -323,7 +319,7 @@ class _TrialProcess:
 
     @staticmethod
     def _end_of(plan: Experiment, steps: list[Address]) -> Address | None:
-        """Return the last step of a trial; None where the program ends before."""
+        """Return the last step of a trial; None if the program ends before it."""
         behind = steps[bisect.bisect_left(steps, plan.at) :]
         if plan.count is not None:
             behind = [cursor for cursor in behind[: plan.count] if cursor[0] == plan.at[0] or not plan.ends_with_loop]
@@ -331,7 +327,7 @@ class _TrialProcess:
         return plan.until if plan.until in behind else None
 
     def _take(self, index: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
-        """Look at what a log says; yields what is sound by it."""
+        """Read the log of a trial; yield the trials that it proves sound."""
         number = self._queue[index][0]
         is_last = index == len(self._queue) - 1
         if not self._is_as_golden(done, plan):
@@ -350,7 +346,7 @@ class _TrialProcess:
             self._has_ended = not done.ended
             if number is not None:
                 self.alone.add(number)
-                if done.ended:  # another copy does those behind it
+                if done.ended:  # another copy does the trials behind it
                     yield from self._confirm_ended()
                     self._pending.clear()
             elif not self._pending or not is_last:
@@ -365,15 +361,15 @@ class _TrialProcess:
             yield from self._confirm_ended()
 
     def _confirm(self, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
-        """Yield the trials behind which the steps of this log are the golden run's."""
+        """Yield the pending trials that this log proves sound: its fault-free steps reach the epoch of their end."""
         clean = [step.address for step in done.steps if step.batch >= 0]
         clean = [cursor for cursor in clean if plan.injection is None or cursor < plan.at]
         if clean:
             yield from self._sound([number for number, each in self._pending.items() if max(clean) >= _reached(each)])
 
     def _confirm_ended(self) -> Iterator[tuple[int, TrialResult]]:
-        """The process has ended: yield what began from a state that is known, up to the first trial of which it is not
-        known whether it has left something behind for the next epoch.
+        """The process has ended: yield the trials that began in a known state, up to the first that ran into another
+        epoch: it may have left changes there.
         """
         first = self._first_away()
         chosen = []
@@ -385,7 +381,7 @@ class _TrialProcess:
         yield from self._sound(chosen)
 
     def _first_away(self) -> int | None:
-        """Return the first trial of those that wait which has run over the end of its epoch."""
+        """Return the first pending trial that has run over the end of its epoch."""
         return next((n for n, each in self._pending.items() if _reached(each)[:2] != self.plans[n].at[:2]), None)
 
     def _sound(self, numbers: list[int]) -> Iterator[tuple[int, TrialResult]]:
@@ -395,7 +391,7 @@ class _TrialProcess:
             yield number, self._early.run_on(done, self.plans[number]) if done.end == EQUAL else done
 
     def _is_golden(self, done: TrialResult, plan: Experiment) -> bool:
-        """Return whether the steps without a fault are the golden run's, and the state where it begins is, too.
+        """Return whether a log's fault-free steps, and the state in which it begins, are the golden run's.
 
         Before an epoch's first batch other things than steps may have changed variables.
         """
@@ -407,7 +403,7 @@ class _TrialProcess:
 
 
 def left_running(home: Path) -> Experiment | None:
-    """Return the trial that a process was in which has died with its worker: its fault was armed, and it has no end."""
+    """Return the trial during which a worker and its process died: its fault was armed, and its log has no end."""
     logs = sorted(home.glob("log-*"), key=lambda log: int(log.name.rpartition("-")[2]))
     if not logs or not _is_armed(logs[-1]) or b'"end":' in logs[-1].read_bytes():
         return None
@@ -427,13 +423,13 @@ def _written_at(log: Path, otherwise: float) -> float:
 
 
 def _reached(done: TrialResult) -> Address:
-    """Return the first step of the last epoch that a trial has run into."""
+    """Return the first cursor of the last epoch that a trial has run into."""
     last = max((step.address for step in done.steps if step.batch >= 0), default=(0, 0, 0))
     return (*last[:2], 0)
 
 
 class EarlyEnds(msgspec.Struct, dict=True):
-    """How trials go on that have come to the golden run's state."""
+    """Completes trials that have come to the golden run's state, with the steps of the golden run."""
 
     golden: TrialResult
 
@@ -447,10 +443,10 @@ class EarlyEnds(msgspec.Struct, dict=True):
         return sorted(cursor for cursor in self.known if cursor[2] >= 0)
 
     def pay(self, trials: Sequence[Experiment]) -> bool:
-        """Return whether trials of one step end early often enough for a step without a fault before them.
+        """Return whether trials of one step end early often enough to pay for a step without a fault before them.
 
-        Not where there is no telling how they would go on: to the program's end, or over a step whose loss is no
-        number. A process cannot go back to a step that leaves behind what it traces or makes: the first of all, and the
+        False if a trial's further course is unknown: it goes to the program's end, or over a step whose loss is NaN or
+        infinite. A process cannot go back to a step that leaves traces or new objects behind: the first of all, and the
         last of an epoch, whose batch may be the first short one.
         """
         phase, epoch, batch = trials[0].at
@@ -460,9 +456,9 @@ class EarlyEnds(msgspec.Struct, dict=True):
         return None not in windows and saved * _SHARE > _COST
 
     def window(self, plan: Experiment) -> list[Address] | None:
-        """Return the lines over which a trial goes from its fault on; None where that cannot be told.
+        """Return the cursors of the log lines that a trial has from its fault on; None if they are unknown.
 
-        They are the steps, and what follows the steps of the epochs that it leaves behind.
+        They are the steps, and the lines behind the steps of each epoch that the trial completes.
         """
         if plan.count is None or plan.steps != 1 or not plan.ends_with_loop or not plan.has_digests:
             return None
@@ -476,7 +472,7 @@ class EarlyEnds(msgspec.Struct, dict=True):
         return lines if is_finite else None
 
     def run_on(self, done: TrialResult, plan: Experiment) -> TrialResult:
-        """Return a trial that has ended early as it would be had it run on."""
+        """Return a trial that ended early, with the steps and the end that it would have had."""
         window, mine = self.window(plan), done.by_cursor()
         assert window is not None
         last, steps = max(mine), sum(cursor[2] >= 0 for cursor in window)

@@ -1,4 +1,4 @@
-"""A disk that is full is no outcome of a trial: a campaign stops, with nothing lost, and says where room is needed."""
+"""Full disks: they are no outcome of a trial, so the campaign stops, loses nothing, and names the full folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TODO: Final = "make room there and run the campaign again: what is in the ledge
 
 @contextlib.contextmanager
 def told(folder: Path) -> Iterator[None]:
-    """Raise StoreError where something inside cannot write for want of room."""
+    """Raise StoreError if code inside fails to write for want of room."""
     try:
         yield
     except OSError as error:
@@ -29,9 +29,9 @@ def told(folder: Path) -> Iterator[None]:
 
 
 def require_room(folder: Path, status: int, said: str) -> None:
-    """Raise StoreError if a process that has failed may have done so for want of room: it says so, or there is none.
+    """Raise StoreError if a failed process may have lacked room: it says so, or the disk is full now.
 
-    `said`: what it wrote to stderr.
+    `said`: the text that it wrote to stderr.
     """
     if status == StoreError.exit_code and (printed := last_printed(said)) is not None:
         raise StoreError(*printed)

@@ -1,4 +1,4 @@
-"""What became of a trial, from what its process left: the series that the definitions of outcomes are about."""
+"""The outcome of a trial, from the log that its process left: the series to which the outcomes' definitions apply."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from detrain.python.inspect.program_metrics import is_accuracy
 from detrain.runtime.observers.experiment_run import StepLine
 
 UNKNOWN = "finite (no accuracy to classify by)"
-"""The outcome of a trial whose losses are finite and whose program has no metric of accuracy."""
+"""The outcome of a trial whose losses are finite and whose program has no accuracy."""
 NO_LOSS = "unclassified (the program's loss was not seen)"
-"""The outcome of a trial of a program that takes no gradient by a tape."""
+"""The outcome of a trial of a program whose golden run shows no loss."""
 _PERCENT: Final = 100.0
 
 
 class HasSeries(Protocol):
-    """A step of a run, or of a record."""
+    """A step of a run, or of a record, with its loss and metrics."""
 
     @property
     def series(self) -> dict[str, float | str]:
@@ -53,11 +53,11 @@ def read_thresholds(texts: Iterable[str]) -> Thresholds:
 def outcome_of(
     golden: TrialResult, trial: TrialResult, at: Address, thresholds: Thresholds = USUAL, spread: Spread | None = None
 ) -> str:
-    """Return the outcome of a trial whose fault was done at a cursor; with a `spread` by that, whatever the accuracy.
+    """Return the outcome of a trial with its fault at a cursor; a `spread` is used instead of the program's accuracy.
 
     Raises FaultInvalid where the runs cannot be compared. Steps are compared with those of the golden run at the same
-    cursors: of a trial that goes on longer (one that is ended early where the loss is low) the common ones count, and
-    one that leaves an epoch early is not masked.
+    cursors. If a trial goes on longer (because its loop ends at a low loss), the common steps count; a trial that
+    leaves an epoch early is not masked.
     """
     if (corrupted := corruptions_of(golden, trial, at)) is not None:
         return _outcome_of_inference(trial, corrupted)
@@ -71,7 +71,7 @@ def outcome_of(
     has_accuracy = bool(names)
     outcomes = []
     judged: list[str | None] = [*names] or [None]
-    for name in judged:  # of several outputs one alone may suffer
+    for name in judged:  # a fault may harm only one of several outputs
         mine, its = (_series(run, golden, common, place, name) for run in (golden, trial))
         outcomes.append(classify(mine, its, place, thresholds))
     found = max(outcomes, key=lambda each: each.severity)
@@ -92,8 +92,8 @@ def outcome_of(
 
 
 def corruptions_of(golden: TrialResult, trial: TrialResult, at: Address) -> Corruptions | None:
-    """Return what a fault has done to what a model says of the inputs of the steps from it on; None: it is no
-    inference, or gives no scores of classes.
+    """Return the changes that a fault made to a model's predictions, from its step on; None if the program does no
+    inference, or its model gives no class scores.
     """
     known = golden.by_cursor()
     if not any(step.predictions for step in golden.steps):
@@ -127,25 +127,25 @@ def loss_of(step: HasSeries) -> float:
 
 
 def _loss(step: StepLine) -> float:
-    """Return a step's loss; 0 where it has taken no gradient, though others do: it is as it should be."""
+    """Return a step's loss; 0 for a step without a gradient in a program that has losses: it is not at fault."""
     return float(step.series.get("loss", 0.0))
 
 
 def accuracy_of(step: HasSeries, name: str = "") -> float:
-    """Return a step's accuracy, that of a name, or else the first; NaN where the program has none."""
+    """Return a step's accuracy of the given name, or else the first one; NaN where the program has none."""
     names = sorted(filter(is_accuracy, step.series))
     return float(step.series[name if name in names else names[0]]) if names else math.nan
 
 
 def accuracies(golden: TrialResult) -> list[str]:
-    """Return the names of the accuracies that each step has; one that is none if each has another."""
+    """Return the names of the accuracies that every step has; an empty name if the steps have none in common."""
     names = [set(filter(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0]
     return sorted(set.intersection(*names)) or [""]
 
 
 def judging_accuracies(golden: TrialResult) -> list[str]:
     """Return the names of the accuracies by which trials are judged; none where the program has none in each step."""
-    # Some programs take it now and then: the other steps have none, or that of an earlier one.
+    # Some programs take their accuracy only now and then: the other steps have none, or an earlier step's.
     if not all(any(map(is_accuracy, step.series)) for step in golden.steps if step.batch >= 0):
         return []
     return [name for name in accuracies(golden) if _scale(golden, name, is_of_steps=True)]
@@ -154,8 +154,8 @@ def judging_accuracies(golden: TrialResult) -> list[str]:
 def _series(done: TrialResult, golden: TrialResult, cursors: Sequence[Address], fault_step: int, accuracy: str | None) -> Series:
     """Return the series of a run at cursors, by one of its accuracies; None: it counts as 1, so only losses matter.
 
-    A run without a step has begun with the faulty one, and ended in it. A step without an accuracy, which was left or
-    ended before it was taken, counts by its loss alone. Accuracies in percent are taken for what they are.
+    A run without a step began with the faulty one and ended in it. A step without an accuracy (it was left, or ended,
+    before the program took it) counts by its loss alone. Accuracies in percent are divided by 100.
     """
     known, usual = done.by_cursor(), golden.by_cursor()
     of_steps, of_validations = (_scale(golden, accuracy or "", is_of_steps=each) or 1.0 for each in (True, False))
@@ -182,14 +182,14 @@ def _series(done: TrialResult, golden: TrialResult, cursors: Sequence[Address], 
 
 
 def _has(step: StepLine, accuracy: str) -> bool:
-    """Return whether a step has an accuracy; by no name, whether it has any."""
+    """Return whether a step has an accuracy of that name; with an empty name, whether it has any."""
     return accuracy in step.series if accuracy else any(map(is_accuracy, step.series))
 
 
 def _scale(golden: TrialResult, accuracy: str, *, is_of_steps: bool) -> float:
-    """Return what the golden run's accuracies, those of steps or of validations, are parts of: 1, or 100 for percent.
+    """Return the full value of the golden run's accuracies, those of steps or of validations: 1, or 100 for percent.
 
-    0 for numbers that are no accuracies.
+    0 for values that are no accuracies.
     """
     values = [accuracy_of(step, accuracy) for step in golden.steps if (step.batch >= 0) == is_of_steps]
     most = max((value for value in values if math.isfinite(value)), default=0.0)

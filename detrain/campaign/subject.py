@@ -1,7 +1,7 @@
-"""The program that faults are put into: it runs in processes of its own, from checkpoints of its golden run.
+"""The program that faults are put into. It runs in processes of its own, from checkpoints of its golden run.
 
-All of it lies in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and what each of
-its steps said), the sites of the step, and a folder for each trial. The run's own checkpoints are read, never written.
+All its files lie in one folder of the checkpoint home, `PROGRAM.faults`: the golden run (its checkpoints and the log of
+its steps), the sites of the step, and a folder for each trial. The user's own checkpoints are read, never written.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _ERRORS: Final = "stderr"
 _OUTPUT: Final = "stdout"
 _FILES_LOCK: Final = ".files.lock"
 _CHECKED: Final = "checked"
-"""The check that a second golden run has passed."""
+"""File with the check that a second golden run has passed."""
 _MEASURED: Final = "measured"
-"""The user's function, and the number that it gave."""
+"""File with the name of the user's function, and the number that it gave."""
 _WATCHED: Final = ".watched"
-"""What a step did whose sites were listed, if its ops were watched as they ran."""
+"""Suffix of the file with the log line of a step whose ops were watched while its sites were listed."""
 _CHECK_S: Final = 3600.0
-"""A check of the user's fails that takes longer."""
+"""The user's check fails if it takes longer."""
 _POLL_S: Final = 0.05
 
 
@@ -66,21 +66,22 @@ class Subject:
     arguments: tuple[str, ...]
     home: Path
     limit_s: float | None = None
-    """Seconds that a trial may take from its fault on; None: by the golden run's time (detrain.campaign.time_limit)."""
+    """Seconds that a trial may take from its fault on; None: as many as the golden run's time allows
+    (time_limit.py)."""
     is_quiet: bool = True
-    """Whether what the program prints is kept back."""
+    """True if the program's output is not shown."""
     has_guard: bool = False
-    """Whether hardware faults are looked for."""
+    """True if the runs have the guard, which looks for hardware faults."""
     is_inference: bool = False
-    """Whether its steps are forward passes without gradients."""
+    """True if the program's steps are forward passes without gradients."""
     has_ranges: bool = False
-    """Whether the outputs of modules are clipped to what they are in the golden run."""
+    """True if the outputs of modules are clipped to their ranges in the golden run."""
     check: str = ""
+    """The user's check of the program's state at its end: a command, or module:function."""
     metric: str = ""
-    """A function of the user's (module:function) that gives a number for the program's end."""
-    """What judges where the program has come to, at its end: a command, or module:function."""
+    """The user's function (module:function) that returns a number for the program's end."""
     is_of_past: bool = field(default=False, init=False)
-    """Whether the program of this folder is another one now: what it has done can be read, and nothing is run."""
+    """True if the program has changed since: the results in its folder can be read, but nothing can be run."""
     _seed: int = field(default=0, init=False)
     _sources: dict[str, str] = field(default_factory=dict, init=False)
     _is_looking: bool = field(default=False, init=False)
@@ -97,7 +98,7 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """Digest of what the golden run depends on: sources, those of detrain, too, arguments, environment."""
+        """The digest of all that the golden run depends on: sources (detrain's, too), arguments, environment."""
         digest = xxhash.xxh3_128()
         for file in sorted(PACKAGE.rglob("*.py")):
             digest.update(xxhash.xxh3_128(file.read_bytes()).digest())
@@ -113,7 +114,7 @@ class Subject:
         """Return the digests of the program's source files, by their paths relative to the entry's folder."""
         from detrain.base.source_files import sources
 
-        if not self._sources:  # they are asked for with each record
+        if not self._sources:  # each record asks for them
             entry = self.program.path.resolve()
             for file, _tree in sources(entry):
                 name = Path(os.path.relpath(file, entry.parent)).as_posix()
@@ -121,11 +122,11 @@ class Subject:
         return self._sources
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about bits outside of the program."""
+        """Return the settings outside of the program that decide about bits, by name."""
         return base_environment(threads_here())
 
     def sites(self, at: Address | None = None) -> list[Site]:
-        """Return the sites of the program's first step, or of another one: it is run until then, unless it has been."""
+        """Return the sites of the program's first step, or of the step at a cursor; the program runs if need be."""
         known = self.sites_file(at)
         if known.is_file():
             return msgspec.json.decode(known.read_bytes(), type=list[Site])
@@ -157,34 +158,34 @@ class Subject:
 
     @property
     def is_watched(self) -> bool:
-        """Whether ops are watched as they run, in the step that is hit alone: no fault costs anything in another."""
+        """True if ops are watched as they run, and only in the step that is hit: faults cost other steps nothing."""
         return any(self.folder.glob(f"sites*{_WATCHED}"))
 
     def require_apart(self, coming: Coming) -> None:
-        """Raise FaultInvalid where several faults at once are to be each in an op of its own, and cannot be."""
+        """Raise FaultInvalid if several faults at once need an op each, and the program's step cannot give them one."""
         if coming.among == "step":
             self.sites()
             refuse_several(1 if self.is_watched else coming.at_once)
 
     def sites_file(self, at: Address | None) -> Path:
-        """Return the file that has the sites of a step, or of the first one, if they have been listed."""
+        """Return the path of the file for the sites of a step; None: of the first one."""
         return self.folder / (f"sites-{written(at).replace('/', '-').replace(':', '-')}.json" if at else "sites.json")
 
     def label_of(self, name: str) -> str:
-        """Return the label of a site that has been listed."""
+        """Return the label of a listed site; its name if it is not listed."""
         files = sorted(self.folder.glob("sites*.json"))
         listed = (site for file in files for site in msgspec.json.decode(file.read_bytes(), type=list[Site]))
         return next((site.label for site in listed if site.name == name), name)
 
     def golden(self, plan: Experiment, *, has_step: bool = True) -> TrialResult:
-        """Return the golden run, which goes at least as far as a trial does, with checkpoints at its epochs.
+        """Return the golden run, run at least as far as a trial goes, with checkpoints at its epochs.
 
-        What has been run before is not run again. Raises FaultInvalid where it does not have the trial's step, unless
+        A golden run that goes far enough is not run again. Raises FaultInvalid if it lacks the trial's step, unless
         `has_step` is false.
         """
         home = self._golden
         log = home / "log"
-        wanted = Experiment(log="") if self.has_ranges else plan  # they are those of the whole run
+        wanted = Experiment(log="") if self.has_ranges else plan  # ranges are those of the whole run
         start = (*wanted.at[:2], 0)
         done = read_log(log)
         if min(done.by_cursor(), default=start) > start:
@@ -213,13 +214,13 @@ class Subject:
         return done
 
     def whole(self, epoch: int = 0) -> TrialResult:
-        """Return the golden run to the program's end, from an epoch on at least. Raises FaultInvalid."""
+        """Return the golden run to the program's end, starting at the given epoch or earlier. Raises FaultInvalid."""
         return self.golden(Experiment(log="", at=(0, epoch, 0)), has_step=False)
 
     def _require_unchanged_by_watching(self, golden: TrialResult) -> None:
-        """Raise FaultInvalid where a step whose ops were watched as they ran was another than the golden run's.
+        """Raise FaultInvalid if a step whose ops were watched as they ran differs from the golden run's.
 
-        If no such step is one of the golden run's, its first is watched, too.
+        If no watched step is one of the golden run's, the golden run's first is watched, too.
         """
         steps = golden.by_cursor()
         watched = self._watched()
@@ -240,14 +241,14 @@ class Subject:
         return {line.address: line for line in lines}
 
     def say(self, text: str) -> None:
-        """Say whose output follows."""
+        """Announce the run whose output follows, if output is shown."""
         if not self.is_quiet:
             messages.say(f"{text}:")
 
     def trial(self, experiment: Experiment, folder: Path | None = None, *, limit: TimeLimit | None = None) -> TrialResult:
         """Run an experiment from the checkpoint of the golden run that is nearest before its cursor.
 
-        `limit`: how long it may take; None: as the golden run says.
+        `limit`: how long it may take; None: the golden run's time decides.
         """
         with self.scratch(folder) as home, self._alone_with_files(experiment):
             self.link_golden((experiment.at[0], experiment.at[1], 0), home)
@@ -255,7 +256,7 @@ class Subject:
 
     @contextlib.contextmanager
     def _alone_with_files(self, experiment: Experiment) -> Iterator[None]:
-        """Keep others from running the program to its end meanwhile, if it writes files: they are judged behind it."""
+        """Hold a lock during a run to the program's end if it writes files: they are read after it, so others wait."""
         is_whole = experiment.until is None and experiment.count is None and not experiment.is_profile
         if not is_whole or not (self.check or self.metric or read_log(self._golden / "log").files):
             yield
@@ -265,10 +266,10 @@ class Subject:
             yield
 
     def golden_again(self, golden: TrialResult) -> TrialResult | None:
-        """Return a second golden run, which is made if it has not been: what differs between them no fault did.
+        """Return a second golden run, made if need be: differences between the two are no fault's doing.
 
-        None where the program says nothing and writes nothing. Raises FaultInvalid where it is another to the bit, or
-        where the user's check fails on it.
+        None if the program prints and writes nothing, and has no check or metric. Raises FaultInvalid if a step's bits
+        differ, or if the user's check fails on it.
         """
         if not (golden.said or golden.files or self.check or self.metric):
             return None
@@ -303,11 +304,11 @@ class Subject:
         return limit_of(experiment, read_log(self._golden / "log"), self.limit_s)
 
     def golden_with_seed(self, number: int, golden: TrialResult, words: str) -> TrialResult:
-        """Return a golden run with another seed, which is made if it has not been: as far as the golden run goes.
+        """Return a golden run with another seed, as far as the golden run goes; it is made if need be.
 
-        `words` are put behind the program's arguments, with the seed for {}. Where there are none, its seed is that of
-        `detrain run --seed`, and those that the program sets itself are greater by `number`. Raises FaultInvalid where
-        it fails.
+        `words` are put behind the program's arguments, with the seed for {}. The seed is also that of `detrain run
+        --seed`; without `words`, seeds that the program sets itself are greater by `number`. Raises FaultInvalid if
+        the run fails.
         """
         seed = self._seed + number
         added = tuple(word.replace("{}", str(seed)) for word in shlex.split(words))
@@ -319,7 +320,7 @@ class Subject:
             plan = Experiment(
                 log=str(home / "log"),
                 until=None if golden.end == "program" else max(golden.by_cursor()),
-                has_digests=bool(self.metric),  # by what is looked at there, variables are known at the end
+                has_digests=bool(self.metric),  # to take digests, the run learns the variables that --metric needs
                 seeds_by=0 if added else number,
             )
             with self.scratch(home), self._alone_with_files(plan):
@@ -329,7 +330,7 @@ class Subject:
         return done
 
     def unarmed(self, experiment: Experiment) -> TrialResult:
-        """Run a trial with its fault in place, but never armed."""
+        """Run a trial with its site in place, but with no fault armed."""
         self.say("the run with the site in place, and no fault")
         done = self.trial(msgspec.structs.replace(experiment, is_armed=False))
         if experiment.at not in done.by_cursor():
@@ -341,7 +342,7 @@ class Subject:
         link([entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")], before, home)
 
     def start_of(self, at: Address) -> Path | None:
-        """Return the checkpoint from which a trial at a cursor starts; None: it starts anew."""
+        """Return the checkpoint from which a trial at a cursor starts; None: it starts at the program's beginning."""
         golden = [entry for entry in Catalogue(self._golden).entries() if entry.cursor.cut in ("epoch", "end")]
         before = up_to(golden, (at[0], at[1], 0))
         return before[-1].path if before else None
@@ -357,7 +358,7 @@ class Subject:
         added: Sequence[str] = (),
         limit: TimeLimit | None = None,
     ) -> TrialResult:
-        """Run the program with an experiment in a checkpoint home, with more arguments, if any are `added`."""
+        """Run the program with an experiment in a checkpoint home; `added`: further arguments of the program."""
         with self.process([experiment], home, every=every, settings=settings, seed=seed, added=added) as process:
             limit = limit or self._limit_of(experiment)
             watch = Watch(home / "log", limit)
@@ -386,7 +387,7 @@ class Subject:
         return done
 
     def _measured_before(self, home: Path) -> TrialResult:
-        """Return what a run has left that was made earlier, with what the user's function said of it."""
+        """Return the result that an earlier run left, with the number that the user's function gave for it."""
         done = read_log(home / "log")
         try:
             metric, number = msgspec.json.decode((home / _MEASURED).read_bytes(), type=tuple[str, str])
@@ -405,9 +406,9 @@ class Subject:
         seed: int | None = None,
         added: Sequence[str] = (),
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the program with experiments in a checkpoint home; it is ended with the context.
+        """Start the program with experiments in a checkpoint home; an exception in the context ends it.
 
-        Raises FaultInvalid where the program is another one now.
+        Raises FaultInvalid if the program has changed since.
         """
         if self.is_of_past:
             raise FaultInvalid(f"{self.program.name} is another program now, and has to be run for this", "give it as it was")
@@ -423,7 +424,7 @@ class Subject:
         command = [sys.executable, "-m", "detrain", "run", *arguments, *(["-m"] if self.program.is_module else [])]
         keeps = {KEEPS_VARIABLES: "1"} if (self.check or self.metric) and not experiments[0].has_checkpoints else {}
         environment = {**for_runs_of_ours(), **(settings or {}), **keeps, VARIABLE: str(plan)}
-        with contextlib.ExitStack() as files:  # the process reads there what its program has said
+        with contextlib.ExitStack() as files:  # the process reads its program's output there
             stdout, stderr = (files.enter_context((home / name).open("w+b")) for name in (_OUTPUT, _ERRORS))
             process = subprocess.Popen(
                 [*command, self.program.shown, *self.arguments, *added],
@@ -440,18 +441,18 @@ class Subject:
             raise
 
     def _share_structure(self, home: Path) -> None:
-        """Have a run know the loops that the golden run, or the user, knows: they need not be found anew."""
+        """Give a run the loops that are known from the golden run, or from the user: it need not find them anew."""
         folders = (self._golden,) if self.is_inference else (self._golden, self.home)
         known = [folder / INFO_NAME for folder in folders if (folder / INFO_NAME).is_file()]
         if known and not (home / INFO_NAME).exists():
             shutil.copyfile(known[0], home / INFO_NAME)
-        elif self.is_inference and not (home / INFO_NAME).exists():  # the run is to find other loops than those that train
+        elif self.is_inference and not (home / INFO_NAME).exists():  # the run must find the loops of inference itself
             none = Structure((), "static analysis", program=self.program.name)
             write_info(none, home / INFO_NAME, self.program.path.parent)
 
     @contextlib.contextmanager
     def scratch(self, folder: Path | None = None) -> Iterator[Path]:
-        """Return an empty checkpoint home: a folder that stays, or one that is gone afterwards."""
+        """Yield an empty checkpoint home: the given folder, which stays, or a temporary one, which is deleted."""
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -474,7 +475,7 @@ class Subject:
 
 
 def errors_of(home: Path) -> str:
-    """Return the end of what a process wrote to stderr."""
+    """Return the last 12 lines that a process wrote to stderr."""
     return "\n".join((home / _ERRORS).read_text(errors="replace").splitlines()[-12:])
 
 

@@ -1,15 +1,14 @@
-"""How long a trial may take: its steps from the fault on, beside the same steps of the golden run.
+"""The time limit of a trial, taken from the golden run's time for the same steps.
 
-A fault in a number that the program counts by can make a step go on for hours. So a trial that takes ten times as long
-as the golden run did, and ten seconds at least, hangs (NVBitFI has the same factor). The start of its process counts
-for nothing, nor do the steps before the fault.
+A fault in a number that the program counts by can make a step go on for hours. So a trial hangs if it takes ten times
+as long as the golden run did, and at least ten seconds (NVBitFI has the same factor). The start of its process and the
+steps before the fault do not count.
 
-A machine may be slower now than it was for the golden run: others use it. So the limit goes by how fast it is now: by
-the trial before in the same process, or by a run of the same steps without the fault.
+Other users may have made the machine slower than it was for the golden run. So the limit follows its present speed, as
+the trial before in the same process shows it, or a run of the same steps without the fault.
 
-A trial that takes long is left to the copy of its process that does it, while another copy does those behind. Where a
-process has no copies (detrain.runtime.observers.reserve), nothing is left: the others wait until the time of the trial
-is over.
+A trial that takes long is left to the copy of its process that does it, while another copy does the trials behind it.
+If a process has no copies (detrain.runtime.observers.reserve), the other trials wait until that trial's time is over.
 """
 
 from __future__ import annotations
@@ -36,41 +35,41 @@ from detrain.runtime.observers.trials_in_process import ALONE
 TIMES_GOLDEN: Final = 10.0
 LEAST_S: Final = 10.0
 _START_S: Final = 3600.0
-"""For what comes before the fault: the start, and loading on to its step. No fault is to blame for it."""
+"""Limit for the time before the fault: the start, and loading on to its step. No fault is to blame for it."""
 _END_S: Final = 600.0
-"""For what is left once a trial has said its last: the process ends."""
+"""Limit for the end of the process, once the trial's log has its end."""
 _SLOWER: Final = 1.5
-"""A machine that is so much slower now gives a trial another try."""
+"""A trial gets another try if the machine is slower by more than this factor."""
 _PATIENCE: Final = 3.0
 _PATIENCE_S: Final = 0.2
-"""A trial that takes so many times as long as usual, and so many seconds, is left to a process of its own, where it can
-be. It decides about time alone."""
+"""A trial that takes this many times the usual, and this many seconds, is left to a process of its own if possible.
+They decide about time alone."""
 
 _MOST: Final = 32
-"""Copies that trials are left to at a time."""
+"""The most copies that trials are left to at a time."""
 _ROOM: Final = 4
-"""Times the memory of a copy that has to be free for another: each comes to own what it changes."""
+"""Free memory that another copy needs, in multiples of a copy's memory: each copy comes to own the pages it changes."""
 _ENDED: Final = "program"
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
-    """Seconds that a trial has: until its fault, and from there on. Infinite for a run without a fault."""
+    """Seconds that a trial may take before its fault, and from there on. Infinite for a run without a fault."""
 
     until_fault: float = math.inf
     from_fault: float = math.inf
 
     def is_longer(self, than: TimeLimit) -> bool:
-        """Return whether this limit is that of a slower machine."""
+        """Return whether this limit shows a slower machine than the other one."""
         return self.from_fault > _SLOWER * than.from_fault
 
 
 def limit_of(plan: Experiment, golden: TrialResult, given: float | None, pace: float = 1.0) -> TimeLimit:
-    """Return the time limit of a trial; `given` is what the user allows from the fault on, in seconds, or None.
+    """Return the time limit of a trial; `given`: the user's own limit from the fault on, in seconds, or None.
 
-    `pace`: how many times as long as the golden run's the steps take on this machine now.
+    `pace`: the present duration of steps on this machine, in multiples of the golden run's.
 
-    What the golden run's first step took (compiling, mostly) is added: in a process that has begun at a checkpoint the
-    faulty step is the first.
+    The golden run's first step (compiling, mostly) is added: if a process began at a checkpoint, the faulty step is its
+    first.
     """
     if plan.injection is None:
         return TimeLimit()
@@ -81,12 +80,12 @@ def limit_of(plan: Experiment, golden: TrialResult, given: float | None, pace: f
 
 
 def patience_s(plan: Experiment, golden: TrialResult, pace: float) -> float:
-    """Return for how long the other trials of its process wait for one, in seconds from its fault on."""
+    """Return how many seconds the other trials of a process wait for one, from its fault on."""
     return max(_PATIENCE_S, _PATIENCE * max(pace, 1.0) * usual_s(plan, golden))
 
 
 def usual_s(plan: Experiment, golden: TrialResult) -> float:
-    """Return how long the golden run took from the first step that a trial hits to the trial's end, in seconds."""
+    """Return the golden run's time, in seconds, from the first step that a trial hits to the trial's end."""
     spent = {_in_order(at): seconds for at, seconds in golden.spent.items()}
     steps = [at for at in sorted(spent) if at >= plan.at]
     if plan.count is not None:
@@ -98,35 +97,35 @@ def usual_s(plan: Experiment, golden: TrialResult) -> float:
 
 
 def _in_order(at: Address) -> tuple[float, ...]:
-    """Return a cursor by which what follows the steps of an epoch is behind them."""
+    """Return a sort key for cursors: the time behind an epoch's steps (batch -1) comes after them."""
     return (*at[:2], at[2] if at[2] >= 0 else math.inf)
 
 
 class Watch(msgspec.Struct):
-    """Watches a trial by its log, and says when its time is over."""
+    """Watches a trial by its log, and tells when its time is over."""
 
     log: Path
     limit: TimeLimit
     since: float = msgspec.field(default_factory=time.monotonic)
-    """When what it is at began: its part of the process, its fault, its end."""
+    """The start of its present part: its part of the process, its fault, or its end."""
     armed_at: float | None = None
-    """When its fault was armed."""
+    """The time at which its fault was armed."""
     is_over: bool = False
-    """Whether the trial has said its last: what follows is not its doing."""
+    """True if the log has the trial's end: later events are not its doing."""
     _read: int = 0
     _rest: bytes = b""
 
     def since_fault_s(self) -> float:
-        """Return for how long the trial has been going on; 0 before its fault."""
+        """Return the seconds since the trial's fault; 0 before it."""
         return time.monotonic() - self.armed_at if self.armed_at is not None else 0.0
 
     @property
     def is_armed(self) -> bool:
-        """Whether its fault was armed."""
+        """True if the trial's fault was armed."""
         return self.armed_at is not None
 
     def is_late(self) -> bool:
-        """Look at what is new in the log; return whether the trial has taken too long."""
+        """Read the new lines of the log; return whether the trial has taken too long."""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as file:
             file.seek(self._read)
             new = file.read()
@@ -147,11 +146,11 @@ class _Left(msgspec.Struct, frozen=True):
     watch: Watch
     process: int
     is_sound: bool
-    """Whether it is known to have begun where the golden run is."""
+    """True if the trial is known to have begun in the golden run's state."""
 
 
 class LeftTrials(msgspec.Struct):
-    """The trials of a process that have been left."""
+    """The trials of a process that were left to its copies."""
 
     golden: TrialResult
     _left: list[_Left] = []
@@ -161,7 +160,7 @@ class LeftTrials(msgspec.Struct):
         return bool(self._left)
 
     def ask(self, logs: Sequence[Path], index: int, plan: Experiment, watch: Watch, pace: float, *, is_late: bool) -> bool:
-        """Have the process go on behind a trial that takes long. Returns whether it does, or will."""
+        """Have the process go on behind a trial that takes long. Return whether it does, or will."""
         is_slow = watch.is_armed and not watch.is_over and watch.since_fault_s() > patience_s(plan, self.golden, pace)
         if index + 1 == len(logs) or watch.is_over or not watch.is_armed or not (is_late or is_slow):
             return False
@@ -176,13 +175,13 @@ class LeftTrials(msgspec.Struct):
         return True
 
     def add(self, number: int, plan: Experiment, watch: Watch, process: int, *, is_sound: bool) -> None:
-        """Take a trial that its process has gone on behind."""
+        """Take a trial that its process has left behind."""
         self._left.append(_Left(number, plan, watch, process, is_sound))
 
     def over(self, limit_of: Callable[[Experiment], TimeLimit], *, is_paced: bool) -> Iterator[tuple[int, TrialResult | None]]:
-        """Yield the trials that are over, with what came of them; None: that is not known.
+        """Yield the trials that are over, with their results; None for an unknown result.
 
-        `limit_of` says what limit a trial has, as fast as the machine is now; `is_paced`: whether that is known.
+        `limit_of` returns the limit of a trial at the machine's present speed; `is_paced`: whether the speed is known.
         """
         for each in tuple(self._left):
             if each.watch.is_late() and not each.watch.is_over:
@@ -196,7 +195,7 @@ class LeftTrials(msgspec.Struct):
             else:
                 continue
             self._left.remove(each)
-            with contextlib.suppress(ProcessLookupError):  # it has its number until the process that waits has ended
+            with contextlib.suppress(ProcessLookupError):  # its number stays its own until the waiting process ends
                 os.kill(each.process, signal.SIGKILL)
             done = msgspec.structs.replace(read_log(each.watch.log), seconds=round(each.watch.since_fault_s(), 4))
             if is_hang:
@@ -207,7 +206,7 @@ class LeftTrials(msgspec.Struct):
 
 
 def _has_room(process: int) -> bool:
-    """Return whether there is memory for a copy more."""
+    """Return whether there is memory for one more copy."""
     try:
         own = int(Path(f"/proc/{process}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # it has ended

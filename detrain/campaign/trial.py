@@ -1,5 +1,5 @@
-"""One trial: a fault in a program's training step, beside the golden run that it is compared with; and the fault that
-it is asked for: drawn by a model, that of a record, or one of the ISCA 2023 artifact's.
+"""One trial, a fault in a program's training step beside the golden run; and the faults that can be asked for: drawn by
+a model, read from a record, or from a CSV of the ISCA 2023 artifact.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from detrain.faults.record import FaultRecord, read_record
 from detrain.faults.sites import Site, select, site_named
 
 LEAST_WITH_GUARD: Final = 3
-"""Steps that a trial runs on at least, though its loss is not finite, so that the guard can see it."""
+"""The fewest steps that a trial goes on if its loss becomes NaN or infinite, so that the guard can see the fault."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A fault, before the sites of the program are known."""
+    """A fault that was asked for, before the sites of the program are known."""
 
     model: str
     seed: int | None
-    """By which it is drawn, if it is."""
+    """The seed that draws the fault; None if none does."""
     when: Experiment
-    """Its step, the number of steps, the occurrence in the step."""
+    """The experiment that says when: its step, the number of steps, the occurrence in the step."""
     among: Callable[[list[Site]], Injection]
-    """Puts it at one of the sites. Raises SiteUnknown or FaultInvalid."""
+    """Puts the fault at one of the given sites. Raises SiteUnknown or FaultInvalid."""
     record: FaultRecord | None = None
-    """Where it is read from."""
+    """The record that the fault was read from, if it was."""
 
 
 def drawn_fault(
@@ -53,9 +53,9 @@ def drawn_fault(
     occurrence: int,
     element: str | None = None,
 ) -> Wanted:
-    """Return a fault of a model, at one of the sites that fit a pattern; `element`: see `at_element`, or it is drawn.
+    """Return a fault of a model at one of the sites that fit a pattern; `element`: see `at_element`; None: drawn.
 
-    Raises UsageError, or FaultInvalid for a model that is none.
+    Raises UsageError, or FaultInvalid for an unknown model.
     """
     if pattern is None or at is None:
         raise UsageError("--model needs --site and --at", "for example --site 'conv2d*' --at 3:17")
@@ -72,7 +72,7 @@ def drawn_fault(
                 "give a lower --occurrence; the first run is 0",
             )
         site = candidates[int(rng.integers(len(candidates)))]
-        of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # or all sites of a shape would have one fault
+        of_site = trial_rng(seed, xxhash.xxh3_64_intdigest(site.name.encode()))  # else all sites of a shape get one fault
         drawn = draw_injection(site, model, worker, of_site)
         return drawn if element is None else at_element(drawn, element)
 
@@ -80,7 +80,7 @@ def drawn_fault(
 
 
 def recorded_fault(record: FaultRecord, injection: Injection) -> Wanted:
-    """Return the fault of a record; it is refused (FaultInvalid) where its site is another one now."""
+    """Return the fault of a record; it is refused (FaultInvalid) if its site has changed since."""
 
     def among(sites: list[Site]) -> Injection:
         site = site_named(sites, injection.site, injection.signature)
@@ -104,9 +104,9 @@ def recorded_fault(record: FaultRecord, injection: Injection) -> Wanted:
 
 
 def published_fault(fault: ArtifactFault, pattern: str | None, *, takes_nearest: bool) -> Wanted:
-    """Return one of the artifact's.
+    """Return a fault of the artifact.
 
-    `pattern`: another site than that of its CSV; `takes_nearest`: for a position on padding.
+    `pattern`: the site to use instead of the CSV's; `takes_nearest`: take the nearest position for one on padding.
     """
 
     def among(sites: list[Site]) -> Injection:
@@ -135,27 +135,27 @@ def read_wanted(path: Path, pattern: str | None, *, takes_nearest: bool) -> Want
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One fault that has been done, and the golden run it is compared with."""
+    """One fault that was done, and the golden run it is compared with."""
 
     experiment: Experiment
     golden: TrialResult
     done: TrialResult
     is_unarmed_equal: bool = True
-    """Whether the run with the site in place, before the fault, was bit for bit the run without it."""
+    """True if the run with the site in place, before the fault, had the bits of the run without the site."""
 
     @property
     def injection(self) -> Injection:
-        """What was put in."""
+        """The fault that was put in."""
         assert self.experiment.injection is not None
         return self.experiment.injection
 
 
 def try_fault(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial:
-    """Run a fault among the sites of the first step; of the step that is hit, where that is another one.
+    """Run a fault among the sites of the first step, or of the step that is hit if the first step's do not fit.
 
-    It may be of another phase, run other functions, or have a smaller batch: then the fault is not found, or not done.
-    `experiment` says when, and for how long; what is put in is `wanted` at one of the sites. Raises SiteUnknown,
-    FaultNotFired, FaultInvalid.
+    The step that is hit may be of another phase, run other functions, or have a smaller batch: then the first step's
+    fault is not found, or not done. `experiment` says when, and for how long; `wanted` gives the fault. Raises
+    SiteUnknown, FaultNotFired, FaultInvalid.
     """
     listed = None
     try:
@@ -175,17 +175,17 @@ def try_fault(subject: Subject, wanted: Wanted, experiment: Experiment) -> Trial
 
 
 def run_trial(subject: Subject, experiment: Experiment) -> Trial:
-    """Run one fault, in a process of its own, beside its golden run. Raises FaultNotFired, FaultInvalid."""
+    """Run one fault in a process of its own, and its golden run if need be. Raises FaultNotFired, FaultInvalid."""
     golden = subject.golden(experiment)
     _require_steps(golden, experiment)
     # No step before the fault could tell whether the site changes bits.
-    # First, as the files that are left shall be the trial's.
+    # This run goes first, as the files that are left shall be the trial's.
     in_place = subject.unarmed(experiment) if experiment.at[2] == 0 else None
     subject.say("the run with the fault")
     done = with_time(subject, experiment, golden)
     is_equal = same_before(golden, done, experiment.at)
     if done.is_unarmed_equal is not None and is_equal is not False:
-        is_equal = done.is_unarmed_equal or None  # what the framework has seen in the step itself
+        is_equal = done.is_unarmed_equal or None  # as the framework has seen in the step itself
     if not is_equal:  # the site in place has changed bits (a fusion that is not made), or no step could tell
         in_place = in_place or subject.unarmed(experiment)
         is_equal = is_equal is None and same_from(golden, in_place, experiment.at)
@@ -196,7 +196,7 @@ def run_trial(subject: Subject, experiment: Experiment) -> Trial:
 
 
 def with_time(subject: Subject, experiment: Experiment, golden: TrialResult) -> TrialResult:
-    """Run a trial. One that has taken too long gets a longer limit if the machine is slower now than it was."""
+    """Run a trial. If it takes too long, it gets a longer limit where the machine is slower now than it was."""
     done = subject.trial(experiment)
     if done.status != HANG or subject.limit_s is not None or not done.is_armed:
         return done
@@ -205,7 +205,7 @@ def with_time(subject: Subject, experiment: Experiment, golden: TrialResult) -> 
 
 
 def _require_steps(golden: TrialResult, experiment: Experiment) -> None:
-    """Raise FaultInvalid unless a run goes on for as long as its fault shall; a trial of a campaign may end before."""
+    """Raise FaultInvalid unless a run goes on for as long as its fault lasts; a campaign's trial may end before."""
     if experiment.ends_with_loop:
         return
     phase, until = experiment.at[0], experiment.until
@@ -219,7 +219,7 @@ def _require_steps(golden: TrialResult, experiment: Experiment) -> None:
 
 
 def raise_unfired(done: TrialResult) -> NoReturn:
-    """Say why a trial's fault was not done: an error, never an outcome."""
+    """Raise FaultNotFired with the reason why a trial's fault was not done: an error, never an outcome."""
     said = last_printed(done.error)
     if said is not None:
         raise FaultNotFired(*said)

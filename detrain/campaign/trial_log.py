@@ -1,4 +1,4 @@
-"""What a process that ran an experiment has left: log and status, and how its steps compare with those of another."""
+"""The results of a process that ran an experiment (log, status), and the comparison of its steps with another run's."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ from detrain.runtime.observers.said import BEHIND, Said, WrittenFile
 from detrain.runtime.observers.trials_in_process import UNFIRED
 
 HANG: Final = 124
-"""The status of a process that took longer than its time limit."""
+"""The status of a process that exceeded its time limit."""
 END: Final = (BEHIND, BEHIND, BEHIND)
-"""The cursor of what follows a run's last step."""
+"""The cursor of the time behind a run's last step."""
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """What a process that ran an experiment left."""
+    """The result of a process that ran an experiment."""
 
     status: int
     """Exit status of the process; -9 if it was killed, `HANG` if it took too long."""
     steps: tuple[StepLine, ...]
     end: str
-    """Why it ended; empty if it did not come to say."""
+    """Why the run ended; empty if the log does not tell."""
     is_armed: bool = False
-    """Whether the faulty step was begun."""
+    """True if the faulty step was begun."""
     fired: Firing | None = None
     missed: tuple[Address, ...] = ()
-    """Steps of a permanent fault in which it was not done."""
+    """Steps that a permanent fault should have hit, but did not."""
     sites: tuple[Site, ...] = ()
     digests: tuple[tuple[str, int, int], ...] = ()
     """(site, replica, digest) of each op of a step."""
     alarm: Alarm | None = None
     start: str = ""
-    """Digest of all variables where it began; empty in a process of its own."""
+    """Digest of all variables where the trial began; empty in a process of its own."""
     obstacle: str = ""
-    """Why no other trial of its process was begun, and none of another would be."""
+    """Why no trial can follow in this process, nor in another shared one."""
     left: str = ""
-    """Why it was not begun, where another process can begin it."""
+    """Why this process did not begin the trial, although another process can."""
     process: int = 0
-    """The copy of its process that does it, while that one waits."""
+    """The process number of the copy that does the trial, while the original waits."""
     ended: int = 0
-    """The status with which that copy has ended in this trial."""
+    """The status with which that copy ended in this trial."""
     crash: str = ""
-    """The class of the exception with which it ended."""
+    """The class of the exception that ended the trial."""
     seconds: float = 0.0
-    """How long it took, in a process that does others."""
+    """Duration of the trial, in a process with several."""
     error: str = ""
-    """The end of what it wrote to stderr."""
+    """The last lines that the process wrote to stderr."""
     said: tuple[Said, ...] = ()
-    """What the program wrote to stdout and stderr, by stretches; of a trial, from its fault on."""
+    """The program's output on stdout and stderr, by stretches; of a trial, from its fault on."""
     files: tuple[WrittenFile, ...] | None = None
-    """Files that the program has written, as they are in its end; None: it did not come there, or nobody looked."""
+    """Files that the program has written, as they are at its end; None: it did not end, or nobody looked."""
     early_after: int = -1
-    """Steps behind which it was ended, as it could only go on like the golden run; -1: it was not."""
+    """Steps after which the trial was ended, as it could only go on like the golden run; -1: it was not."""
     spent: Mapping[Address, float] = {}
-    """Of a golden run: the seconds that each step took, by its cursor; under `END` what followed the last."""
+    """Of a golden run: the seconds that each step took, by its cursor; under `END` the seconds behind the last."""
     is_unarmed_equal: bool | None = None
-    """Whether the steps that were hit would have had the program's own bits with the site in place and no fault; None:
+    """True if the steps that were hit would have had the program's own bits with the site in place and no fault; None:
     nobody has looked."""
     ranges: Mapping[str, Bounds] = {}
-    """Of a golden run that notes them: between which values the outputs of each module were."""
+    """Of a golden run that notes them: the lowest and highest output values of each module."""
     check: str = ""
-    """What the user's check says of the program's end: passes, fails; empty where there was none."""
+    """The verdict of the user's check at the program's end: passes, fails; empty if there was no check."""
     measured: float | None = None
-    """The number of the user's function for the program's end."""
+    """The number that the user's function gave for the program's end."""
     twin: TrialResult | None = None
-    """The run that has its site in place, never armed, where that alone has changed bits."""
+    """The run with this trial's site in place, never armed, if the site alone changes bits."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run came to its end."""
+        """True if the run came to its end."""
         return self.status == 0 and self.end != "" and not self.end.startswith("crash")
 
     @property
     def is_over(self) -> bool:
-        """Whether a trial that shares a process has said its last, or its process has for it."""
+        """True if the log of a trial in a shared process is complete."""
         return bool(self.end or self.crash or self.obstacle or self.left or self.ended)
 
     @property
     def is_unfired(self) -> bool:
-        """Whether its fault was not done, which was seen in a process that does others."""
+        """True if a shared process found that the trial's fault was not done."""
         return self.end.startswith(UNFIRED)
 
     def by_cursor(self) -> dict[Address, StepLine]:
@@ -99,11 +99,11 @@ _NEWEST: Final = (
     *("is_armed", "fired", "alarm", "start", "obstacle", "left", "process", "ended", "crash"),
     *("sites", "digests", "ranges", "end"),
 )
-"""What the last line says that says anything of it."""
+"""Fields of which the newest line that sets them counts."""
 
 
 def read_log(path: Path) -> TrialResult:
-    """Return what a log says; of a step that was run again, the last."""
+    """Return the result that a log holds; of a step that was run again, the last line counts."""
     steps: dict[Address, StepLine] = {}
     spent: dict[Address, float] = {}
     said: dict[tuple[int, int, int, bool], Said] = {}
@@ -141,16 +141,16 @@ def _entries(path: Path) -> Iterator[Log]:
 
 
 def same_before(golden: TrialResult, trial: TrialResult, at: Address) -> bool | None:
-    """Return whether both runs have the same bits in the steps before a cursor; None if they have none in common."""
+    """Return whether both runs have the same bits in the steps before a cursor; None if they share no such step."""
     known = golden.by_cursor()
     common = [cursor for cursor in trial.by_cursor() if cursor[2] >= 0 and cursor < at and cursor in known]
     return all(_agree(known[cursor], trial.by_cursor()[cursor]) for cursor in common) if common else None
 
 
 def same_from(golden: TrialResult, other: TrialResult, at: Address) -> bool:
-    """Return whether a run says of each step from a cursor on what the golden run says, digests of variables included.
+    """Return whether all steps of a run from a cursor on are the golden run's, digests of variables included.
 
-    The golden run has one of each step, the other one perhaps of some.
+    The golden run has a digest for each step, the other run perhaps only for some.
     """
     known = golden.by_cursor()
     steps = {cursor: step for cursor, step in other.by_cursor().items() if cursor >= at}
@@ -158,22 +158,22 @@ def same_from(golden: TrialResult, other: TrialResult, at: Address) -> bool:
 
 
 def is_as(golden: StepLine, other: StepLine) -> bool:
-    """Return whether a step is the golden run's, its digest of variables, if it has one, included."""
+    """Return whether a step is the golden run's, including its digest of variables if there is one."""
     return _agree(golden, other) and other.state in ("", golden.state)
 
 
 def _agree(golden: StepLine, other: StepLine) -> bool:
     """Return whether two runs have the same numbers at a step, as far as both have them.
 
-    A run that starts from a checkpoint has no accuracy before the program sets it: the golden one has that of an
-    earlier step.
+    A run that starts from a checkpoint has no accuracy before the program sets it; the golden run has an earlier
+    step's accuracy there.
     """
     is_same = all(golden.series.get(name, value) == value for name, value in other.series.items())
     return is_same and other.outputs in ("", golden.outputs)
 
 
 def failed(what: str, done: TrialResult) -> FaultInvalid:
-    """Return the error that says that a run of the program did not do what it should, and why."""
+    """Return the error for a run that did not do as it should, with the reason; `what` completes "the program …"."""
     if done.status == HANG:
         return FaultInvalid(f"the program {what}, and took longer than the time limit", "give it more with --time-limit")
     reason, todo = last_printed(done.error) or ((done.error.splitlines() or ["no message"])[-1], "")

@@ -1,5 +1,5 @@
-"""What of a trial goes into its record, whether a record is of a program that is here now, and a recorded fault done
-again: whatever the record says of it, and of the steps behind it, is to come out the same.
+"""The record of a trial; the check that its program has not changed; and the replay of a recorded fault: its effects,
+and the steps behind it, must come out as recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.faults.outcome_classes import Thresholds
 from detrain.faults.record import Element, FaultRecord, Step, is_as_written
 
 _SHOWN: Final = 4096
-"""So many elements are written into the record; of longer faults a digest."""
+"""The most elements that a record lists; a longer fault has a digest of all."""
 
 
 def record_of(subject: Subject, trial: Trial, model: str, seed: int | None, thresholds: Thresholds) -> FaultRecord:
@@ -53,7 +53,7 @@ def record_of(subject: Subject, trial: Trial, model: str, seed: int | None, thre
 
 
 def digest_of(firing: Firing | None) -> str:
-    """Return the digest of what a fault has met and made; empty if the process did not live to say."""
+    """Return the digest of a fault's values before and after it; empty if the process died before it could tell."""
     return "" if firing is None else xxhash.xxh3_128_hexdigest(firing.golden + firing.injected)
 
 
@@ -65,7 +65,7 @@ def steps_of(done: TrialResult, at: Address) -> tuple[Step, ...]:
 
 
 def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:
-    """Return what was changed, the first elements of a long fault."""
+    """Return the changed elements, with their bits before and after; of a long fault only the first."""
     unsigned = dtype_named(injection.dtype).unsigned.newbyteorder("<")
     digits = unsigned.itemsize * 2
     golden, injected = (np.frombuffer(data, unsigned)[:_SHOWN] for data in (firing.golden, firing.injected))
@@ -77,14 +77,14 @@ def elements_of(injection: Injection, firing: Firing) -> tuple[Element, ...]:
 
 
 def file_name(record: FaultRecord) -> str:
-    """Return the name of a fault's file: another fault has another one."""
+    """Return the name of a fault's file; other faults have other names."""
     digest = xxhash.xxh3_64_hexdigest(msgspec.json.encode(record.experiment))[:6]
-    seed = () if record.seed is None else (str(record.seed),)  # what the artifact has drawn has none here
+    seed = () if record.seed is None else (str(record.seed),)  # the artifact's faults have none here
     return re.sub(r"[^\w.+-]", "-", "-".join((record.model, written(record.experiment.at), *seed, f"{digest}.json")))
 
 
 def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return what differs between two environments, in words."""
+    """Return the differences between two environments, in words."""
     return [
         f"{name} was {recorded.get(name)!r}, is {now.get(name)!r}"
         for name in sorted({*recorded, *now})
@@ -93,7 +93,7 @@ def environment_difference(recorded: dict[str, str], now: dict[str, str]) -> lis
 
 
 def check_same(known: FaultRecord, subject: Subject, *, allow_environment: bool) -> None:
-    """Raise AnotherProgram, or EnvironmentChanged, unless a record is of this program with these arguments, here."""
+    """Raise AnotherProgram if a record's program or arguments differ now, EnvironmentChanged for its environment."""
     if known.sources != subject.sources() or known.arguments != subject.arguments:
         now = subject.sources()
         changed = sorted(name for name in {*now, *known.sources} if now.get(name) != known.sources.get(name))
@@ -111,8 +111,8 @@ def check_same(known: FaultRecord, subject: Subject, *, allow_environment: bool)
 def replay(known: FaultRecord, subject: Subject, file: Path, *, allow_environment: bool = False) -> None:
     """Do the fault of a record, which was read from `file`, again.
 
-    Raises ReplayDiffers at the first difference, FaultNotFired, AnotherProgram, and EnvironmentChanged unless that is
-    allowed.
+    Raises ReplayDiffers at the first difference, FaultNotFired, AnotherProgram, and EnvironmentChanged (unless
+    `allow_environment`).
     """
     check_same(known, subject, allow_environment=allow_environment)
     golden = subject.golden(known.experiment)
@@ -129,7 +129,7 @@ def replay(known: FaultRecord, subject: Subject, file: Path, *, allow_environmen
 
 
 def compare(known: FaultRecord, now: FaultRecord) -> None:
-    """Raise ReplayDiffers at the first difference between a record and what the fault has done now."""
+    """Raise ReplayDiffers at the first difference between a record and that of the fault done now."""
     if (now.elements_digest, now.elements) != (known.elements_digest, known.elements):
         raise ReplayDiffers("the values at the fault's positions, or what they became, are not the recorded ones", "")
     if (now.fired, now.missed) != (known.fired, known.missed):

@@ -1,5 +1,5 @@
-"""Trials that are done, many in one process where that is exact, and those whose fault did not fire drawn again; as
-records in a folder, those that are there already are not made again.
+"""Doing trials: many in one process where that is exact, drawing faults anew that did not fire; and the records of
+trials in a folder, where records that exist are not made again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detrain.faults.population.facts import CampaignPlan, Facts
 from detrain.faults.record import FaultRecord, is_as_written, read_record, write_record
 
 Running = Callable[[int | None], None]
-"""Is told which trial runs, as far as that is known; None: it is over."""
+"""Called with the number of the trial that runs, as far as it is known, and with None when it is over."""
 
 
 def do_trials(
@@ -37,9 +37,9 @@ def do_trials(
     running: Running = lambda _number: None,
     waits: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Facts, Trial | str]]:
-    """Do trials, many in one process or each in one of its own; yields each once, or why its fault did not fire.
+    """Do trials, many in one process or each in its own; yield each trial once, or the reason why its fault failed.
 
-    `waits` is told where all that is left to do is to wait for trials that take long. `with_loop`: trials end with
+    `waits` is called when nothing is left to do but to wait for trials that take long. `with_loop`: trials end with
     their training loop, as `to_loop` says; `ends_early`: see `run_together`. Raises FaultInvalid.
     """
     shared = Together("" if in_one else "each is to have a process of its own", waits)
@@ -57,12 +57,12 @@ def do_trials(
 
 
 def _beside(golden: TrialResult, plan: Experiment) -> Experiment:
-    """Return a trial whose modules' outputs are clipped to the golden run's ranges, if that has noted them."""
+    """Return a trial whose modules' outputs are clipped to the golden run's ranges, if the golden run has noted any."""
     return msgspec.structs.replace(plan, ranges=dict(golden.ranges)) if golden.ranges else plan
 
 
 def to_loop(plan: Experiment) -> Experiment:
-    """Return a trial that ends with its training loop, if it has a horizon and the loop ends before."""
+    """Return a trial that ends with its training loop if the loop ends before the trial's horizon."""
     return msgspec.structs.replace(plan, ends_with_loop=plan.count is not None)
 
 
@@ -90,7 +90,7 @@ def _done(
 
 
 def _beside_twin(plan: Experiment, golden: TrialResult, done: TrialResult) -> Trial:
-    """Return a trial beside the golden run, or beside that which has its site in place, where the site changes bits."""
+    """Return a trial beside the golden run, or beside its twin where the site alone changes bits."""
     twin, done = done.twin, msgspec.structs.replace(done, twin=None)
     if twin is None or same_from(golden, twin, plan.at):
         return Trial(plan, golden, done)
@@ -98,7 +98,7 @@ def _beside_twin(plan: Experiment, golden: TrialResult, done: TrialResult) -> Tr
 
 
 class TrialFolder(msgspec.Struct, frozen=True):
-    """Records of the trials that a plan draws by a seed."""
+    """Records of the trials that a plan draws with a seed."""
 
     folder: Path
     subject: Subject
@@ -111,10 +111,10 @@ class TrialFolder(msgspec.Struct, frozen=True):
         return self.folder / f"trial-{number:06d}.json"
 
     def known(self, number: int) -> FaultRecord | None:
-        """Return the record of a trial that has been run already.
+        """Return the record of a trial that has been run already; None if there is none.
 
-        Raises FaultInvalid if it is of another campaign, AnotherProgram or EnvironmentChanged if of another program or
-        elsewhere.
+        Raises FaultInvalid if the record is of another campaign; AnotherProgram or EnvironmentChanged if it is of
+        another program or machine.
         """
         path = self.path(number)
         if not path.is_file():
@@ -124,7 +124,7 @@ class TrialFolder(msgspec.Struct, frozen=True):
             raise FaultInvalid(f"{str(path)!r} was altered since it was written", "delete it to have it made again")
         check_same(record, self.subject, allow_environment=False)
         is_of_step = record.experiment.at == first.at
-        found = msgspec.structs.replace(record.experiment, is_inference=False)  # a plan does not say that it is
+        found = msgspec.structs.replace(record.experiment, is_inference=False)  # plans do not say whether it is
         again = self.plan.again(number, first) if is_of_step and found != first else None
         is_as_run = record.experiment.is_inference == self.subject.is_inference
         if not is_as_run or found not in (first, again and again[1]):
@@ -134,9 +134,9 @@ class TrialFolder(msgspec.Struct, frozen=True):
         return record
 
     def run(self, numbers: Iterable[int], golden: TrialResult, *, in_one: bool) -> Iterator[tuple[int, FaultRecord]]:
-        """Run trials, many in one process or each in one of its own; yields their records once they are in the folder.
+        """Run trials, many in one process or each in its own; yield their records once they are in the folder.
 
-        A fault that did not fire is no outcome, and has no record: that is said. Raises FaultInvalid.
+        A fault that did not fire is no outcome and has no record; a warning names it. Raises FaultInvalid.
         """
         for facts, trial in do_trials(self.subject, self.plan, numbers, golden, in_one=in_one):
             if isinstance(trial, str):

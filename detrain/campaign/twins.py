@@ -1,6 +1,6 @@
-"""Twins of trials: runs that have the site in place and no fault, where the site alone changes bits of a compiled step.
+"""Twins: runs with a trial's site in place and no fault, for sites that alone change bits of a compiled step.
 
-What the golden run is to other trials, the twin is to such a one. It is done as a trial is, by the same processes.
+Such a trial is compared with its twin instead of the golden run. The same processes do both.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from detrain.faults.experiment import Experiment
 
 
 def number_of_trial(number: int) -> int:
-    """Return the number of a trial, given it or its twin's."""
+    """Return the number of a trial, given its own number or its twin's."""
     return max(number, ~number)
 
 
 class Pairs(msgspec.Struct):
-    """Trials whose site alone changes bits, each with a twin that has the site in place and no fault: as the golden run
-    of such a trial has. The twin of trial 3 has the number ~3.
+    """Trials with their twins: a trial whose site alone changes bits is compared with a run that has the site in place
+    and no fault. The twin of trial 3 has the number ~3.
     """
 
     golden: TrialResult
@@ -29,7 +29,7 @@ class Pairs(msgspec.Struct):
 
     @staticmethod
     def with_twins(chunk: Mapping[int, Experiment], changing: Collection[object]) -> dict[int, Experiment]:
-        """Return trials with the twins that they need, given the places at which sites have changed bits."""
+        """Return the trials with the twins that they need; `changing`: the places whose instruments change bits."""
         found = dict[int, Experiment]()
         for number, plan in chunk.items():
             has_twin = plan.injection is not None and plan.injection.place in changing
@@ -39,7 +39,7 @@ class Pairs(msgspec.Struct):
         return found
 
     def take(self, number: int, done: TrialResult, plan: Experiment) -> Iterator[tuple[int, TrialResult]]:
-        """Take what came of a trial or a twin; yields the trial as soon as there is all of it."""
+        """Take the result of a trial or a twin; yield the trial as soon as both are there."""
         if plan.is_armed and (not plan.has_twin or done.is_unfired or done.is_unarmed_equal):
             yield number, done
             return
@@ -49,7 +49,7 @@ class Pairs(msgspec.Struct):
             yield number_of_trial(number), msgspec.structs.replace(trial, twin=self._whole(twin, plan.at))
 
     def _whole(self, twin: TrialResult, at: Address) -> TrialResult:
-        """Return a twin with the golden run's steps before it."""
+        """Return a twin completed by the golden run's steps before it."""
         known = self.golden.by_cursor()
         before = {cursor: step for cursor, step in known.items() if cursor < at and (cursor[2] >= 0 or cursor[:2] < at[:2])}
         return msgspec.structs.replace(twin, steps=tuple({**before, **twin.by_cursor()}.values()))

@@ -1,4 +1,4 @@
-"""The commands: one file each. Nothing imports this package."""
+"""The commands: one file each. Only detrain's entry points import this package."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ SECTIONS: Final = {
         "instrument": "Print the probes as a diff, or write them.",
     },
 }
-"""The commands as the help lists them, and what it says of each."""
+"""The commands as the help lists them, with their texts there."""
 COMMANDS: Final = {name: text for section in SECTIONS.values() for name, text in section.items()}
 _OF_FAULTS: Final = frozenset({"sites", "inject", "replay", "random", "profile"})
-"""Those whose files are in `faults/`."""
+"""Commands whose files are in `faults/`."""
 
 
 class _Lazy(click.Group):
-    """Loads a command's module when the command is called: the list of them needs none."""
+    """Loads a command's module when the command is called: to list the commands, none is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -63,7 +63,7 @@ class _Lazy(click.Group):
         from importlib import import_module
 
         room = "detrain.cli.faults" if cmd_name in _OF_FAULTS else "detrain.cli"
-        gc.disable()  # nothing that is imported here is garbage; to look for it takes a tenth of the time
+        gc.disable()  # imports leave no garbage; to look for it takes a tenth of the time
         try:
             command: click.Command = import_module(f"{room}.{cmd_name}").command
         finally:
@@ -78,7 +78,7 @@ class _Lazy(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called. Raises UsageError, with what was perhaps meant, where there is none."""
+        """Find the command that is called. Raises UsageError for an unknown one, with a command that may be meant."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             raise UsageError(f"there is no command {name!r}", _meant(name))
@@ -86,7 +86,7 @@ class _Lazy(click.Group):
 
 
 def _meant(name: str) -> str:
-    """Return what to do about a command that is not there."""
+    """Return advice for the user who called an unknown command."""
     if name in ("ls", "list"):
         return "`detrain ckpt ls` lists checkpoints"
     if name.endswith(".py"):
@@ -146,10 +146,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except DetrainError as error:
         return _fail(error)
-    except OSError as error:  # of a file that may not be looked at, or of the output; else the command says so itself
+    except OSError as error:  # a file that may not be read, or the output; commands report all other cases themselves
         where = f": {error.filename!r}" if error.filename is not None else ""
         return _fail(StoreError(f"{error.strerror or error}{where}"))
-    except Exception as error:  # an edge: what nobody expected gets a report
+    except Exception as error:  # an unexpected error gets a report
         from detrain.python.process.defect_report import defect
 
         return _fail(defect(error))

@@ -1,4 +1,4 @@
-"""`detrain at`: any moment of a run that is over: what was there, all its tensors, a debugger."""
+"""`detrain at`: any moment of a run that is over, with its names, all its tensors, or a debugger."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FLAGS: Final[dict[Prompt, str]] = {"pdb": "--pdb", "shell": "--shell", "debugpy": "--listen"}
 _NOWHERE: Final = 1
-"""Exit status where what was looked for is true at no step."""
+"""Exit status if the expression looked for is true at no step."""
 
 
 class _CursorThenProgram(FileThenProgram):
@@ -32,13 +32,13 @@ class _CursorThenProgram(FileThenProgram):
     without = "when"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join such words."""
+        """Join the two words of such a cursor."""
         at = next((at for at, word in enumerate(args[:-1]) if word == "step" and args[at + 1].isdecimal()), None)
         return super().parse_args(ctx, args if at is None else [*args[:at], f"step {args[at + 1]}", *args[at + 2 :]])
 
 
 class Opened(msgspec.Struct, kw_only=True):
-    """What is opened at the step, if anything is."""
+    """The prompt or debugger that is opened at the step, if any."""
 
     has_debugger: Annotated[bool, Option("Open Python's debugger there (`back N` goes N steps back).", flag="--pdb")] = False
     has_shell: Annotated[bool, Option("Open a prompt with the names there: IPython's, if it is installed.", flag="--shell")] = False
@@ -54,7 +54,7 @@ class Opened(msgspec.Struct, kw_only=True):
     ] = None
 
     def prompt(self) -> Prompt | None:
-        """Return what is to be opened. Raises UsageError for two of them, and where debugpy cannot listen."""
+        """Return the prompt to open. Raises UsageError if there are two, or if debugpy cannot listen."""
         wanted: dict[Prompt, bool] = {"pdb": self.has_debugger, "shell": self.has_shell, "debugpy": self.port is not None}
         asked = [each for each, is_wanted in wanted.items() if is_wanted]
         if len(asked) > 1:

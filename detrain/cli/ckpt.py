@@ -139,7 +139,7 @@ def fetch(program: str, url: str, home: Path) -> int:
       detrain ckpt fetch s3://bucket/folder ckpt
     """
     for name in [program] if program else programs_at(url):
-        folder = home / name if "/" in name else home  # of a rank
+        folder = home / name if "/" in name else home  # the folder of a rank, or of the program
         state = bring_back(Remote(url, name), folder, name.partition("/")[0], Path.cwd())
         if state is None:
             click.echo(f"{name}: nothing newer in the mirror")

@@ -1,4 +1,4 @@
-"""`detrain diff`: where two runs part: the first batch, and the first checkpoint and tensor, that differ."""
+"""`detrain diff`: the place where two runs part: the first batch, and the first checkpoint and tensor, that differ."""
 
 from __future__ import annotations
 

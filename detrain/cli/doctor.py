@@ -1,4 +1,4 @@
-"""`detrain doctor`: whether all is there that detrain needs, and which computations repeat bit for bit."""
+"""`detrain doctor`: whether everything that detrain needs is there, and which computations repeat bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`detrain explain`: what an error or a warning means, and what to do, from the documentation."""
+"""`detrain explain`: the meaning of an error or a warning, with advice, from the documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detrain.base.errors import UsageError
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _PAGES: Final = {"messages.md": "reference", "read-a-warning.md": "how-to"}
-"""The pages, and the folders of the documentation that they are in."""
+"""The pages, and their folders in the documentation."""
 _HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _CODE: Final = re.compile(r"Exit code (\d+)\b")
@@ -48,7 +48,7 @@ def command(name: str) -> int:
 
 
 def _paragraphs() -> dict[str, str]:
-    """Return what the pages say under each of their headings, by its anchor."""
+    """Return the text under each heading of the pages, by the heading's anchor."""
     found = {}
     for page, folder in _PAGES.items():
         text = _read(page, folder)
@@ -61,6 +61,6 @@ def _paragraphs() -> dict[str, str]:
 
 
 def _read(page: str, folder: str) -> str:
-    """Return a page, as it was installed or, in a checkout, as it is written."""
+    """Return a page's text, as it was installed, or from the documentation of a checkout."""
     installed = _PACKAGE / "pages" / page
     return (installed if installed.is_file() else _PACKAGE.parent / "docs" / folder / page).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""`detrain hindsight`: what a run would have said with statements that were added to the program since."""
+"""`detrain hindsight`: the output that a run would have had with statements that were added to the program since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`detrain info`: what detrain sees in a program, and what of its state will and will not be captured."""
+"""`detrain info`: the loops that detrain finds in a program, and the state that it will and will not capture."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def command(*, as_json: AsJson = False, home: InfoHome = "ckpt", given: Given) -
         click.echo(f"  {line}")
     if run is not None:
         _show_reach(run)
-    target.edits(structure, "detrain")  # what a run would refuse is refused here, too
+    target.edits(structure, "detrain")  # a program that a run would refuse is refused here, too
     return 0
 
 
 def _newest_run(program: Program, home: Path) -> PastRun | None:
-    """Return the newest run of a program, of a job that of its first rank; None where there is none."""
+    """Return the newest run of a program, for a job that of its first rank; None if there is none."""
     try:
         return PastRun.of(program, (), home, 0 if ranks_of(home / program.name) else None)
     except StoreError:
@@ -88,7 +88,7 @@ def _newest_run(program: Program, home: Path) -> PastRun | None:
 
 
 def _show_reach(run: PastRun) -> None:
-    """Say what `detrain at` would cost."""
+    """Print the cost of `detrain at` for the run's steps."""
     cost = costs(run)
     took = f"; a step took {cost.step_s:.3g} s, the start {cost.start_s:.3g} s" if cost.step_s and cost.start_s is not None else ""
     click.echo(f"detrain at, of the {len(run.batches)} steps of run {run.number}{took}")

@@ -1,5 +1,5 @@
-"""`detrain instrument`: show the probes as a diff, write the program with them elsewhere, or change it in place and
-back.
+"""`detrain instrument`: show the probes as a diff, write the program with them elsewhere, or put them into its own
+files and take them out again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def command(
 
 
 def _print_diff(path: Path, data: bytes) -> None:
-    """Print the diff in the bytes of the source, so that `patch` takes it; on a terminal, in colours."""
+    """Print the diff in the bytes of the source, so that `patch` accepts it; on a terminal, in colours."""
     before, after = (io.BytesIO(each).readlines() for each in (path.read_bytes(), data))
     name = os.fsencode(shown(path))
     lines = difflib.diff_bytes(difflib.unified_diff, before, after, name, name)

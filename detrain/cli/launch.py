@@ -1,4 +1,4 @@
-"""`detrain launch`: start a job of several processes, by torchrun where it is there, each of them a `detrain run`."""
+"""`detrain launch`: start a job of several processes, with torchrun if it is there, each of them a `detrain run`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _FLAGS_OF_TORCHRUN = frozenset({"--standalone", "--no-python", "--no_python", "-
 
 
 def _numbers(words: list[str]) -> tuple[int, int]:
-    """Return how many processes are asked for, and how often they are started again. Raises UsageError."""
+    """Return the numbers of processes and of restarts that are asked for. Raises UsageError for other options."""
     asked = " ".join(words).replace("=", " ").replace("_", "-").replace("--standalone", "").split()
     given = dict(zip(asked[::2], asked[1::2], strict=False))
     count, restarts = given.pop("--nproc-per-node", ""), given.pop("--max-restarts", "0")
@@ -87,7 +87,7 @@ def _numbers(words: list[str]) -> tuple[int, int]:
 
 
 def _find_detrain() -> None:
-    """Have the processes find this detrain, too."""
+    """Let the processes import this detrain, too."""
     folder = str(PACKAGE.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in known:

@@ -1,4 +1,4 @@
-"""`detrain show`: an inst.info as an annotated listing of the source."""
+"""`detrain show`: the loops of an inst.info in an annotated listing of the source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(as_json: bool, base: Path | None, info: Path) -> int:
 
 
 def _content(info: Path) -> dict[str, Any]:
-    """Return the JSON of an inst.info as it is; empty for the original project's form."""
+    """Return the JSON of an inst.info; empty for the original project's form."""
     try:
         content = json.loads(info.read_text("utf-8"))
     except (ValueError, OSError):
@@ -51,7 +51,7 @@ def _content(info: Path) -> dict[str, Any]:
 
 
 def _base(info: Path) -> Path:
-    """Return the folder that its file names start from: it says so itself if a run wrote it, else it lies there."""
+    """Return the folder to which the file names are relative: the one that a run wrote into it, or else its own."""
     return Path(str(_content(info).get("base") or info.parent))
 
 

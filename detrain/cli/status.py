@@ -1,4 +1,4 @@
-"""`detrain status`: how a run stands, a job of several ranks, too, and what a failure now would cost."""
+"""`detrain status`: the state of each program's newest run, also of jobs of several ranks, and a failure's cost now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`detrain timeline`: what happened to a run: starts, kills, resumes, checkpoints, alarms, losses."""
+"""`detrain timeline`: the history of a run: starts, kills, resumes, checkpoints, alarms, losses."""
 
 from __future__ import annotations
 

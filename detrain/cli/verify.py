@@ -1,4 +1,4 @@
-"""`detrain verify`: run a program whole, whole again, and killed and resumed, and compare what they did bit for bit."""
+"""`detrain verify`: run a program whole, whole again, and killed and resumed, and compare the runs bit for bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The bit patterns of the dtypes that can be hit: unsigned integers of the same width, bit 0 the least significant.
 
-All that is done to a value is done to its pattern, so the payloads of NaNs, signed zeros and denormals stay what they
-are.
+Every change of a value is made to its pattern, so the payloads of NaNs, signed zeros and denormals are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Numbers = Sequence[float] | NDArray[np.float64] | NDArray[np.int64]
 
 
 class DType(msgspec.Struct, frozen=True):
-    """A dtype as bits: `width` of them, of which `exponent` marks, where all are set, INF and NaN (0 for integers)."""
+    """A dtype as bits: its `width`; if all `exponent` bits are set, a pattern is INF or NaN (0 for integers)."""
 
     name: str
     width: int
@@ -54,7 +53,7 @@ class DType(msgspec.Struct, frozen=True):
         return found
 
     def numbers(self, patterns: Patterns) -> NDArray[np.float64]:
-        """Return the numbers of patterns, exactly (but the payload of a NaN; and an int64 beyond 2^53 is rounded)."""
+        """Return the numbers of patterns, exactly (but for the payload of a NaN; an int64 beyond 2^53 is rounded)."""
         with np.errstate(invalid="ignore"):  # signalling NaNs
             if self.name == "bfloat16":
                 return (patterns.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
@@ -98,7 +97,7 @@ DTYPES: Final = {
         DType("bool", 1, 0),
     )
 }
-"""A bool is one bit in a byte, whose other bits are none of it."""
+"""The dtypes that can be hit, by name. A bool is the lowest bit of a byte; the others do not count."""
 
 
 def dtype_named(name: str) -> DType:

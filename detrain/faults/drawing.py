@@ -1,4 +1,4 @@
-"""From a site and a model to the numbers that are put into the compiled step: drawn on the host, before the run."""
+"""Drawing: from a site and a model to the numbers for the compiled step, on the host, before the run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from detrain.faults.plan import Kind, Operand, Plan
 from detrain.faults.sites import Site
 
 _DRAWS: Final = 100
-"""So often a limited fault is drawn again that no output would see."""
+"""The most draws of a limited fault, or of one of several faults at once, until it hits usable elements."""
 
 
 def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, at_once: int = 1) -> Injection:
-    """Draw a fault of a model at a site, or several `at_once`, which hit other elements each.
+    """Draw a fault of a model at a site, or several `at_once`, each in other elements.
 
-    Raises FaultInvalid where they do not go together.
+    Raises FaultInvalid if the model, or so many faults, do not fit the site.
     """
     if at_once > 1:
         return _together(site, model, worker, rng, at_once)
@@ -40,10 +40,10 @@ def draw_injection(site: Site, model: FaultModel, worker: int, rng: np.random.Ge
 
 
 def at_element(fault: Injection, element: str) -> Injection:
-    """Return a fault of one element moved to another: `0,3,1,1`, by its index on each axis of the operand. With `*` for
-    an axis all elements along it get the same, as `*,3,1,1` hits a neuron in each example of a batch.
+    """Return a fault of one element, moved to the element with the given index on each axis of the operand: `0,3,1,1`.
+    `*` for an axis hits all elements along it alike: `*,3,1,1` hits a neuron in each example of a batch.
 
-    Raises FaultInvalid for an element that is none, and a fault of several.
+    Raises FaultInvalid for an element outside of the operand, and for a fault of several elements or of copied values.
     """
     if len(fault.array("positions")) != 1 or fault.limited or fault.array("sources")[0] != fault.array("positions")[0]:
         raise FaultInvalid(
@@ -65,7 +65,7 @@ def at_element(fault: Injection, element: str) -> Injection:
 
 
 def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generator, count: int) -> Injection:
-    """Return several faults as one: each is drawn again until it hits elements that none before it does."""
+    """Return several faults as one: each is drawn again until it hits no element of those before it."""
     parts: list[Injection] = []
     taken: set[int] = set()
     for _ in range(count):
@@ -90,7 +90,7 @@ def _together(site: Site, model: FaultModel, worker: int, rng: np.random.Generat
 
 
 def _limited(site: Site, operand: Operand, positions: Positions, rng: np.random.Generator) -> Positions:
-    """Draw the outputs that see a fault of an operand, or none."""
+    """Draw the outputs that see a fault of an operand; empty if there are none."""
     op, factor = linear_op(site), _factor(site, operand)
     if not isinstance(op, ChannelsFirst):
         return limited_outputs(op, factor, positions, rng)
@@ -98,7 +98,7 @@ def _limited(site: Site, operand: Operand, positions: Positions, rng: np.random.
 
 
 def artifact_injection(site: Site, fault: ArtifactFault, *, takes_nearest: bool) -> Injection:
-    """Return the fault of a file of the artifact at the site that it names."""
+    """Return the fault of a file of the artifact, at the given site."""
     op = linear_op(site)
     last = op.of_last if isinstance(op, ChannelsFirst) else op
     if not isinstance(last, Convolution):
@@ -110,9 +110,9 @@ def artifact_injection(site: Site, fault: ArtifactFault, *, takes_nearest: bool)
 
 
 def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Positions | None = None) -> Injection:
-    """Return a plan in the form of the compiled step.
+    """Return a plan as the numbers for the compiled step.
 
-    Raises FaultInvalid for a position outside, or a replica that is none.
+    Raises FaultInvalid for a position outside of the operand, or an unknown replica.
     """
     target = _operand(site, operand)
     if not 0 <= worker < site.replicas:
@@ -151,9 +151,9 @@ def injection(site: Site, plan: Plan, operand: Operand, worker: int, limited: Po
 
 
 def linear_op(site: Site) -> LinearOp | ChannelsFirst:
-    """Return a site as the linear operation that it is.
+    """Return the linear operation at a site.
 
-    Raises FaultInvalid for an op that is none, or of an unknown layout.
+    Raises FaultInvalid for any other op, or an unknown layout.
     """
     shapes = {_factor(site, Operand(name)).value: operand.shape for name, operand in site.operands.items()}
     attributes = site.attributes
@@ -191,7 +191,7 @@ def linear_op(site: Site) -> LinearOp | ChannelsFirst:
 
 
 def _channels_first(site: Site, shapes: dict[str, tuple[int, ...]]) -> ChannelsFirst:
-    """Return a convolution of PyTorch's, or the part of its gradient that a site is."""
+    """Return the op at a site of PyTorch's as a convolution, or as a part of its gradient."""
     stage = ConvPass(site.role or "forward")
     of_y, of_kernel = {
         ConvPass.FORWARD: ("output", "weight"),
@@ -217,7 +217,7 @@ def _channels_first(site: Site, shapes: dict[str, tuple[int, ...]]) -> ChannelsF
 
 
 def _factor(site: Site, operand: Operand) -> Operand:
-    """Return which factor of the op an operand is: the input the first, the weight the second, where they are not
+    """Return the factor of the op that an operand is: the input is the first, the weight the second, unless they are
     exchanged.
     """
     if not site.is_turned or operand is Operand.OUTPUT:
@@ -235,7 +235,7 @@ _CONVOLUTIONS: Final = {
     "Conv3DBackpropInputV2": (ConvPass.GRAD_IN, ("output", "weight", "input")),
     "Conv3DBackpropFilterV2": (ConvPass.GRAD_WT, ("input", "output", "weight")),
 }
-"""The stage of each op, and which of its operands are X, the kernel and Y."""
+"""The stage of each op, and its operands that hold X, the kernel and Y."""
 
 
 _LACKS: Final = {Operand.INDEX: "gathers nothing by indices"}

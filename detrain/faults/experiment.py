@@ -1,10 +1,10 @@
-"""What one trial does: the fault as numbers to be put at a site, when, and how long the run goes on. Drawn before the
-run starts.
+"""The experiment of one trial: the fault as numbers to put at a site, its steps, and the length of the run. It is drawn
+before the run starts.
 
-A value at a position becomes `(source & keep) ^ flip`, all on bit patterns, where `source` is the value at another
-position of the same tensor, or at the same one. Flips, stuck bits, values that are set and values that are copied are
-all of this form, so the compiled step knows one operation alone. Nothing is ever multiplied or added: other elements
-keep their bits, INF and NaN too.
+A value at a position becomes `(source & keep) ^ flip`, all on bit patterns; `source` is the value at another position
+of the same tensor, or at the same one. Flips, stuck bits, set values and copied values all have this form, so the
+compiled step needs one operation alone. Nothing is ever multiplied or added: other elements keep their bits, also INF
+and NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.faults.plan import trial_rng
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
 UNARMED: Final = -1
-"""Stands for the execution that is hit where none is, and the site is to be in place."""
+"""Stands in place of an execution's number if none is hit, and the site is only in place."""
 
 BITS: Final[dict[str, type[np.signedinteger]]] = {
     "float64": np.int64,
@@ -37,58 +37,57 @@ BITS: Final[dict[str, type[np.signedinteger]]] = {
     "uint8": np.int8,
     "bool": np.int8,
 }
-"""The integer that holds a dtype's bit pattern; signed, because TensorFlow's kernels are. Which of these dtypes have
-sites, a framework's adapter says."""
+"""The integer type that holds a dtype's bit pattern; signed, because TensorFlow's kernels are. A framework's adapter
+decides which of these dtypes have sites."""
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which elements of which operand of which site become what. Arrays are little-endian bytes."""
+    """The elements of one operand at a site that change, and how. Arrays are little-endian bytes."""
 
     site: str
     operand: str
     index: int | None = None
-    """Which of the op's inputs the operand is, or which of its outputs; None in records that do not say: where it is
-    mostly."""
+    """The operand's number among the op's inputs, or outputs; None in older records: its usual number."""
     worker: int
     """The replica that is hit, from 0."""
     dtype: str
     shape: tuple[int, ...]
-    """Of the operand, per replica."""
+    """Shape of the operand, per replica."""
     positions: bytes
-    """Flat row-major positions, int64."""
+    """Flat row-major positions that are hit, int64."""
     sources: bytes
-    """For each, the position whose value is taken, int64."""
+    """For each position, the one whose value is taken, int64."""
     keep: bytes
-    """For each, the bits of that value that stay: integers of the dtype's width."""
+    """For each position, the bits of that value that stay: integers of the dtype's width."""
     flip: bytes
-    """For each, the bits that are flipped then."""
+    """For each position, the bits that are flipped afterwards."""
     limited: bytes = b""
-    """Flat positions of the outputs that see a fault of an operand, int64; empty: all do."""
+    """Flat positions of the outputs that see a fault of an operand, int64; empty: all outputs do."""
     outputs: int = 0
-    """Where they are limited: the elements of the output that they were drawn for; 0 in records that do not say."""
+    """If outputs are limited: the elements of the output that they were drawn for; 0 in older records."""
     signature: str = ""
-    """Of the site; empty in records that do not say, and for eager ops."""
+    """Signature of the site; empty in older records, and for eager ops."""
 
     @property
     def elements(self) -> int:
-        """Elements of the operand."""
+        """Number of elements of the operand."""
         return prod(self.shape)
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether a variable is hit, before the body of the step, and no op of it."""
+        """True if a variable is hit before the step's body, and no op of the step."""
         return self.site.startswith("memory/")
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What injections at one point of a step have in common: where they are put, and
-        whether all outputs see them.
+        """Key of the injections at one point of a step: equal where site, operand and tensor are equal, and either all
+        outputs see the fault, or only some.
         """
         what = self.operand, self.index, self.dtype, self.shape, bool(self.limited), self.outputs
         return self.site, self.signature, self.worker, *what
 
     def check(self) -> None:
-        """Raise FaultInvalid unless the arrays of a fault from a file go together, and with the tensor."""
+        """Raise FaultInvalid unless the arrays of a fault from a file fit each other, and the tensor."""
         is_shape = min(self.shape, default=0) >= 0 and self.elements < 1 << 63
         if self.dtype not in BITS or not is_shape or self.worker < 0:
             raise FaultInvalid(f"a fault in {self.dtype}{list(self.shape)} of replica {self.worker}", "the record was altered")
@@ -115,7 +114,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(getattr(self, name), np.dtype(kind).newbyteorder("<")).astype(kind)
 
     def put_into(self, bits: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Change the bit patterns [element] of the operand; return those that were at its positions, and that are."""
+        """Change the bit patterns [element] of the operand; return the old and the new ones at its positions."""
         positions = self.array("positions")
         keep, flip = (self.array(name).view(bits.dtype) for name in ("keep", "flip"))
         golden = bits[positions]
@@ -124,23 +123,23 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """What a fault has done."""
+    """The effect of a fault on its positions."""
 
     count: int
-    """How often it was put in."""
+    """How often the fault was put in."""
     golden: bytes
     """Bit patterns at its positions before the last time, little-endian integers of the dtype's width."""
     injected: bytes
-    """And after it."""
+    """Bit patterns at its positions after the last time."""
     misfits: int = 0
-    """How often its site had another shape, and was left as it was."""
+    """How often its site had another shape, and was not changed."""
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """What the guard has seen first."""
+    """The guard's first alarm."""
 
     steps: int
-    """Steps done since the faulty one: 0 at the end of that."""
+    """Steps done since the faulty one: 0 at the end of the faulty step."""
     variable: str
     norm: float | str
     bound: float | str
@@ -155,55 +154,55 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, or a golden run (no injection), or a run for the sites of a step (`is_profile`)."""
 
     log: str
-    """Absolute path of the file that takes what is measured, a JSON object a line."""
+    """Absolute path of the file for the run's log, one JSON object a line."""
     is_profile: bool = False
     """List the sites of the first step from `at` on, then end."""
     digests_at: Address | None = None
-    """Note a digest of what each op of this step gives, then end."""
+    """Log a digest of the results of each op of this step, then end."""
     injection: Injection | None = None
     at: Address = (0, 0, 0)
     """The first step that is hit."""
     steps: int = 1
     """How many steps in a row are hit; 0: all from there on."""
     duty: float = 1.0
-    """Of an intermittent fault: the chance with which each step behind the first is hit, of those that may be."""
+    """Of an intermittent fault: the chance with which it hits each later step that it may hit; it hits the first."""
     duty_seed: int = 0
-    """Which ones, this says: they are drawn before the run."""
+    """The seed that draws the steps which an intermittent fault hits, before the run."""
     occurrence: int = 0
-    """Which execution of the site in the step is hit."""
+    """Which of the site's executions in the step is hit, from 0."""
     also: tuple[tuple[Injection, int], ...] = ()
-    """Other faults in the same steps, each at an op or variable of its own, with the execution that is hit."""
+    """Other faults in the same steps, each at its own op or variable, with the execution that is hit."""
     until: Address | None = None
-    """The last step; None: as `count` says."""
+    """The last step; None: `count` decides."""
     count: int | None = None
-    """How many steps are run from `at` on; None: to the program's end."""
+    """How many steps are run from `at` on; None: all to the program's end."""
     ends_with_loop: bool = False
-    """End where its training loop ends, if that is before: what the program does then is not looked at."""
+    """End with the training loop, if that comes first: nobody looks at the program's later work."""
     has_checkpoints: bool = False
-    """Whether the run takes checkpoints: the golden run does."""
+    """True if the run takes checkpoints, as the golden run does."""
     is_armed: bool = True
-    """Whether the fault is armed: a golden run may have its site in place without that."""
+    """True if the fault is armed; a golden run may have its site in place, not armed."""
     has_twin: bool = False
-    """Whether it is compared with a run that has the site in place, too, never armed: then it may change bits alone."""
+    """True if the trial is compared with its twin, which has the same site in place: the site may change bits."""
     stops_on_nonfinite: bool = False
     """End after a step whose loss is not finite, as the artifact does."""
     least: int = 0
-    """But not before so many steps from `at` on."""
+    """The fewest steps from `at` on before a loss that is not finite ends the run."""
     has_digests: bool = True
-    """Note a digest of all variables after each step; where there is a fault, from it on."""
+    """Log digests of all variables after steps; in a run with a fault, from the fault on."""
     digests_every: int = 1
-    """But only after each so many steps from `at` on, and after the last."""
+    """The steps from `at` on between two of these digests; the last step always has one."""
     is_inference: bool = False
-    """Whether steps are forward passes without gradients, and what they give is noted."""
+    """True if steps are forward passes without gradients, and their predictions are logged."""
     notes_ranges: bool = False
-    """Note between which values the outputs of each module are."""
+    """Log the lowest and highest output values of each module."""
     ranges: dict[str, Bounds] = {}
-    """By module: what its outputs are clipped to."""
+    """The bounds to which each module's outputs are clipped."""
     seeds_by: int = 0
-    """Is added to each seed that the program sets itself."""
+    """Added to each seed that the program sets itself."""
 
     def check(self) -> None:
-        """Raise FaultInvalid unless an experiment from a file is a trial with a fault that can be."""
+        """Raise FaultInvalid unless an experiment from a file is a trial with a possible fault."""
         if self.injection is None or not self.is_armed or self.is_profile or self.digests_at is not None:
             raise FaultInvalid("the record has no fault that is put in", "the record was altered")
         for injection, occurrence in ((self.injection, self.occurrence), *self.also):
@@ -218,16 +217,16 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
             raise FaultInvalid(f"a run that ends before its fault, which is at {written(self.at)}", "the record was altered")
 
     def may_hit(self, address: Address) -> bool:
-        """Return whether a step is one of those from the fault on, and of its phase."""
+        """Return whether a step is in the fault's phase, and not before the fault."""
         return self.injection is not None and address[0] == self.at[0] and address >= self.at
 
     def is_due(self, turn: int) -> bool:
-        """Return whether a step is hit of those that may be, by its number: 0 is the first, which is."""
+        """Return whether the fault hits a step, given its number among those that it may hit; it always hits step 0."""
         return not turn or self.duty >= 1 or bool(trial_rng(self.duty_seed, turn).random() < self.duty)
 
 
 def refuse_several(count: int) -> None:
-    """Raise FaultInvalid for more than one op to be hit at once: not where sites are a part of the step."""
+    """Raise FaultInvalid if several ops are to be hit at once: a step that has its sites compiled in cannot do it."""
     if count > 1:
         raise FaultInvalid(
             f"faults in {count} tensors of a step at once: they are put into steps of PyTorch, and into memory",
@@ -236,9 +235,9 @@ def refuse_several(count: int) -> None:
 
 
 def of_environment() -> list[Experiment]:
-    """Return the experiments of this process, if it is one of some."""
+    """Return the experiments of this process; empty if it has none."""
     path = os.environ.get(VARIABLE, "")
     if not path:
         return []
-    with io.FileIO(path) as file:  # not `open`, by which the program's own files are followed
+    with io.FileIO(path) as file:  # not `open`, through which the program's own files are tracked
         return msgspec.json.decode(file.readall(), type=list[Experiment])

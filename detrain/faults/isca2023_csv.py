@@ -1,12 +1,12 @@
-"""Reads the fault files (CSV) of the ISCA 2023 artifact, finds the elements that they mean in the tensors of our ops,
-and writes the artifact's text output (`replay_*.txt`), line for line, so that tools made for it can read ours.
+"""Reads the fault files (CSV) of the ISCA 2023 artifact, finds their elements in the tensors of our ops, and writes the
+artifact's text output (`replay_*.txt`), line for line, so that tools made for it can read ours.
 
 A file names a layer of one of six networks, a computation of that layer, an epoch, a step and a replica, the positions
-of elements in a tensor, and the value that each gets. Positions and values are taken as they are; `fmodel` says no more
-than which operand.
+of elements in a tensor, and a value for each. Positions and values are taken as they are; `fmodel` only tells the
+operand.
 
-The artifact computes `grad_in` as a convolution of its own making: of dY, with zeros between its elements where the
-stride is above 1 and padded until every output is reached, by the kernel turned by 180 degrees and with its channels
+The artifact computes `grad_in` as a convolution of its own making. Its input is dY, with zeros between the elements if
+the stride is above 1, padded until every output is reached; its kernel is turned by 180 degrees, with its channels
 exchanged. Positions in these two operands are in that layout. One that falls on an added zero has no element in dY.
 """
 
@@ -37,7 +37,7 @@ WORKLOADS: Final = {
     "densenet": "densenet121",
     "nfnet": "nf_resnet",
 }
-"""The artifact's name of a network, and that of our example (examples/workloads)."""
+"""The artifact's names of networks, and those of our examples (examples/workloads)."""
 
 _RESNET: Final = r"conv1|basicblock_[1-4]_basic_[01]_(conv1|conv2|downsample)"
 LAYERS: Final = {
@@ -66,11 +66,11 @@ _T = TypeVar("_T")
 
 
 class ArtifactFault(msgspec.Struct, frozen=True):
-    """A fault file: `positions` are indices into the tensor of one replica, `values` what is put there, in the file's
+    """A fault file: `positions` are indices into the tensor of one replica, `values` are put there, in the file's
     order.
 
-    `layer` is without the suffix of its stage, as our example of the network has it; `ignored` are the rows that mean
-    nothing.
+    `layer` is without the suffix of its stage, as our example of the network names it; `ignored` are the names of rows
+    that have no meaning.
     """
 
     workload: str
@@ -100,7 +100,7 @@ class ArtifactFault(msgspec.Struct, frozen=True):
 def read_fault(path: Path) -> ArtifactFault:
     """Read a fault file.
 
-    Raises FaultInvalid for anything in it that is not as it should be, with the file and the row.
+    Raises FaultInvalid for any mistake in it, with the file and, if there is one, the row.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -110,7 +110,7 @@ def read_fault(path: Path) -> ArtifactFault:
 
 
 def parse_fault(lines: Sequence[Sequence[str]], where: str) -> ArtifactFault:
-    """Return the fault of the cells of a file; `where` is its name in messages. Raises FaultInvalid."""
+    """Return the fault in the cells of a file; `where` is the file's name for messages. Raises FaultInvalid."""
     rows, ignored = _rows(lines, where)
     model = _one(rows, "model", where, _one_of(WORKLOADS))
     stage = _one(rows, "stage", where, _one_of(_STAGES))
@@ -145,7 +145,7 @@ def parse_fault(lines: Sequence[Sequence[str]], where: str) -> ArtifactFault:
 
 
 def _rows(lines: Sequence[Sequence[str]], where: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the rows that mean something, and the names of the others; a name that looks misspelt is refused."""
+    """Return the known rows, and the names of the others; a name that looks misspelt is refused (FaultInvalid)."""
     rows: dict[str, list[str]] = {}
     ignored = []
     for number, line in enumerate(lines, 1):
@@ -212,15 +212,15 @@ def _position(cell: str) -> Shape:
 
 
 def joined(position: Shape) -> str:
-    """Return a position as files write it."""
+    """Return a position as the artifact's files write it."""
     return "/".join(map(str, position))
 
 
 def plan_of(fault: ArtifactFault, op: Convolution, dtype: DType, *, takes_nearest: bool = False) -> Plan:
     """Return a fault as a plan for its operand of `op`, which is the op of its layer and stage.
 
-    Raises FaultInvalid for a position outside of the tensor, and for one that falls on padding, unless `takes_nearest`:
-    then the nearest element of dY is hit in its place.
+    Raises FaultInvalid for a position outside of the tensor, and for one on padding, unless `takes_nearest`: then the
+    nearest element of dY is hit instead.
     """
     elements = [_element(fault, op, position, takes_nearest=takes_nearest) for position in fault.positions]
     flat = np.array([np.ravel_multi_index(element, op.shape_of(fault.operand)) for element in elements], np.int64)
@@ -245,7 +245,7 @@ def _element(fault: ArtifactFault, op: Convolution, position: Shape, *, takes_ne
 
 
 def layout(op: Convolution, operand: Operand) -> Shape:
-    """Return the shape in which the artifact has an operand: that of the tensor, but for two of `grad_in`."""
+    """Return an operand's shape in the artifact's layout: the tensor's, but for two operands of `grad_in`."""
     if op.stage is ConvPass.GRAD_IN and operand is Operand.INPUT:
         around = [(window - 1) * dilation for window, dilation in zip(op.kernel[:-2], op.dilations, strict=True)]
         return (op.y[0], *(size + added for size, added in zip(op.x[1:-1], around, strict=True)), op.y[-1])
@@ -255,9 +255,7 @@ def layout(op: Convolution, operand: Operand) -> Shape:
 
 
 def mapped_back(op: Convolution, operand: Operand, position: Shape) -> tuple[Shape | None, Shape]:
-    """Return the element at a position of the artifact's layout, None where that is padding;
-    and the nearest element.
-    """
+    """Return the element at a position of the artifact's layout (None for padding), and the nearest element."""
     if op.stage is not ConvPass.GRAD_IN or operand is Operand.OUTPUT:
         return position, position
     if operand is Operand.WEIGHT:
@@ -276,7 +274,7 @@ def mapped_back(op: Convolution, operand: Operand, position: Shape) -> tuple[Sha
 
 
 class TextLog:
-    """The output of one run to a stream, each line flushed. Epochs and steps are written as they are given."""
+    """Writes the output of one run to a stream, and flushes each line. Epochs and steps are written as given."""
 
     def __init__(self, stream: TextIO, *, epochs: int, steps: int) -> None:
         self._stream = stream
@@ -284,7 +282,7 @@ class TextLog:
         self._steps = steps
 
     def starts(self, *, epoch: int, step: int, weights: str) -> None:
-        """Write where the fault will be, and what the run starts from."""
+        """Write the fault's epoch and step, and the source of the weights."""
         self._write(f"Inject to epoch: {epoch}", f"Inject to step: {step}", f"Load weights from {weights}")
 
     def hits(
@@ -298,13 +296,13 @@ class TextLog:
         injected: Patterns,
         dtype: DType,
     ) -> None:
-        """Write the fault, before the line of the step that it hits: a line an element."""
+        """Write the fault, before the line of the step that it hits: one line for each element."""
         self._write(f"Inject worker: {worker}", f"Inject layer: {layer}", f"Shape for target layer is {shape}")
         for position, old, new in zip(positions, _shown(golden, dtype), _shown(injected, dtype), strict=True):
             self._write(f"Position is {position}, Golden data is {old}, inject data is {new}")
 
     def step(self, *, epoch: int, step: int, loss: float, accuracy: float) -> bool:
-        """Write a step; return whether the run goes on, which it does not after a loss that is not finite."""
+        """Write a step; return whether the run goes on: a loss that is not finite ends it."""
         self._write(f"Epoch: {epoch}/{self._epochs}, step: {step}/{self._steps}, loss: {loss:.5f}, accuracy: {accuracy:.5f}")
         return self._goes_on(loss)
 
@@ -328,7 +326,7 @@ class TextLog:
 
 
 def _shown(patterns: Patterns, dtype: DType) -> list[str]:
-    """The numbers of patterns, in as many digits as tell them from all others of their dtype."""
+    """Return the numbers of patterns, in as many digits as distinguish them from all others of their dtype."""
     if not dtype.exponent:
         return [str(int(number)) for number in patterns.view(dtype.name)]
     numbers = dtype.numbers(patterns)

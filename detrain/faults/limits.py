@@ -1,14 +1,13 @@
-"""Which outputs see a limited fault: a value that is wrong in the datapath for as long as 16 outputs are computed from
-it.
+"""The outputs that see a limited fault: a value that is wrong in the datapath only while 16 outputs are computed.
 
 An accelerator of this kind computes 16 output channels together from one input, and keeps a weight for 16 output
-positions. So of a wrong input see it 16 consecutive output channels at one position, and of a wrong weight 16
-consecutive positions of the weight's output channel. A *position* is an index of the output without its last axis,
-which is the channel.
+positions. So a wrong input reaches 16 consecutive output channels at one position, and a wrong weight reaches 16
+consecutive positions of its output channel. A *position* is an index of the output without its last axis, which is the
+channel.
 
-Where a fault hits 64 elements, the outputs are still 16: at one position, drawn from all that read one of the elements;
-or of one output channel, drawn from theirs. Groups of 16 are aligned, as everywhere; an axis shorter than 16 is one
-group.
+If a fault hits 64 elements, it still reaches 16 outputs: those at one position, drawn from the positions that read one
+of the elements, or those of one output channel, drawn from the elements' channels. Groups of 16 are aligned, as
+everywhere; an axis shorter than 16 is one group.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ Shape = tuple[int, ...]
 
 
 class ConvPass(enum.StrEnum):
-    """Which of the three computations of a layer an op is."""
+    """The three computations of a layer, of which an op is one."""
 
-    FORWARD = "forward"  # Y of X and W
-    GRAD_IN = "grad_in"  # dX of dY and W
-    GRAD_WT = "grad_wt"  # dW of X and dY
+    FORWARD = "forward"  # Y from X and W
+    GRAD_IN = "grad_in"  # dX from dY and W
+    GRAD_WT = "grad_wt"  # dW from X and dY
 
 
 class Column(NamedTuple):
-    """The positions of an output channel that a weight is for: `length` of them from `first` on."""
+    """The positions of an output channel for which a weight is used: `length` of them from `first` on."""
 
     channel: int
     first: int
@@ -46,24 +45,25 @@ class Column(NamedTuple):
 
 
 class LinearOp(Protocol):
-    """An op that multiplies an input by a weight: which outputs read which elements."""
+    """An op that multiplies an input by a weight; it knows which outputs read an element."""
 
     @property
     def output(self) -> Shape:
-        """The shape of its output, channels last."""
+        """The shape of the output, channels last."""
 
     def readers(self, elements: Positions) -> Positions:
         """Return the output positions that read any of the input's elements; ascending."""
 
     def columns(self, elements: Positions) -> list[Column]:
-        """Return the output channels that the weight's elements are of."""
+        """Return the output channels to which the weight's elements belong."""
 
 
 def limited_outputs(op: LinearOp, operand: Operand, elements: Positions, rng: np.random.Generator) -> Positions:
     """Draw the outputs (flat, ascending) that see a limited fault at `elements` (flat) of an operand.
 
-    There are none if no output reads any of the elements, as happens to inputs between the strides of a convolution. Of
-    those of a weight, some may read it only against padding. Raises FaultInvalid for an operand that is the output.
+    There are none if no output reads any of the elements, as happens to inputs between the strides of a convolution. If
+    the operand is a weight, some may read it only against padding. Raises FaultInvalid for an operand that is the
+    output.
     """
     channels = op.output[-1]
     if operand is Operand.OUTPUT:
@@ -86,8 +86,8 @@ def _group(count: int, rng: np.random.Generator) -> Positions:
 class Convolution(msgspec.Struct, frozen=True):
     """A convolution over any number of spatial axes, or one of its two gradients.
 
-    `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out], whichever the stage; `before` is
-    the padding in front, an axis. Raises FaultInvalid where these do not go together (grouped and depthwise
+    `x` is [batch, *space, in], `kernel` [*window, in, out], `y` [batch, *space, out] at every stage; `before` is the
+    padding in front of each axis. Raises FaultInvalid if these do not fit each other (grouped and depthwise
     convolutions).
     """
 
@@ -111,8 +111,8 @@ class Convolution(msgspec.Struct, frozen=True):
         dilations: Shape,
         padding: str | Sequence[tuple[int, int]],
     ) -> Convolution:
-        """Return it from the attributes of an op, spatial axes alone; padding is SAME, VALID, or (before, after) an
-        axis.
+        """Return the convolution with an op's attributes, spatial axes alone; padding is SAME, VALID, or (before,
+        after) for each axis.
         """
         extents = [(window - 1) * dilation + 1 for window, dilation in zip(kernel[:-2], dilations, strict=True)]
         if padding == "VALID":
@@ -138,7 +138,7 @@ class Convolution(msgspec.Struct, frozen=True):
         return cls(stage, x, kernel, y, strides, dilations, tuple(before for before, _ in padding))
 
     def shape_of(self, operand: Operand) -> Shape:
-        """Return the shape of its input, its weight or its output."""
+        """Return the shape of the input, the weight or the output."""
         return {
             ConvPass.FORWARD: {Operand.INPUT: self.x, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.y},
             ConvPass.GRAD_IN: {Operand.INPUT: self.y, Operand.WEIGHT: self.kernel, Operand.OUTPUT: self.x},
@@ -151,7 +151,7 @@ class Convolution(msgspec.Struct, frozen=True):
         return self.shape_of(Operand.OUTPUT)
 
     def readers(self, elements: Positions) -> Positions:
-        """Return (image, place) of Y or dX, or (tap, input channel) of dW."""
+        """Return the output positions: (image, place) of Y or dX, or (tap, input channel) of dW; flat, ascending."""
         *leading, _ = self.output
         found = []
         batch, *spaces, channel = np.unravel_index(elements, self.shape_of(Operand.INPUT))
@@ -163,7 +163,7 @@ class Convolution(msgspec.Struct, frozen=True):
         return np.unique(np.concatenate(found)).astype(np.int64)
 
     def _met(self, axis: int, index: int) -> Positions:
-        """Return what an index of the input's spatial axis meets: of X, places of Y or taps; of dY, places of X."""
+        """Return the indices that an input axis's index meets: places of Y (forward) or X (grad_in), taps (grad_wt)."""
         outs, taps = np.arange(self.y[axis + 1])[:, None], np.arange(self.kernel[axis])[None, :]
         inside = outs * self.strides[axis] - self.before[axis] + taps * self.dilations[axis]
         if self.stage is ConvPass.GRAD_IN:
@@ -173,16 +173,16 @@ class Convolution(msgspec.Struct, frozen=True):
         return np.unique(met).astype(np.int64)
 
     def columns(self, elements: Positions) -> list[Column]:
-        """Return the channels of the last axis of W or dY; for dX the input channels of W, which are those of dX."""
+        """Return the channels of the last axis of W or dY; for dX the input channels of W, which are also dX's."""
         channels = np.unravel_index(elements, self.shape_of(Operand.WEIGHT))[-2 if self.stage is ConvPass.GRAD_IN else -1]
         return [Column(channel, 0, prod(self.output[:-1])) for channel in np.unique(channels).tolist()]
 
 
 class MatMul(msgspec.Struct, frozen=True):
-    """A product of matrices, such as a dense layer and its two gradients.
+    """A product of matrices, for instance a dense layer or one of its two gradients.
 
     `a` [*batch, m, k] is the input and `b` [*batch, k, n], or [k, n] for all, the weight, with their shapes before they
-    are transposed. Raises FaultInvalid where these do not go together.
+    are transposed. Raises FaultInvalid if these do not fit each other.
     """
 
     a: Shape
@@ -204,13 +204,13 @@ class MatMul(msgspec.Struct, frozen=True):
         return (*self.a[:-2], self.a[-1 if self.is_a_transposed else -2], self.b[-2 if self.is_b_transposed else -1])
 
     def readers(self, elements: Positions) -> Positions:
-        """Return the rows of the output."""
+        """Return the rows of the output, flat over the batch, ascending."""
         *batch, rows, columns = np.unravel_index(elements, self.a)
         read = np.ravel_multi_index((*batch, columns if self.is_a_transposed else rows), self.output[:-1])
         return np.unique(read).astype(np.int64)
 
     def columns(self, elements: Positions) -> list[Column]:
-        """Return the columns of the output; of a weight in a batch, those of its own product."""
+        """Return the columns of the output; for a weight with a batch axis, those of its own product."""
         *batch, rows, columns = np.unravel_index(elements, self.b)
         channels = rows if self.is_b_transposed else columns
         if not batch:
@@ -223,7 +223,7 @@ class MatMul(msgspec.Struct, frozen=True):
 
 class ChannelsFirst(msgspec.Struct, frozen=True):
     """A convolution, or one of its two gradients, with its channels first, as PyTorch has them: X [batch, in, *space],
-    the kernel [out, in, *window]. It is known by the same with its channels last: positions are carried over.
+    the kernel [out, in, *window]. It holds the same op with channels last, and converts positions.
     """
 
     of_last: Convolution
@@ -240,9 +240,9 @@ class ChannelsFirst(msgspec.Struct, frozen=True):
         dilations: Shape,
         padding: Shape,
     ) -> ChannelsFirst:
-        """Return it by its shapes, channels first; `padding` is that before and behind, an axis.
+        """Return the op by its shapes, channels first; `padding` is the same before and behind each axis.
 
-        Raises FaultInvalid for grouped ones.
+        Raises FaultInvalid for a grouped convolution.
         """
         return cls(
             Convolution.of(
@@ -257,18 +257,18 @@ class ChannelsFirst(msgspec.Struct, frozen=True):
         )
 
     def to_last(self, operand: Operand, positions: Positions) -> Positions:
-        """Return flat positions of an operand with its channels first as those with its channels last."""
+        """Return flat positions of an operand, given with channels first, as those with channels last."""
         axes, shape = self._axes(operand), self.of_last.shape_of(operand)
         first = tuple(shape[axes.index(axis)] for axis in range(len(shape)))
         indices = np.unravel_index(positions, first)
         return np.ravel_multi_index([indices[axis] for axis in axes], shape).astype(np.int64)
 
     def to_first(self, operand: Operand, positions: Positions) -> Positions:
-        """Return flat positions of an operand with its channels last as those with its channels first; ascending."""
+        """Return flat positions of an operand, given with channels last, as those with channels first; ascending."""
         return np.sort(self._to_first(operand, positions))
 
     def moved(self, plan: Plan, operand: Operand) -> Plan:
-        """Return a plan for an operand with its channels last as that for the same with its channels first."""
+        """Return a plan for an operand with channels last as the plan for the same operand with channels first."""
         positions = self._to_first(operand, plan.positions)
         order = np.argsort(positions, kind="stable")
         return Plan(positions[order], plan.kind, plan.operands[order])
@@ -281,7 +281,7 @@ class ChannelsFirst(msgspec.Struct, frozen=True):
         return np.ravel_multi_index([indices[place] for place in places], first).astype(np.int64)
 
     def _axes(self, operand: Operand) -> Sequence[int]:
-        """Return, of each axis with the channels last, which it is with the channels first."""
+        """Return, for each axis of the layout with channels last, its number in the layout with channels first."""
         of_kernel = {ConvPass.FORWARD: Operand.WEIGHT, ConvPass.GRAD_IN: Operand.WEIGHT, ConvPass.GRAD_WT: Operand.OUTPUT}
         rank = len(self.of_last.x)
         return _kernel_axes(rank) if operand is of_kernel[self.of_last.stage] else _image_axes(rank)

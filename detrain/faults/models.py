@@ -1,8 +1,8 @@
-"""The fault models: which elements of a tensor are hit, and what becomes of them.
+"""The fault models: each chooses elements of a tensor, and their new values.
 
-The eighteen models are those of He et al. (ISCA 2023), where a model is a flip-flop's effect on what an accelerator
-computes: so many elements that were in its datapath together, from an aligned start, as the tensor lies in memory
-(flat, row-major).
+The eighteen published models are those of He et al. (ISCA 2023). Such a model is the effect of a flip-flop on an
+accelerator's results: it hits elements that were in the datapath together, from an aligned start, in the order of the
+tensor in memory (flat, row-major).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class FaultModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the command line and in records."""
+        """The model's name on the command line and in records."""
 
     @property
     def operand(self) -> Operand:
-        """Which tensor of an op it hits."""
+        """The tensor of an op that the model hits."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether only 16 outputs see it (detrain.faults.limits), though it hits an input or a weight."""
+        """True if only 16 outputs see the fault (detrain.faults.limits), though it hits an input or a weight."""
 
     def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
         """Draw the elements that are hit: flat, row-major, ascending.
@@ -53,18 +53,17 @@ class FaultModel(Protocol):
     def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
         """Draw the whole fault.
 
-        Raises FaultInvalid for a tensor that is too small, or a dtype that has no such value.
+        Raises FaultInvalid for a tensor that is too small, or a dtype that cannot hold the model's value.
         """
 
 
 Draw = Callable[[int, int, DType, Rng], tuple[Kind, Patterns | Positions]]
-"""What becomes of (a number of elements, of a tensor of so many, of a dtype)."""
+"""Draws the change of elements: gets their number, the tensor's number of elements, its dtype, and a generator."""
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model of detrain's own:
-
-    `group` consecutive elements, or with `is_long` a run of such groups, changed as `draw` says.
+    """One of detrain's own models: changes `group` consecutive elements, or with `is_long` a run of such groups; `draw`
+    draws the change.
     """
 
     name: str
@@ -74,14 +73,14 @@ class Model(msgspec.Struct, frozen=True):
     is_long: bool = False
     is_limited: bool = False
     is_warp: bool = False
-    """Whether the group is the aligned one of an element that is drawn (the last may be shorter), and all of it gets
-    the same mask or value: the threads of a warp that run one instruction."""
+    """True if the group is the aligned one around a drawn element (the last may be shorter), and all of it gets the
+    same mask or value, like the threads of a warp that run one instruction."""
     is_lane: bool = False
-    """Whether each `group`-th element from a drawn one of the first `group` on is hit, and all get the same mask or
-    value: what one lane of a vector unit, or one column of an array of multipliers, computes."""
+    """True if every `group`-th element is hit, from a drawn one of the first `group` on, and all get the same mask or
+    value: the results of one lane of a vector unit, or of one column of an array of multipliers."""
 
     def positions(self, shape: tuple[int, ...], rng: Rng) -> Positions:
-        """Draw a start uniformly from the groups of the tensor, and for a long run an end from those behind it."""
+        """Draw a start uniformly from the groups of the tensor, and for a long run an end from the groups behind it."""
         numel = prod(shape)
         if self.is_warp and numel:
             start = int(rng.integers(numel)) // self.group * self.group
@@ -99,7 +98,7 @@ class Model(msgspec.Struct, frozen=True):
         return np.arange(start * self.group, end * self.group, dtype=np.int64)
 
     def plan(self, shape: tuple[int, ...], dtype: DType, rng: Rng) -> Plan:
-        """Draw the positions, then what becomes of each."""
+        """Draw the positions, then the change of each."""
         positions = self.positions(shape, rng)
         is_one = self.is_warp or self.is_lane
         kind, operands = self.draw(1 if is_one else len(positions), prod(shape), dtype, rng)
@@ -120,7 +119,7 @@ def _flips(bits: int) -> Draw:
 
 
 def _adjacent(bits: int) -> Draw:
-    """Flip so many bits beside one another."""
+    """Flip `bits` bits beside one another."""
 
     def draw(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
         if not 1 <= bits <= dtype.width:
@@ -150,7 +149,7 @@ def _mask(bits: Positions, dtype: DType) -> Patterns:
 
 
 def _finite(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
-    """Uniformly random patterns, those that are not finite drawn again."""
+    """Draw uniformly random patterns; those that are not finite are drawn again."""
     drawn = rng.integers(1 << dtype.width, size=count, dtype=dtype.unsigned)
     while len(bad := np.flatnonzero(~dtype.is_finite(drawn))):
         drawn[bad] = rng.integers(1 << dtype.width, size=len(bad), dtype=dtype.unsigned)
@@ -158,12 +157,12 @@ def _finite(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patte
 
 
 def _any(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
-    """Uniformly random patterns, INF and NaN too."""
+    """Draw uniformly random patterns, also INF and NaN."""
     return Kind.SET, rng.integers(1 << dtype.width, size=count, dtype=dtype.unsigned)
 
 
 def _elsewhere(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Positions]:
-    """The values at random positions of the same tensor."""
+    """Draw the positions of the same tensor whose values are copied."""
     return Kind.COPY, rng.integers(numel, size=count, dtype=np.int64)
 
 
@@ -175,7 +174,7 @@ def _number(number: float) -> Draw:
 
 
 def _worst(count: int, numel: int, dtype: DType, rng: Rng) -> tuple[Kind, Patterns]:
-    """The artifact's "worst case": numbers uniform on [1e16, 1e18]."""
+    """Draw the artifact's "worst case": numbers uniform on [1e16, 1e18]."""
     return Kind.SET, dtype.patterns(rng.uniform(1e16, 1e18, count))
 
 
@@ -194,7 +193,7 @@ PUBLISHED: Final = {
         Model("ZERO", _OUT, _number(0)),
         Model("N16_RD", _OUT, _finite, group=16),
         Model("N16_RD_CORRECT", _OUT, _elsewhere, group=16),
-        # An output of these is one of the 16 that are computed together; so a long run is one of such groups.
+        # An output of these is one of the 16 that are computed together; so a long run consists of such groups.
         Model("RD_GLB", _OUT, _finite, group=16, is_long=True),
         Model("RD_CORRECT_GLB", _OUT, _elsewhere, group=16, is_long=True),
         Model("N64_INPUT", _IN, _elsewhere, group=64),
@@ -228,10 +227,10 @@ def model_named(text: str) -> FaultModel:
     """Return the model that a user names.
 
     `RD` and the other published names; `RD:worst`, any of these with values of the worst case; `FLIP:n`, n random bits
-    of one element flipped (1 if not said); `ADJ:n`, n adjacent ones (2); `RANDOM`, any pattern; `BIT:30,22`, the named
-    bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`, a number. `N32_` before FLIP, ADJ, RANDOM
-    and ZERO has 32 elements get the same; `L16_` before any of these one lane of 16: each 16th element. The last ones
-    hit the output, or what is said behind `@`: `FLIP:2@weight`.
+    of one element flipped (default 1); `ADJ:n`, n adjacent ones (default 2); `RANDOM`, any pattern; `BIT:30,22`, the
+    named bits flipped; `STUCK0:30` and `STUCK1:30`, cleared and set; `SET:1e18`, a number. `N32_` before FLIP, ADJ,
+    RANDOM and ZERO gives 32 elements the same change; `L16_` before FLIP, ADJ, RANDOM, BIT, STUCK and SET hits one lane
+    of 16: each 16th element. These, from FLIP on, hit the output, or the operand behind `@`: `FLIP:2@weight`.
     Raises FaultInvalid.
     """
     spelled = _SPELLING.fullmatch(text)
@@ -285,14 +284,14 @@ def _own_draw(text: str, name: str, argument: str | None) -> Draw | None:
 
 
 def _installed() -> dict[str, FaultModel]:
-    """The models of other packages, by the names of their entry points: classes, called without arguments."""
+    """Return the models of other packages, by the names of their entry points: classes, called without arguments."""
     return {point.name: _loaded(point) for point in entry_points(ENTRY_POINTS)}
 
 
 def _loaded(point: EntryPoint) -> FaultModel:
     try:
         model = point.load()()
-    except Exception as error:  # a stranger's code: whatever is wrong with it is said with its name
+    except Exception as error:  # a stranger's code: any error is reported with the model's name
         raise FaultInvalid(f"the fault model {point.name!r} of {point.value} cannot be made: {error!r}") from error
     if not isinstance(model, FaultModel):
         raise FaultInvalid(f"the fault model {point.name!r} of {point.value} is a {type(model).__name__}, not a FaultModel")

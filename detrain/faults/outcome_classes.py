@@ -1,7 +1,7 @@
-"""What became of a trial: its recorded series against those of the golden run.
+"""The outcome of a trial: its recorded series against those of the golden run.
 
 The classes are those of He et al. (ISCA 2023). The publication describes them and leaves the numbers open; ours are
-`Thresholds`. Series of the same steps are compared, so that what the batches of a step do to the accuracy falls out.
+`Thresholds`. Series of the same steps are compared, so that differences between batches cancel out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Floats = NDArray[np.float64]
 
 
 class Outcome(enum.StrEnum):
-    """The class of a trial, by its name in records. Reports list them in this order."""
+    """The class of a trial, by its name in records. Reports list the classes in this order."""
 
     severity: int
-    """Of several outputs of a program the one that suffers most tells; docs/reference/faults.md has the same order."""
+    """If a program has several outputs, the most severe outcome counts; docs/reference/faults.md has the same order."""
     color: str
-    """In reports; told apart by colour-blind readers (after Paul Tol's muted scheme)."""
+    """The color in reports; colour-blind readers can distinguish them (after Paul Tol's muted scheme)."""
     category: int
-    """SASSIFI's, of a trial whose output was not judged."""
+    """SASSIFI's category for a trial whose output was not judged."""
 
     MASKED = "masked", 0, "#bbcc88", 3
     IMMEDIATE_NAN = "immediate INF/NaN", 14, "#882255", 16
@@ -38,28 +38,28 @@ class Outcome(enum.StrEnum):
     CRASH = "crash", 12, "#222222", 5
     HANG = "hang", 11, "#666666", 4
     WORSE = "worse than golden runs", 7, "#6699cc", 16  # of a campaign with --spread (campaign/judging/spread.py)
-    # No definition fits: it collapses later and comes back, or ends lower than masked allows and no fall is seen.
+    # No definition fits: it collapses later and comes back, or ends lower than masked allows with no visible fall.
     OTHER = "other", 6, "#aa4499", 16
-    # Of inference (faults/predictions.py): what the worst of a trial's inputs suffers.
+    # Of inference (faults/predictions.py): the class of the input that suffers most.
     SDC_5 = "SDC-5", 4, "#aa3377", 16
     SDC_1 = "SDC-1", 3, "#ee6677", 16
     SDC_20 = "SDC-20%", 2, "#ee8866", 16
     SDC_10 = "SDC-10%", 1, "#eedd88", 16
 
     def __new__(cls, name: str, severity: int, color: str, category: int) -> Self:
-        """Make the member of a row."""
+        """Make the member for a row of the table."""
         self = str.__new__(cls, name)
         self._value_, self.severity, self.color, self.category = name, severity, color, category
         return self
 
     @classmethod
     def named(cls, text: str) -> Outcome | None:
-        """Return the outcome of a name; None for what else a trial's row can say, such as that it has no accuracy."""
+        """Return the outcome of a name; None for other texts of a trial's row, for instance that it has no accuracy."""
         return next((each for each in cls if each.value == text), None)
 
 
 class Verdict(enum.StrEnum):
-    """What a trial counts as, by its outcome."""
+    """The side on which a trial counts, by its outcome."""
 
     MASKED = "masked"
     HARMFUL = "harmful"
@@ -67,8 +67,8 @@ class Verdict(enum.StrEnum):
 
 
 def verdict_of(outcome: str) -> Verdict:
-    """Return what an outcome counts as. What is none of the classes cannot be judged, so it is no harm: a loss that is
-    finite where the program has no accuracy, a fault behind which no step was left.
+    """Return the verdict on an outcome. A text that is no class cannot be judged, so it is no harm: for instance a
+    finite loss in a program without an accuracy, or a fault without a step behind it.
     """
     found = Outcome.named(outcome)
     if found is None:
@@ -85,8 +85,7 @@ class End(enum.StrEnum):
 
 
 class Series(msgspec.Struct, frozen=True, eq=False):
-    """What a run recorded: `loss` and `accuracy` (0 to 1) of each step, from step `first` on, counted through all
-    epochs.
+    """The record of a run: `loss` and `accuracy` (0 to 1) of each step, from step `first` on, counted over all epochs.
 
     `validations` are (steps done before it, loss, accuracy) of each validation, in order.
     """
@@ -109,9 +108,9 @@ class Series(msgspec.Struct, frozen=True, eq=False):
         return self.first + len(self.loss)
 
     def first_not_finite(self) -> float:
-        """Return the first step whose loss or accuracy is not finite; of a validation, that before it.
+        """Return the first step whose loss or accuracy is not finite; for a validation, the step before it.
 
-        Infinity if all are.
+        Infinity if all are finite.
         """
         steps = np.flatnonzero(~(np.isfinite(self.loss) & np.isfinite(self.accuracy))) + self.first
         validated = [done - 1 for done, loss, accuracy in self.validations if not np.isfinite([loss, accuracy]).all()]
@@ -121,20 +120,20 @@ class Series(msgspec.Struct, frozen=True, eq=False):
 class Thresholds(msgspec.Struct, frozen=True):
     """The numbers of the definitions. Losses of accuracy are fractions of the golden run's accuracy at the same steps.
 
-    What counts as a loss, small or large, is also more than `masked_within`, so that it is none at the accuracy of
+    A loss of accuracy, small or large, must also exceed `masked_within`, so that there is none at the accuracy of
     guessing.
     """
 
     masked_within: float = 0.02  # of the golden run's final training accuracy, in accuracy; better is masked, too
-    final_steps: int = 49  # over which the final training accuracy is taken, fewer if there are fewer behind the fault
-    immediate_steps: int = 2  # the faulted one and the next
-    sharp_loss: float = 0.5  # a collapse: of this and more
-    sharp_steps: int = 2  # behind the faulted step, over which the accuracy is taken
-    slow_loss: float = 0.05  # low: by this and more
-    slow_steps: int = 30  # stays low: for so many steps on end
-    slow_recovery: float = 0.25  # behind a collapse: and does not regain this of what it has lost at most
-    smooth_steps: int = 5  # over which low is taken
-    test_loss: float = 0.2  # low test accuracy: by this and more, at any validation behind the fault
+    final_steps: int = 49  # for the final training accuracy; fewer if there are fewer behind the fault
+    immediate_steps: int = 2  # the faulty one and the next
+    sharp_loss: float = 0.5  # a collapse: a loss of this or more
+    sharp_steps: int = 2  # behind the faulty step, for the accuracy of a collapse
+    slow_loss: float = 0.05  # low: a loss of this or more
+    slow_steps: int = 30  # stays low: for this many steps on end
+    slow_recovery: float = 0.25  # stays low after a collapse: regains less than this share of its largest loss
+    smooth_steps: int = 5  # for the mean accuracy that is called low
+    test_loss: float = 0.2  # low test accuracy: a loss of this or more, at any validation behind the fault
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -150,10 +149,10 @@ USUAL = Thresholds()
 
 
 def classify(golden: Series, trial: Series, fault_step: int, thresholds: Thresholds = USUAL) -> Outcome:
-    """Return what a fault at `fault_step` did to a run.
+    """Return the outcome of a fault in step `fault_step`.
 
-    Raises FaultInvalid where the runs cannot be compared: they differ before the fault, the trial does not reach it, or
-    the golden run has not the trial's steps or is not finite in them.
+    Raises FaultInvalid if the runs cannot be compared: they differ before the fault, the trial does not reach it, or
+    the golden run lacks some of the trial's steps or is not finite in them.
     """
     _check(golden, trial, fault_step)
     not_finite = trial.first_not_finite()
@@ -166,7 +165,7 @@ def classify(golden: Series, trial: Series, fault_step: int, thresholds: Thresho
 
 
 def _check(golden: Series, trial: Series, fault_step: int) -> None:
-    reached = trial.stop - (trial.end is End.FINISHED)  # a process can end within a step, and leave no record of it
+    reached = trial.stop - (trial.end is End.FINISHED)  # a process can end within a step, which leaves no record
     if not trial.first <= fault_step <= reached:
         raise FaultInvalid(f"the trial has steps {trial.first} to {trial.stop - 1}, and the fault is in step {fault_step}")
     if golden.first > trial.first or golden.stop < trial.stop:
@@ -204,7 +203,7 @@ def _of_accuracy(golden: Series, trial: Series, start: int, thresholds: Threshol
     smooth_mine, smooth_its = _smooth(mine, thresholds.smooth_steps), _smooth(its, thresholds.smooth_steps)
     is_sharp = bool(is_low(_mean(mine[sharp]), _mean(its[sharp]), thresholds.sharp_loss).any())
     lost = np.where(is_low(smooth_mine, smooth_its, thresholds.slow_loss), smooth_mine - smooth_its, 0.0)
-    # A network that has collapsed is low while it learns again, too: there, staying low is not learning.
+    # A network that has collapsed is low while it learns again, too: there, "stays low" means that it does not learn.
     stays = lost >= (1 - thresholds.slow_recovery) * lost.max(initial=0.0) if is_sharp else True
     is_slow = _longest((lost > 0) & stays) >= thresholds.slow_steps
     if is_sharp or is_slow:
@@ -218,12 +217,12 @@ def _of_accuracy(golden: Series, trial: Series, start: int, thresholds: Threshol
 
 
 def _mean(accuracy: Floats) -> Floats:
-    """Return [1] the mean, or [0] where there is none."""
+    """Return the mean [1], or an empty array [0] if there are no values."""
     return accuracy.mean(keepdims=True) if len(accuracy) else accuracy
 
 
 def _smooth(accuracy: Floats, steps: int) -> Floats:
-    """Return the means over so many steps on end, fewer if there are not as many."""
+    """Return the means over `steps` steps on end, or over all steps if there are fewer."""
     steps = min(steps, len(accuracy))
     return np.convolve(accuracy, np.full(steps, 1 / steps), "valid") if steps else accuracy
 

@@ -1,8 +1,8 @@
-"""A plan: what one fault does to one tensor, said without the tensor, so that it can be put into a compiled step
-beforehand.
+"""A plan: the change that one fault makes to one tensor, stated without the tensor, so that it can be compiled into a
+step beforehand.
 
-Every model comes to one bitwise operation an element, whose operands are drawn on the host; the values that it meets
-are known to the device alone. `apply` is the plan's meaning, in NumPy.
+Every model comes to one bitwise operation for each element, with operands that are drawn on the host; only the device
+knows the values that it changes. `Injection.put_into` does the operation in NumPy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Operand(enum.StrEnum):
     INPUT = "input"
     WEIGHT = "weight"
     OUTPUT = "output"
-    INDEX = "index"  # of a gather, where it reads
+    INDEX = "index"  # of a gather: the places that it reads
 
 
 class Kind(enum.StrEnum):
-    """What becomes of an element, by its operand."""
+    """The new value of an element, by the fault's operand."""
 
     XOR = "xor"  # golden ^ operand
     SET = "set"  # operand
@@ -36,10 +36,10 @@ class Kind(enum.StrEnum):
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
-    """What a fault does: `operands` [n] to the elements at `positions` [n], flat and ascending.
+    """The change of a fault: `operands` [n] for the elements at `positions` [n], flat and ascending.
 
-    `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid where they
-    do not go together.
+    `operands` are patterns of the tensor's dtype, or, for Kind.COPY, positions (int64). Raises FaultInvalid if they do
+    not fit each other.
     """
 
     positions: Positions
@@ -57,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
             raise FaultInvalid("the positions of a fault are not ascending", "sort them, and give each element once")
 
     def check(self, numel: int) -> None:
-        """Raise FaultInvalid unless every position is one of a tensor of `numel` elements."""
+        """Raise FaultInvalid unless every position is inside of a tensor of `numel` elements."""
         for positions in (self.positions, self.operands) if self.kind is Kind.COPY else (self.positions,):
             outside = positions[(positions < 0) | (positions >= numel)]
             if len(outside):
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 
 def trial_rng(seed: int, trial: int) -> np.random.Generator:
-    """Return the random numbers of a trial of a campaign: counter-based, so that no trial depends on another, on any
+    """Return the random generator of a campaign's trial. It is counter-based: no trial depends on another, or on the
     machine.
 
     Both numbers are from 0 to 2^64 - 1. Raises FaultInvalid otherwise.

@@ -1,4 +1,4 @@
-"""What a classifier says of each input, and what a fault has done to it: SDC-1, SDC-5, SDC-10 %, SDC-20 %.
+"""A classifier's predictions for each input, and their corruptions by a fault: SDC-1, SDC-5, SDC-10 %, SDC-20 %.
 
 The classes are those of Li et al., *Understanding Error Propagation in Deep Learning Neural Network (DNN) Accelerators
 and Applications*, SC 2017, section 4.6; SASSIFI's and PyTorchFI's users count by them.
@@ -21,33 +21,33 @@ _LARGE, _SMALL = 0.2, 0.1
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):
-    """What a model says of one input."""
+    """A model's prediction for one input."""
 
     top: tuple[int, ...]
     """The classes with the highest scores, at most five, the highest first; of equal scores the lower class first."""
     confidence: float | str
-    """The first one's share of the softmax over all classes; text where it is no finite number."""
+    """The first class's share of the softmax over all classes; text if it is not finite."""
 
 
 class Corruptions(msgspec.Struct, frozen=True):
-    """Of how many inputs a fault has changed what the model says, by how it has."""
+    """Numbers of inputs whose prediction a fault has changed, by the kind of change."""
 
     inputs: int = 0
     sdc_1: int = 0
     """The class with the highest score is another."""
     sdc_5: int = 0
-    """It is none of the five that the golden run has highest."""
+    """That class is none of the golden run's five highest."""
     sdc_10: int = 0
-    """Its confidence is more than 10 % of the golden run's above or below that."""
+    """The confidence differs from the golden run's by more than 10 % of it."""
     sdc_20: int = 0
     nonfinite: int = 0
-    """A score is infinite or no number; these count in all of the four."""
+    """A score is infinite or NaN; these inputs count in all of the four."""
 
 
 def predictions_of(scores: NDArray[Any]) -> list[Prediction]:
-    """Return what a model says of each input, by its scores before the softmax, of shape [..., class].
+    """Return the prediction for each input, from a model's scores before the softmax, of shape [..., class].
 
-    All axes but the last are inputs: of a language model each token is one.
+    All axes but the last are inputs: in a language model each token is one.
     """
     rows = scores.reshape(-1, scores.shape[-1]).astype(np.float64)
     found = []
@@ -61,7 +61,7 @@ def predictions_of(scores: NDArray[Any]) -> list[Prediction]:
 
 
 def outcome(found: Corruptions) -> Outcome:
-    """Return the class of a trial: that of the input which suffers most."""
+    """Return the class of a trial: the class of the input that suffers most."""
     worst = (
         (found.nonfinite, Outcome.IMMEDIATE_NAN),
         (found.sdc_5, Outcome.SDC_5),
@@ -73,7 +73,7 @@ def outcome(found: Corruptions) -> Outcome:
 
 
 def corruptions(golden: Sequence[Prediction], faulty: Sequence[Prediction]) -> Corruptions:
-    """Return what a fault has done to predictions of the same inputs, in the same order."""
+    """Count the changes that a fault made to predictions of the same inputs, in the same order."""
     counts = dict.fromkeys(("sdc_1", "sdc_5", "sdc_10", "sdc_20", "nonfinite"), 0)
     for mine, its in zip(golden, faulty, strict=True):
         was, now = float(mine.confidence), float(its.confidence)

@@ -1,6 +1,6 @@
-"""The record of one fault: what was done, where, on what, and what followed.
+"""The record of one fault: the change, its place, the changed values, and the steps that followed.
 
-JSON, with all that a replay needs but the program.
+JSON; a replay needs only this and the program.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     at: Address
     state: str
-    """Digest (xxh3-128, hex) of all variables after it."""
+    """Digest (xxh3-128, hex) of all variables after the step."""
     series: dict[str, float | str]
-    """Loss and metrics. What is not finite is text."""
+    """Loss and metrics. Values that are not finite are text."""
     outputs: str = ""
-    """Of a forward pass: the digest of what it gives."""
+    """Of a forward pass: the digest of its results."""
 
 
 class Element(msgspec.Struct, frozen=True):
-    """One element that the fault has changed: index into the operand, bit patterns in hexadecimal."""
+    """One element that the fault has changed: its index in the operand, and its bit patterns in hexadecimal."""
 
     position: tuple[int, ...]
     golden: str
@@ -41,7 +41,7 @@ class Element(msgspec.Struct, frozen=True):
 
 
 class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that has been done."""
+    """A fault that was done, with its effects."""
 
     format: int = FORMAT
     program: str
@@ -51,53 +51,53 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     model: str
     seed: int | None
-    """Of the drawing; None for a fault that was read from a file."""
+    """The seed that drew the fault; None for a fault that was read from a file."""
     experiment: Experiment
-    """What was put where and when; its log is not a part of the record."""
+    """The fault, its place and its steps; its log is not a part of the record."""
     elements: tuple[Element, ...]
     elements_digest: str
     """Digest of the bit patterns of all elements, golden and injected."""
     fired: int
-    """In how many steps it was put in."""
+    """Number of steps in which the fault was put in."""
     missed: tuple[Address, ...] = ()
     """Steps of a permanent fault in which its site did not run, or had another shape."""
     steps: tuple[Step, ...]
     end: str
     is_unarmed_equal: bool = True
-    """Whether the golden run, which the outcome is by, is that of the bare program; else it has the site in place,
+    """True if the golden run that decided the outcome is that of the bare program; else that run has the site in place,
     never armed."""
     outcome: str = ""
     thresholds: Thresholds = Thresholds()
-    """What the outcome's definition has for numbers."""
+    """The numbers in the outcome's definition."""
     alarm: Alarm | None = None
-    """What the guard saw first, if one was there."""
+    """The guard's first alarm, if the run had a guard and it gave one."""
     corruptions: Corruptions | None = None
-    """Of inference: to how many inputs of the steps from the fault on it has done what."""
+    """Of inference: numbers of corrupted inputs in the steps from the fault on."""
     digest: str = ""
-    """Of all the rest (xxh3-128, hex); empty in records of earlier versions."""
+    """Digest of all other fields (xxh3-128, hex); empty in records of earlier versions."""
 
     def signed(self) -> FaultRecord:
-        """Return it with its digest."""
+        """Return the record with its digest."""
         return msgspec.structs.replace(self, digest=_digest(msgspec.json.encode(self)))
 
 
 def _digest(data: bytes) -> str:
-    """Return the digest of a record's JSON, its own left out; fields that it has not are no part of it."""
+    """Return the digest of a record's JSON, without its `digest`; fields that the JSON lacks do not count."""
     fields = msgspec.json.decode(data)
     fields.pop("digest", None)
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(fields, order="sorted"))
 
 
 def is_as_written(path: Path) -> bool:
-    """Return whether nothing has been changed in a file since it was written, which is a record as `read_record` knows
-    it.
+    """Return whether a file, which `read_record` accepts, is unchanged since it was written; True for older records
+    without a digest.
     """
     data = path.read_bytes()
     return msgspec.json.decode(data).get("digest", "") in ("", _digest(data))
 
 
 def read_record(path: Path) -> FaultRecord:
-    """Read a record. Raises FaultInvalid for anything else."""
+    """Read a record. Raises FaultInvalid for a missing file, and for one that is no record of this format."""
     if not path.is_file():
         raise FaultInvalid(f"no fault record at {str(path)!r}", "give one that `detrain inject` has written")
     try:
@@ -111,6 +111,6 @@ def read_record(path: Path) -> FaultRecord:
 
 
 def write_record(path: Path, record: FaultRecord) -> None:
-    """Write a record, for people to read as well."""
+    """Write a record as indented JSON, which people can read, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

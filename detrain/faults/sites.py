@@ -1,4 +1,4 @@
-"""Sites: the places in a program's compiled step where a value can be corrupted, and how a user points at them."""
+"""Sites: the places in a program's compiled step where a value can be corrupted, and the patterns that select them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Stage = Literal["forward", "backward", "optimizer", "memory"]
 Role = Literal["", "grad_in", "grad_wt"]
 STAGES: Final[tuple[Stage, ...]] = ("forward", "backward", "optimizer", "memory")
 MEMORY: Final = "memory/"
-"""What the names of sites in memory begin with: of variables that outlive a step, hit before the step's body runs."""
+"""Prefix of the names of sites in memory: variables that outlive a step, hit before the step's body runs."""
 Use = Literal["", "store", "predicate"]
-"""What becomes of an output, where that decides: it is stored in what outlives the step, or control flow reads it."""
+"""The use of an output, if it decides the group: stored in memory that outlives the step, or read by control flow."""
 MemoryKind = Literal["weight", "slot", "statistic", "stream"]
-"""What a variable in memory is: trained; kept by an optimizer; another variable; the state of random numbers."""
+"""The kind of a variable in memory: trained; kept by an optimizer; any other variable; the state of random numbers."""
 
 CONTRACTIONS: Final = frozenset(
     {
@@ -38,11 +38,11 @@ CONTRACTIONS: Final = frozenset(
         "BatchMatMulV3",
         "Einsum",
         *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv"),  # PyTorch's
-        *("conv1d", "conv2d", "conv3d", "linear", "matmul"),  # its ops in inference mode, where none is taken apart
+        *("conv1d", "conv2d", "conv3d", "linear", "matmul"),  # its ops in inference mode, which does not split them
         *("dot_general", "conv_general_dilated"),  # JAX's
     }
 )
-"""Ops that multiply an input by a weight: what the arrays of an accelerator do, and the artifact's targets."""
+"""Ops that multiply an input by a weight: the work of an accelerator's arrays, and the artifact's targets."""
 
 _PLACES: Final = {
     "Conv2DBackpropInput": (2, 1),
@@ -61,21 +61,21 @@ INDEX_PLACES: Final = {
     **{"GatherV2": 1, "GatherNd": 1, "ResourceGather": 1, "ResourceGatherNd": 1},
     **{"embedding": 1, "index_select": 2, "gather": 2},  # PyTorch's
 }
-"""Ops that read at indices, and which of their inputs these are."""
+"""Ops that read at indices, and the number of the input that holds these."""
 
 
 def places_of(op: str) -> tuple[int, int]:
-    """Return which inputs of a contraction are its first and its second factor: its input and its weight, mostly."""
+    """Return the numbers of the inputs that are a contraction's first and second factor: mostly input and weight."""
     return _PLACES.get(op, (0, 1))
 
 
 def output_name(name: str, number: int) -> str:
-    """Return the name of the site that an output of an op is."""
+    """Return the name of the site of an op's output."""
     return f"{name}:{number}" if number else name
 
 
 def op_and_output(site: str) -> tuple[str, int]:
-    """Return the name of an op and which of its outputs a site is."""
+    """Return the name of a site's op, and the number of the op's output at the site."""
     op, _, number = site.rpartition(":")
     return (op, int(number)) if op and number.isdecimal() else (site, 0)
 
@@ -84,7 +84,7 @@ class OperandShape(msgspec.Struct, frozen=True):
     """One tensor at a site."""
 
     index: int
-    """Which of the op's inputs (or outputs) it is."""
+    """Its number among the op's inputs (or outputs)."""
     shape: tuple[int, ...]
     """Axes as in the framework (TensorFlow: NHWC, HWIO; PyTorch: NCHW, OIHW); per replica. A dimension that was not
     seen is -1."""
@@ -92,7 +92,7 @@ class OperandShape(msgspec.Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """How many elements it has; 0 where a dimension is not known."""
+        """Number of elements; 0 if a dimension is unknown."""
         count = 1
         for size in self.shape:
             count *= max(size, 0)
@@ -100,54 +100,54 @@ class OperandShape(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a step does with a variable first, by element: how many are so."""
+    """The first access of a step to a variable's elements: the number of elements for each kind of access."""
 
     read: int
-    """They are read, or what becomes of them depends on them (`w -= g`); or nobody can tell."""
+    """They are read first, or their new values depend on them (`w -= g`); or the access is unknown."""
     overwritten: int
-    """Something else is written there before anyone reads them: a fault in them before the step is masked."""
+    """They are overwritten before anyone reads them: a fault in them before the step is masked."""
     untouched: int
-    """Neither is done in that step."""
+    """The step neither reads nor writes them."""
 
 
 class Site(msgspec.Struct, frozen=True):
     """An op of a step, or one output of an op that has several.
 
-    Its name is the same in every run of the program, and on every replica; and in every trace, unless these make other
-    ops.
+    Its name is the same in every run of the program and on every replica; also in every trace, unless a trace makes
+    other ops.
     """
 
     name: str
-    """FUNCTION/STAGE/LAYER/OP (PyTorch: without a function), with #k for the k-th such op of that layer, and :n for its
-    n-th output behind the first."""
+    """FUNCTION/STAGE/LAYER/OP (PyTorch: without a function), with #k for the k-th op of that name in the layer, and :n
+    for the op's n-th output behind the first."""
     layer: str
-    """Path of the Keras layer that made the op, or of TensorFlow's name scope where none did; the name that leads to
-    PyTorch's module or optimizer."""
+    """Path of the Keras layer that made the op, or else of TensorFlow's name scope; in PyTorch the name by which the
+    module or optimizer is reached."""
     op: str
-    """Of a site in memory, what the variable is: a `MemoryKind`."""
+    """The op's type; for a site in memory, the variable's `MemoryKind`."""
     stage: Stage
     role: Role
     """Of a backward op: the gradient of the layer's input, or of its weight."""
     operands: dict[str, OperandShape]
-    """`output`, and where they can be told apart `input` and `weight`; of what gathers by indices, `index`."""
+    """`output`, and `input` and `weight` if they can be distinguished; also `index` for an op that reads at indices."""
     executions: int
     """How often it ran in the step that was watched."""
     is_alive: bool
-    """Whether anything that the step returns or stores depends on it."""
+    """True if a value that the step returns or stores depends on it."""
     replicas: int = 1
     attributes: dict[str, list[int] | str | bool] = {}
-    """Strides, padding, dilations, data format, transpositions: what decides which outputs an operand reaches."""
+    """Strides, padding, dilations, data format, transpositions: they decide which outputs an operand reaches."""
     signature: str = ""
-    """Digest of the ops from which its inputs come. By it ops that have one name in several traces are told apart."""
+    """Digest of the ops that its inputs come from. It distinguishes ops that have one name in several traces."""
     use: Use = ""
-    """As far as the op's name does not tell it."""
+    """The use of the output, if the op's name does not tell it."""
     access: Access | None = None
-    """Of a site in memory: what the step that was watched has done with it first; None where that is not known."""
+    """Of a site in memory: the first access of the watched step; None if it is unknown."""
 
     @property
     def label(self) -> str:
-        """The artifact's name for it: the layer's own (the op's, where there is none), with `_grad_in` or `_grad_wt`
-        behind it. Of a variable in memory, its kind.
+        """The artifact's name for the site: the layer's own name (or the op's, without a layer), with `_grad_in` or
+        `_grad_wt` behind it. For a variable in memory, its kind.
         """
         if self.stage == "memory":
             return self.op
@@ -156,12 +156,12 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def is_contraction(self) -> bool:
-        """Whether it is a convolution or a matrix product, forward or backward."""
+        """True for a convolution or a matrix product, forward or backward."""
         return self.op in CONTRACTIONS and "input" in self.operands
 
     @property
     def is_turned(self) -> bool:
-        """Whether its weight is the first factor: gradients of products with a transposed matrix are computed so."""
+        """True if its weight is the first factor, as in gradients of products with a transposed matrix."""
         return "weight" in self.operands and self.operands["weight"].index == places_of(self.op)[0]
 
     def fits(self, pattern: str) -> bool:
@@ -172,7 +172,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 def memory_site(name: str, kind: MemoryKind, shape: tuple[int, ...], dtype: str, access: Access | None = None) -> Site:
-    """Return the site that a variable in memory is."""
+    """Return the site of a variable in memory."""
     operand = OperandShape(0, shape, dtype)
     return Site(
         name=f"{MEMORY}{name}",
@@ -188,16 +188,16 @@ def memory_site(name: str, kind: MemoryKind, shape: tuple[int, ...], dtype: str,
 
 
 def _of_stage(sites: Iterable[Site], pattern: str | None, stage: str | None) -> list[Site]:
-    """Return the sites of a stage; without one, those of ops, unless a pattern names memory."""
+    """Return the sites of a stage; without a stage, those of ops, unless the pattern names memory."""
     if stage is None and not (pattern or "").startswith(MEMORY):
         return [site for site in sites if site.stage != "memory"]
     return [site for site in sites if stage in (None, site.stage)]
 
 
 def matching(sites: list[Site], pattern: str | None, stage: str | None) -> list[Site]:
-    """Return the sites, dead ones too, that fit a pattern and are of a stage; by None all do.
+    """Return the sites, dead ones too, that fit a pattern and are of a stage; None for either admits all.
 
-    Raises SiteUnknown for none.
+    Raises SiteUnknown if there are none.
     """
     fitting = [site for site in _of_stage(sites, pattern, stage) if site.fits(pattern or "*")]
     if not fitting:
@@ -214,10 +214,10 @@ def select(
     operand: str = "output",
     role: str | None = None,
 ) -> list[Site]:
-    """Return the live sites that a pattern names and that have an operand.
+    """Return the live sites that fit a pattern and have the operand.
 
-    Where contractions fit, other ops of the same layers (its bias, its activation) are left out, unless the pattern
-    names an op (has a `/`). Raises SiteUnknown, with the nearest names, where nothing is left.
+    If contractions fit, other ops of the same layers (bias, activation) are left out, unless the pattern names an op
+    (has a `/`). Raises SiteUnknown, with the nearest names, if no site is left.
     """
     known = sites if stage is not None else _of_stage(sites, pattern, None)
     fitting = [site for site in known if site.fits(pattern)]
@@ -250,8 +250,8 @@ def select(
 
 
 def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
-    """Return up to three labels, or names where no label is near: a part of a name (a scope, an op) may have been
-    meant.
+    """Return up to three labels near a pattern, or else names: the user may have meant a part of a name (a scope, an
+    op).
     """
     wanted = pattern.strip("*").rpartition("/")[2].lower()
     words: dict[str, str] = {}
@@ -264,7 +264,7 @@ def _nearest(pattern: str, sites: Iterable[Site]) -> list[str]:
 
 
 def site_named(sites: Sequence[Site], name: str, signature: str = "") -> Site:
-    """Return the site with a name, and with a signature if it is known. Raises SiteUnknown."""
+    """Return the site with a name and, if it is known, a signature. Raises SiteUnknown."""
     of_name = [site for site in sites if site.name == name]
     for site in of_name:
         if signature in ("", site.signature):

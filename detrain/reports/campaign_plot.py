@@ -1,4 +1,4 @@
-"""Draws what came of a campaign: shares of the outcomes, by fault model, and series beside the golden run's."""
+"""Draws the results of a campaign: shares of the outcomes, by fault model, and series beside the golden run's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What is said of checkpoints: of those of a folder or a mirror, of one, and whether they are as they were written.
-
-Rows for JSON.
+"""Reports about checkpoints, as rows for JSON: the list of a folder or a mirror, the contents of one, and the check
+whether they are as they were written.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ILLEGIBLE: Final = "lines that are damaged, or were torn by a crash: {}; what t
 
 
 def list_checkpoints(place: Path) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint of a folder, or for one; for one that cannot be read `error`.
+    """Return a row for each checkpoint of a folder, or for a single one; an unreadable one has `error` in its row.
 
     Raises StoreError.
     """
@@ -65,7 +64,7 @@ def list_checkpoints(place: Path) -> list[dict[str, Any]]:
 
 
 def describe_checkpoint(place: Path) -> dict[str, Any]:
-    """Return what a checkpoint holds, of a folder the newest. Raises StoreError, CheckpointDamaged."""
+    """Return the contents of a checkpoint, or of a folder's newest. Raises StoreError, CheckpointDamaged."""
     files = _files(place)
     if not files:
         raise StoreError(f"no checkpoint in {str(place)!r}", "give a checkpoint, or a folder that holds some")
@@ -73,9 +72,9 @@ def describe_checkpoint(place: Path) -> dict[str, Any]:
 
 
 def check_checkpoints(place: Path) -> tuple[list[dict[str, Any]], int]:
-    """Check the digests of a checkpoint, or of a folder's, and there what manifest and journal say of them.
+    """Check the digests of a checkpoint, or of all in a folder; in a folder also its manifests and journals.
 
-    Returns a row for each, and the exit status that says what is wrong, or 0. Raises StoreError where there is none.
+    Returns a row for each, and the exit status of the last error, or 0. Raises StoreError if there is no checkpoint.
     """
     rows: list[dict[str, Any]] = []
     status = 0
@@ -134,15 +133,15 @@ def _content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _position(name: str, packed: bytes) -> int | str:
-    """Return the position in the Mersenne Twister's block; of another bit generator its name."""
-    if name.startswith("torch"):  # in a form of PyTorch's own
+    """Return the position in the Mersenne Twister's block; for another bit generator its name."""
+    if name.startswith("torch"):  # packed in PyTorch's own form
         return "torch.Generator"
     state = RngState.unpack(packed)
     return str(json.loads(state.other)["bit_generator"]) if state.other else int(state.words[-1])
 
 
 def _brief(item: Item, nodes: list[Node], snapshot: Snapshot) -> str:
-    """Return a value in one short line."""
+    """Return a short text of a value, on one line."""
     if not is_reference(item):
         return repr(item)
     node = nodes[item[0]]
@@ -167,8 +166,8 @@ def list_states(url: str) -> list[dict[str, Any]]:
 
 
 def check_states(url: str) -> list[dict[str, Any]]:
-    """Return a row for each state in a mirror, with `good`, else why it is not, and the checkpoint from which a run
-    would go on all the same: all its parts are read. Raises MirrorFailed where the mirror does not answer, UsageError.
+    """Return a row for each state in a mirror, whose parts are all read: `good`, or else why it is not, and the
+    checkpoint from which a run would go on nevertheless. Raises MirrorFailed if the mirror does not answer, UsageError.
     """
     rows = []
     for program in programs_at(url):

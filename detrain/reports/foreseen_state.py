@@ -1,4 +1,4 @@
-"""What a checkpoint of a program will hold and what it will not, as far as source and newest checkpoint show it."""
+"""The state that a program's checkpoints will and will not hold, as far as source and newest checkpoint show it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _LOST: Final = {
 
 
 def foreseen_state(program: Program, structure: Structure, home: Path) -> dict[str, list[str]]:
-    """Return lines by what they are about: captured, loaders, outside, not_captured.
+    """Return lines of text by subject: captured, loaders, outside, not_captured.
 
-    Checkpoints are looked for in `home`.
+    The newest checkpoint is looked for in `home`.
     """
     trees = dict(sources(program.path))
     newest = _newest(home, program.name)
@@ -44,7 +44,7 @@ def foreseen_state(program: Program, structure: Structure, home: Path) -> dict[s
 
 
 def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
-    """Return the meta data of the program's newest good checkpoint, and why it would be refused; None without one."""
+    """Return the metadata of the program's newest good checkpoint, and why it would be refused; None without one."""
     for entry in reversed([entry for entry in Catalogue(home).entries() if entry.program == program]):
         try:
             _digest, meta = look(entry.path, reads_all=False)
@@ -58,7 +58,7 @@ def _newest(home: Path, program: str) -> tuple[Meta, list[str]] | None:
 
 
 def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | None) -> dict[str, list[str]]:
-    """Return what is captured and what is not, as far as the source and the newest checkpoint show it."""
+    """Return lines about state that is captured and that is not, as far as source and newest checkpoint show it."""
     lifted = [f"  {each}" for each in lifted_random_ops(trees)]
     captured = [
         *_of_frameworks(trees),
@@ -104,7 +104,7 @@ def _state(structure: Structure, trees: dict[str, ast.Module], newest: Meta | No
 
 
 def _own_ranks(trees: dict[str, ast.Module]) -> list[str]:
-    """Return where a program that trains in a process group, as far as its source shows, starts its own ranks."""
+    """Return lines for calls by which a program may start its own ranks, as far as its source shows it."""
     calls = [(file, node) for file, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [(file, node.lineno, ast.unparse(node.func)) for file, node in calls]
     lasts = {name.rpartition(".")[2] for _file, _line, name in named}
@@ -119,7 +119,7 @@ def _own_ranks(trees: dict[str, ast.Module]) -> list[str]:
 
 
 def _of_frameworks(trees: dict[str, ast.Module]) -> list[str]:
-    """Return what is captured of the frameworks that a program imports."""
+    """Return lines about the state that is captured of the frameworks that a program imports."""
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -1,6 +1,5 @@
-"""What is said of jobs of several ranks: the cuts of each and who has them, and how a run that is going on stands.
-
-Rows for JSON.
+"""Reports about jobs of several ranks, as rows for JSON: the cuts of each job with the ranks that have them, and the
+status of the newest runs.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def list_cuts(place: Path) -> list[dict[str, Any]]:
 
 
 def newest_complete(job: Path) -> str:
-    """Return the name of the newest checkpoint that all ranks of a job have. Raises StoreError where there is none."""
+    """Return the name of the newest checkpoint that all ranks of a job have. Raises StoreError if there is none."""
     complete = [row["file"] for row in list_cuts(job) if row.get("complete")]
     if not complete:
         raise StoreError(f"{str(job)!r} has no checkpoint of all ranks", "`detrain ckpt ls` shows which ranks have which")
@@ -62,7 +61,7 @@ def newest_complete(job: Path) -> str:
 
 
 def check_job(job: Path) -> tuple[list[dict[str, Any]], int]:
-    """Check all parts of a job, and say which cuts are not complete. Returns rows and the exit status."""
+    """Check all parts of a job, and name the cuts that are not complete. Return rows and the exit status."""
     rows: list[dict[str, Any]] = []
     status = 0
     for folder in ranks_of(job):
@@ -78,7 +77,7 @@ def check_job(job: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def describe_job(job: Path, rank: int) -> dict[str, Any]:
-    """Return what the part of a rank holds of a job's newest complete checkpoint. Raises StoreError."""
+    """Return the contents of one rank's part of a job's newest complete checkpoint. Raises StoreError."""
     folder = job / f"rank-{rank}"
     if folder not in ranks_of(job):
         raise StoreError(f"{str(job)!r} has no rank {rank} with checkpoints", f"it has {len(ranks_of(job))}, counted from 0")
@@ -86,7 +85,7 @@ def describe_job(job: Path, rank: int) -> dict[str, Any]:
 
 
 def status_of(place: Path) -> list[dict[str, Any]]:
-    """Return, for each program in a folder, how its newest run stands: ranks, and what a failure now would cost."""
+    """Return the status of the newest run of each program in a folder: ranks, and the cost of a failure now."""
     rows = [_status(job.name, ranks_of(job), is_job=True) for job in jobs_in(place)]
     programs = sorted({entry.program for entry in Catalogue(place).entries()})
     return rows + [_status(program, [place], is_job=False) for program in programs]
@@ -95,7 +94,7 @@ def status_of(place: Path) -> list[dict[str, Any]]:
 def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str, Any]:
     found = parts(folders)
     newest = next((entry for each in reversed(found.values()) for entry in each if entry is not None), None)
-    if is_job and newest is not None:  # an earlier job may have had more
+    if is_job and newest is not None:  # an earlier job may have had more ranks
         folders = folders[: int(read_meta(newest.path).environment.get(_WORLD, "1"))]
         found = parts(folders)
     run = max((entry.run for each in found.values() for entry in each if entry is not None), default=0)
@@ -127,7 +126,7 @@ def _status(program: str, folders: Sequence[Path], *, is_job: bool) -> dict[str,
 
 
 def _just_in_time(job: Path) -> int:
-    """Return each how many batches a running job holds its state, 0 where it does not."""
+    """Return the number of batches after which a running job holds its state anew (`--jit`); 0 if it does not."""
     try:
         return int((job / JUST_IN_TIME / EVERY).read_text())
     except (OSError, ValueError):

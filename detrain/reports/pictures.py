@@ -1,4 +1,4 @@
-"""Files of pictures: PNG, SVG, or a page of HTML with the picture and what belongs to it."""
+"""Writes pictures: PNG, SVG, or a page of HTML with the picture, a text and a table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from detrain.base.errors import UsageError
 
 SUFFIXES: Final = (".png", ".svg", ".html")
 BLUE, RED, GREY = "#4477aa", "#ee6677", "#888888"
-"""Of Paul Tol's bright scheme, told apart by colour-blind readers too."""
+"""Colours of Paul Tol's bright scheme, which colour-blind readers can distinguish."""
 
 
 def check_plot(path: Path | None) -> None:
-    """Raise UsageError for a file that no picture can be written to, before anything runs."""
+    """Raise UsageError for a file to which no picture can be written; called before anything runs."""
     if path is None:
         return
     if path.suffix not in SUFFIXES:
@@ -32,7 +32,7 @@ def check_plot(path: Path | None) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise UsageError for a file that cannot be made, or written over, before anything runs."""
+    """Raise UsageError for a file that cannot be made or overwritten; called before anything runs."""
     if path is None:
         return
     folder = next(parent for parent in path.absolute().parents if parent.exists())
@@ -41,7 +41,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def mark_not_finite(axis: Any, places: Sequence[int], color: str) -> None:
-    """Put crosses on the lower edge where a value is INF or NaN."""
+    """Put crosses on the lower edge at the places where a value is INF or NaN."""
     if places:
         edge = axis.get_xaxis_transform()
         axis.plot(places, [0.02] * len(places), "x", color=color, ms=4, transform=edge, clip_on=False)
@@ -54,7 +54,7 @@ def drawn_values(axis: Any) -> list[float]:
 
 
 def scale_losses(axis: Any) -> None:
-    """Set an axis of losses so that the few largest of them leave it, and the others are no flat line."""
+    """Set the range of an axis of losses: the few largest may leave it, so that the others are no flat line."""
     known = sorted(drawn_values(axis))
     if known:
         low, high = known[0], max(known[int(0.98 * (len(known) - 1))], 1e-3)
@@ -66,7 +66,7 @@ def scale_losses(axis: Any) -> None:
 
 
 def label_epochs(axis: Any, cursors: Sequence[Address], marks: str) -> None:
-    """Name the epochs on an axis of steps, and say what the marks in the picture stand for."""
+    """Label the epochs on an axis of steps, and explain the marks in the picture."""
     starts = [index for index, cursor in enumerate(cursors) if cursor[2] == 0]
     step = max(len(starts) // 12, 1)
     axis.set_xticks(starts[::step], [str(cursors[index][1]) for index in starts[::step]])
@@ -74,7 +74,7 @@ def label_epochs(axis: Any, cursors: Sequence[Address], marks: str) -> None:
 
 
 def write_picture(path: Path, figure: Any, title: str, said: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a figure; a page has a title, what is `said` above the picture, and a table below it."""
+    """Write a figure; a page of HTML also has a title, the text `said` above the picture, and a table below it."""
     if path.suffix != ".html":
         figure.savefig(path, dpi=150)
         return

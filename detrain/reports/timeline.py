@@ -1,4 +1,4 @@
-"""What happened to a run: its processes, its checkpoints, alarms and losses, as the files beside it have them."""
+"""The history of a run from the files beside its checkpoints: processes, checkpoints, alarms and losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from detrain.store.lock import holder_of
 
 _TEMPLATE: Final = Path(__file__).with_name("timeline.html")
 _WIDTH, _HEIGHT, _MARGIN = 900, 220, 44
-"""Of the picture, in pixels."""
+"""Size of the picture, in pixels."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     batches_done: int
     loss: float | None
     is_there: bool
-    """Whether it has been kept."""
+    """True if its file still exists."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +47,20 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str
     started: float
-    """Seconds since 1970, as in all that follow."""
+    """Seconds since 1970; so are all following times."""
     since: str
-    """The cursor that it went on from; empty: it started anew."""
+    """The cursor from which it went on; empty: it began anew."""
     seen: float
-    """When it was last heard of."""
+    """The time of its last event."""
     end: str
-    """`ended`, `running`, `killed` (it has said nothing), `started again` by itself, or by what it ended."""
+    """`ended`, `running`, `killed` (it reported no end), `started again` by itself, or the cause of its end."""
     changed: list[str]
-    """What was another one in its environment than in that of the process before."""
+    """Settings of its environment that differ from those of the process before."""
     checkpoints: list[Checkpoint]
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to a run, or to one rank of a job."""
+    """The history of a run, or of one rank of a job."""
 
     program: str
     run: int
@@ -68,19 +68,19 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[Process]
     alarms: list[dict[str, Any]]
     batches: int
-    """On record."""
+    """Number of batches on record."""
     last: str
-    """The last of them."""
+    """The last batch on record."""
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """When no process ran, between two that did: from when the one was last heard of, to the start of the next."""
+        """Times without a process: from the last event of one to the start of the next, unless it restarted itself."""
         pairs = itertools.pairwise(self.processes)
         return [(one.seen, other.started) for one, other in pairs if one.end != "started again"]
 
 
 def timelines(home: Path, program: str) -> list[Timeline]:
-    """Return what happened to the newest run of a program in a home, for each rank of a job. Raises StoreError."""
+    """Return the history of a program's newest run in a home, for a job that of each rank. Raises StoreError."""
     job = next((each for each in jobs_in(home) if each.name == program), None)
     folders = [home] if job is None else ranks_of(job)
     found = [_timeline(folder, program, None if job is None else rank) for rank, folder in enumerate(folders)]
@@ -145,7 +145,7 @@ def _checkpoint(folder: Path, saved: Saved) -> Checkpoint:
 
 
 def rows_of(found: Timeline) -> list[tuple[str, str, str]]:
-    """Return what happened in order, for people: when, what, and what there is to say of it."""
+    """Return the events in order, for people: time, event, and details; alarms come last, without a time."""
     rows = []
     for each in found.processes:
         how = f"goes on from {each.since}" if each.since else "starts anew"
@@ -164,12 +164,12 @@ def rows_of(found: Timeline) -> list[tuple[str, str, str]]:
 
 
 def time_of(at: float) -> str:
-    """Return a time as people read it, in this machine's zone."""
+    """Return a time as text for people, in this machine's zone."""
     return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def page_of(found: Sequence[Timeline]) -> str:
-    """Return a page of HTML that needs nothing else: batches and losses over time, the gaps marked, and the rows."""
+    """Return a self-contained page of HTML: batches and losses over time, with gaps marked, and a table of events."""
     from html import escape
 
     parts = []
@@ -185,7 +185,7 @@ def page_of(found: Sequence[Timeline]) -> str:
 
 
 def _picture(found: Timeline) -> str:
-    """Return batches done (and losses, where they are known) at checkpoints over time, as SVG."""
+    """Return an SVG with the batches done (and the losses, if known) at checkpoints over time."""
     first = min(each.started for each in found.processes)
     span = max(*(each.seen for each in found.processes), first + 1e-3) - first
     saved = [one for each in found.processes for one in each.checkpoints]

@@ -1,5 +1,5 @@
-"""A trial beside its golden run: drawn (loss and accuracy by step, the fault marked; PNG, SVG or a page of HTML), and
-as the artifact's text output, for tools that read it.
+"""A trial beside its golden run: as a picture (loss and accuracy by step, with the fault marked; PNG, SVG or a page of
+HTML), and as the artifact's text output, for tools that read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FAR: Final = 20
 
 
 def write_text(path: Path, subject: Subject, trial: Trial) -> None:
-    """Write the steps from the start of the fault's epoch on. Raises OSError."""
+    """Write the trial's steps from the start of the fault's epoch on. Raises OSError."""
     at, done, golden = trial.experiment.at, trial.done, trial.golden
     addresses = [cursor for cursor in {**golden.by_cursor(), **done.by_cursor()} if cursor[0] == at[0]]
     epochs, steps = (max(cursor[axis] for cursor in addresses) + 1 for axis in (1, 2))
@@ -84,7 +84,7 @@ def _end_epoch(log: TextLog, cursor: Address, steps: list[StepLine], after: Step
 
 
 def _after_its_batches(cursor: Address) -> tuple[int, int, float]:
-    """Sort key that puts what follows an epoch's batches behind them."""
+    """Return a sort key by which the line behind an epoch (batch -1) comes after the epoch's batches."""
     return (cursor[0], cursor[1], math.inf if cursor[2] < 0 else cursor[2])
 
 
@@ -128,7 +128,7 @@ def plot_trial(path: Path, record: FaultRecord, golden: TrialResult, faulty: Tri
 
 
 def _is_far(axis: Any) -> bool:
-    """Return whether the lines' values are so far apart that one of them would be flat."""
+    """Return whether the lines' values are so far apart that one line would look flat."""
     known = [abs(value) for value in drawn_values(axis) if value]
     return bool(known) and max(known) > _FAR * statistics.median(known)
 

@@ -1,4 +1,4 @@
-"""What an engine is, of which there are several."""
+"""The interface of an engine: the place where a campaign's workers run. There are several engines."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ import msgspec
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Trials that one worker does, one process after another."""
+    """Numbers of trials that one worker does, one process after another."""
 
     identity: str
     numbers: Sequence[int]
 
 
 class WorkerEnded(msgspec.Struct, frozen=True):
-    """A worker has ended, with its lease done or not: what is in its ledger says how far it has come."""
+    """Event: a worker has ended, with or without all of its lease; its ledger holds the trials that it has done."""
 
     lease: Lease
     shard: str
     """The name of its ledger."""
     status: int
-    """Its exit status; negative for a signal, or where nobody knows."""
+    """Its exit status; negative for a signal, or if the status is unknown."""
     said: str = ""
-    """The end of what it wrote to stderr."""
+    """The last lines that it wrote to stderr."""
 
 
 class Work(Protocol):
-    """What a worker is started with."""
+    """Gives an engine the command with which to start a worker."""
 
     def command(self, lease: Lease, shard: str) -> list[str]:
         """Write the lease, and return the command of a worker that does it."""
 
     def log(self, lease: Lease) -> Path:
-        """Return the file that takes what the worker writes to stderr."""
+        """Return the file for the worker's stderr."""
 
     def waits(self, lease: Lease) -> bool:
         """Return whether the worker only waits for trials that take long, so that another can begin."""
 
 
 class Engine(Protocol):
-    """Where workers run. A worker is a detrain process on each; the engine only holds it, and starts none again."""
+    """A place for workers. Each worker is a detrain process; the engine only holds it, and never starts it again."""
 
     @property
     def slots(self) -> int:
         """How many workers run at a time."""
 
     def start(self, work: Work) -> None:
-        """Be ready for leases."""
+        """Take the work from which leases are started."""
 
     def submit(self, lease: Lease) -> None:
         """Start a worker on a lease: there is a free slot."""

@@ -1,4 +1,4 @@
-"""The engine that a command is asked for, by its name."""
+"""The choice of an engine by its name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from detrain.python.process.environment import threads_here
 
 
 def made(name: str, workers: int | None, address: str | None, folder: Path) -> Engine:
-    """Return an engine of so many workers at a time; None: one a core, or a CPU of the cluster. In `folder` it leaves
-    what it writes.
+    """Return an engine with so many workers at a time; None: one for each core, or for each CPU of the cluster. Its
+    files are left in `folder`.
 
-    Raises UsageError where what it needs is not installed, or an address is given to another than Ray's;
-    CampaignStopped where there is none.
+    Raises UsageError if its packages are not installed, or if an engine other than Ray's gets an address;
+    CampaignStopped if there is no cluster.
     """
     if address is not None and name != "ray":
         raise UsageError(f"--address {address!r} is of a Ray cluster, and the engine is {name}", "add --engine ray")

@@ -1,5 +1,5 @@
-"""The driver of a campaign: gives what is missing to workers until nothing is. It has no state: what is in the ledgers
-is all that is known, and it may be killed at any moment.
+"""The driver of a campaign: gives the missing trials to workers until none are missing. All state is in the ledgers, so
+the driver may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from detrain.faults.statistics.intervals import Looks
 from detrain.store.lock import hold
 
 _LARGEST: Final = 2048
-"""Trials of a lease, at most."""
+"""The most trials of a lease."""
 _LEAST: Final = 256
-"""And at least: a process starts for each."""
+"""The fewest trials of a lease, as each lease starts a process."""
 _FEWEST: Final = 16
-"""But so few, where a slot would have none otherwise."""
+"""The fewest trials of a lease if slots would otherwise stay empty."""
 _SHARES: Final = 3
-"""Leases of each slot, so that none is long idle in the end."""
+"""Leases for each slot, so that none is long idle in the end."""
 _MOST_LOST: Final = 2
-"""So often a worker dies in a trial before that is the trial's doing."""
+"""If this many workers have died in a trial, the trial is at fault."""
 _MOST_IN_VAIN: Final = 6
-"""Workers in a row that end without a trial done, before the campaign stops."""
+"""If more workers than these end in a row without a trial done, the campaign stops."""
 _OWN_ERRORS: Final = range(64, 100)
 """Exit statuses of detrain's errors."""
 _DRIVER: Final = "driver"
@@ -48,24 +48,24 @@ _LOOKS_S: Final = 1.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a campaign is."""
+    """The progress of a campaign."""
 
     count: int
     done: int
-    """Trials of which a row is there."""
+    """Trials with a row."""
     unfired: int
     shares: dict[str, int]
     """Trials by outcome."""
     seconds: float = 0.0
-    """Since the driver has started."""
+    """Seconds since the start of the driver."""
     new: int = 0
-    """Trials done since then."""
+    """Trials done since the start of the driver."""
     look: Look | None = None
     """The planned look at which the campaign has stopped before its end."""
 
     @property
     def rate(self) -> float:
-        """Trials an hour, of this driver."""
+        """Trials an hour, by this driver."""
         return self.new / self.seconds * 3600 if self.seconds else 0.0
 
     @property
@@ -76,14 +76,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class StopAt(msgspec.Struct, frozen=True):
-    """How near the share of harmful trials is to be known, for the campaign to stop at a planned look."""
+    """The precision of the share of harmful trials at which the campaign stops, at a planned look."""
 
     half_width: float
     """0.01 is ± 1 %."""
     confidence: float
 
     def look(self, campaign: Campaign) -> Look | None:
-        """Return what the last planned look finds that all trials before are done for."""
+        """Return the result of the last planned look before which all trials are done; None if there is none."""
         plan, ledgers = campaign.plan, Ledgers(campaign.ledgers, campaign.plan.digest)
         strata = plan.strata if isinstance(plan, SampledPlan) else None
         rows = [row for row in ledgers.rows() if row.number < plan.count and row.outcome != OUTSIDE]
@@ -92,7 +92,7 @@ class StopAt(msgspec.Struct, frozen=True):
         return last_look(rows, [*ledgers.unfired(), *no_trials], self._looks(plan.count), is_harmful, self.half_width, strata)
 
     def next(self, count: int, missing: int) -> int:
-        """Return before which number all trials are done next, where `missing` is the first that is not."""
+        """Return the number below which all trials are done next; `missing`: the first trial that is not done."""
         return next((at for at in self._looks(count).at if at > missing), count)
 
     def _looks(self, count: int) -> Looks:
@@ -100,9 +100,9 @@ class StopAt(msgspec.Struct, frozen=True):
 
 
 def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0, numbers: Sequence[int] | None = None) -> Progress:
-    """Return how far a campaign is; `before`: what was known when its driver started, so many seconds ago.
+    """Return a campaign's progress; `before`: trials that were known at the driver's start, `seconds` ago.
 
-    `numbers`: of the trials that are wanted, if these are not all.
+    `numbers`: the wanted trials, if these are not all.
     """
     ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
     wanted = frozenset(range(campaign.plan.count) if numbers is None else numbers)
@@ -111,17 +111,17 @@ def progress_of(campaign: Campaign, seconds: float = 0.0, before: int = 0, numbe
 
 
 def lease_size(trials: int, slots: int) -> int:
-    """Return how many of so many trials a lease has: a few leases for each slot, and at least one where that can be."""
+    """Return how many of `trials` a lease has: a few leases for each slot, and at least one if possible."""
     shared = min(_LARGEST, -(-trials // (slots * _SHARES if slots > 1 else 1)))
     return max(shared, min(_LEAST, max(_FEWEST, -(-trials // slots))))
 
 
 _NO_TRIAL: Final = -1
-"""What a worker was in that was lost between trials, or in one that nobody knows."""
+"""Stands for the trial if a worker was lost between trials, or in an unknown one."""
 
 
 class Driver:
-    """Runs what is missing of a campaign on an engine."""
+    """Runs the missing trials of a campaign on an engine."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Driver:
         stop_at: StopAt | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
-        """`numbers`: of the trials that are wanted, if these are not all."""
+        """`numbers`: the wanted trials, if these are not all."""
         self._numbers = range(campaign.plan.count) if numbers is None else numbers
         self._campaign, self._engine, self._tell, self._stop_at = campaign, engine, tell, stop_at
         self._ledgers = Ledgers(campaign.ledgers, campaign.plan.digest)
@@ -143,9 +143,9 @@ class Driver:
         self._began, self._before, self._told = time.monotonic(), 0, 0.0
 
     def run(self) -> Progress:
-        """Run it, to its end or to a look at which enough is known.
+        """Run the campaign to its end, or to a planned look at which its result is precise enough.
 
-        Raises HomeInUse if another driver has it, CampaignStopped, StoreError.
+        Raises HomeInUse if another driver runs it, CampaignStopped, StoreError.
         """
         with full_disk.told(self._campaign.folder):
             return self._run()
@@ -176,7 +176,7 @@ class Driver:
         return msgspec.structs.replace(self._look(is_due=True), look=found if missing else None)
 
     def _round(self, missing: list[int]) -> None:
-        """Do what is missing; of what workers have not come to, another round is made."""
+        """Give out the missing trials in leases, and wait for the workers; trials left over wait for another round."""
         size = lease_size(len(missing), self._engine.slots)
         inside = ordered(self._campaign, missing)
         waiting = [inside[start : start + size] for start in range(0, len(inside), size)]
@@ -198,7 +198,7 @@ class Driver:
         return Lease(f"{os.getpid()}-{self._leases}", numbers)
 
     def _take(self, ended: WorkerEnded) -> list[int]:
-        """A worker has ended: return what is left of its lease."""
+        """Handle the end of a worker: return the numbers that are left of its lease."""
         known = self._ledgers.known()
         rest = [number for number in ended.lease.numbers if number not in known]
         if ended.status in _OWN_ERRORS:
@@ -217,7 +217,7 @@ class Driver:
         return self._without_crashes(rest)
 
     def _note_loss(self, ended: WorkerEnded) -> bool:
-        """Say that a worker was lost; return whether the trial in which it was is known, and noted."""
+        """Report a lost worker; return whether the trial in which it was lost is known, and noted."""
         number = self._running(ended)
         how = f"signal {signal.Signals(-ended.status).name}" if -ended.status in list(signal.Signals) else f"status {ended.status}"
         messages.say(f"a worker was lost ({how}){f' in trial {number}' if number is not None else ''}: its trials go on elsewhere")
@@ -234,8 +234,8 @@ class Driver:
         return True
 
     def _running(self, ended: WorkerEnded) -> int | None:
-        """Return the trial in which a worker has died: by its mark, or, where it had no time for one, by what the
-        program's process has left.
+        """Return the trial in which a worker died: by its mark, or, if it had no time for one, by the files that the
+        program's process left.
         """
         marked = self._ledgers.running(ended.shard)
         if marked is not None:
@@ -246,7 +246,7 @@ class Driver:
         return next((n for n in ended.lease.numbers if to_loop(self._campaign.plan.trial(n)[1]) in left), None)
 
     def _without_crashes(self, numbers: list[int]) -> list[int]:
-        """Return numbers without those whose workers have died twice: these are crashes."""
+        """Return the numbers without trials in which two workers died: rows are written that call these crashes."""
         numbers = self._without_told(numbers)
         lost = self._ledgers.lost()
         for number in [number for number in numbers if lost.get(number, 0) >= _MOST_LOST]:
@@ -257,7 +257,7 @@ class Driver:
         return [number for number in numbers if lost.get(number, 0) < _MOST_LOST]
 
     def _without_told(self, numbers: list[int]) -> list[int]:
-        """Return numbers without those of which is known what comes of them: their rows are written here."""
+        """Return the numbers without trials whose results are known beforehand; the rows of these are written here."""
         plan, has_guard = self._campaign.plan, self._campaign.header.has_guard
         told = {number: known for number in numbers if (known := plan.told(number))}
         if told:

@@ -1,8 +1,8 @@
-"""The plan's file: which program, with what, and what trials are drawn from. Any process makes the same plan of it.
+"""The file of a plan: the program, its settings, and the source of its trials. Any process makes the same plan from it.
 
-In a campaign of two phases all trials run a few steps, and some of them to the horizon, in a campaign beside it. The
-second one's plan is the first one's with another horizon: the same numbers are the same faults. Which of them are run
-is a pure function of the first one's rows, so it is the same for any workers, and whatever was killed.
+In a campaign of two phases all trials run a few steps, and some of them run to the horizon, in a second campaign. The
+second plan is the first one with another horizon: the same numbers are the same faults. The choice of its trials is a
+pure function of the first campaign's rows, so it is the same for any workers, and whichever of them were killed.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _PREFIX = "second"
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials are drawn from a profile by."""
+    """The settings by which trials are drawn from a profile."""
 
     choice: Selection
     profile: str = ""
     """Digest of the profile."""
     allocation: tuple[tuple[str, float], ...] = ()
-    """By stratum, the share of the trials; none yet: that of the population, or what a pilot says."""
+    """Share of the trials by stratum; empty: not settled yet, so the population's, or the shares that a pilot gives."""
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """A list of injections of another tool's."""
+    """A list of injections made by another tool."""
 
     name: ListName
     tool: Literal["sassifi", "nvbitfi"]
@@ -70,13 +70,13 @@ class TwoPhase(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """Steps of the first phase."""
     trials: int
-    """Of the second phase."""
+    """Number of trials of the second phase."""
     horizon: int | None
     """Steps of the second phase; None: to the program's end."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of a plan."""
+    """The contents of a plan's file."""
 
     version: int = VERSION
     program: str
@@ -85,41 +85,43 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str]
     environment: dict[str, str]
     key: str
-    """Of all that the golden run depends on, detrain itself included."""
+    """Digest of all that the golden run depends on, detrain itself included."""
     threads: int
     limit_s: float | None = None
     has_guard: bool = False
     is_inference: bool = False
     has_ranges: bool = False
-    """Whether trials clip the outputs of modules to what they are in the golden run."""
+    """True if trials clip the outputs of modules to their ranges in the golden run."""
     seed: int
     count: int
     after: int | None
     thresholds: Thresholds = USUAL
     check: str = ""
-    """The user's, of the program's end: a command, or module:function."""
+    """The user's check of the program's end: a command, or module:function."""
     ignored: tuple[str, ...] = ()
     """Patterns of lines of the program's output that are not compared."""
     coming: Coming = ONCE
     spread: int = 0
     """Golden runs of other seeds that trials are judged by; 0: none, so by the program's accuracy."""
     spread_with: str = ""
-    """What gives the program another seed: words for its command line, with {} for the seed."""
+    """Words for the program's command line that set another seed, with {} for the seed."""
     metric: str = ""
-    """The pattern of the number in the program's output that they are compared by; empty: the loss."""
+    """Pattern of the number in the program's output by which trials are compared, or module:function; empty: the
+    loss."""
     drawn: Drawn | None = None
-    """Of a plan that draws as `detrain random` does, or:"""
+    """Settings of a plan that draws as `detrain random` does."""
     sampled: Sampled | None = None
+    """Settings of a plan that draws from a profile."""
     listing: Listing | None = None
-    """Or a list of another tool's."""
+    """Another tool's list, in place of drawing."""
     two_phase: TwoPhase | None = None
-    """Of the plan of a first phase."""
+    """Settings of both phases, in the plan of a first phase."""
     digest: str = ""
-    """Of the plan."""
+    """Digest of the plan."""
 
 
 class Campaign(msgspec.Struct, frozen=True):
-    """A plan that has been read, with the program and its golden run."""
+    """A plan that was read, with its program and golden run."""
 
     folder: Path
     header: Header
@@ -159,10 +161,10 @@ def subject_of(header: Header, home: Path) -> Subject:
 
 
 def make(header: Header, home: Path, name: str, *, prefix: str = "campaign") -> Campaign:
-    """Find sites, make the golden run, and write the plan; one that is there is kept if it is the same but longer or
-    shorter. Raises CampaignStopped for another plan of that name, StoreError where there is no room.
+    """Find the sites, make the golden run, and write the plan into the folder `prefix`-`name`; an existing plan is
+    replaced if only its length differs.
 
-    Its folder is called by its name, behind a prefix.
+    Raises CampaignStopped for another plan of that name, StoreError if the disk is full.
     """
     with full_disk.told(home):
         return _made(header, home, f"{prefix}-{name}")
@@ -198,7 +200,7 @@ def _made(header: Header, home: Path, name: str) -> Campaign:
 
 
 def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) -> Path:
-    """Return the folder of a campaign: the one that is of the program as it is now, else the newest.
+    """Return the folder of a campaign: the one of the program as it is now, else the newest.
 
     Raises CampaignStopped if there is none.
     """
@@ -213,8 +215,8 @@ def find(program: Program, arguments: tuple[str, ...], home: Path, name: str) ->
 
 
 def load(folder: Path, arguments: tuple[str, ...] | None = None, *, must_be_as_now: bool = True) -> Campaign:
-    """Read a plan, and make it anew. Raises CampaignStopped where program, environment or sites are others now; if it
-    need not be as now, what the folder has is read, and nothing can be run.
+    """Read a plan, and make its trials anew. Raises CampaignStopped if program, environment or sites have changed;
+    not if `must_be_as_now` is false: then the results in the folder can be read, but nothing can be run.
     """
     header = _read(folder / _NAME)
     subject = subject_of(header, folder.parent.parent.parent)
@@ -242,7 +244,7 @@ def load(folder: Path, arguments: tuple[str, ...] | None = None, *, must_be_as_n
 
 
 def _spread_of(header: Header, subject: Subject, golden: TrialResult) -> Spread | None:
-    """Return the golden runs of other seeds; what has not been run is run. Raises FaultInvalid where all are alike."""
+    """Return the golden runs of other seeds, made if need be. Raises FaultInvalid if one is like the golden run."""
     if not header.spread:
         return None
     runs: list[TrialResult] = []
@@ -271,26 +273,25 @@ def _read(path: Path) -> Header:
 
 
 def _is_same(known: Header, header: Header) -> bool:
-    """Return whether two plans draw the same trials and judge them the same."""
+    """Return whether two plans draw the same trials and judge them alike."""
     parts = ("digest", "has_ranges", "check", "ignored", "thresholds", "spread", "spread_with", "metric")
     is_as_long = (known.two_phase is None) == (header.two_phase is None)
     return is_as_long and all(getattr(known, part) == getattr(header, part) for part in parts)
 
 
 def _shared_out_as(known: Header, wanted: Sampled) -> Sampled:
-    """Return what is wanted, shared out among the strata as in the plan that is there, if that is the same but for its
-    length.
-    """
+    """Return the wanted settings with the existing plan's shares of the strata, if both plans make the same choice."""
     if known.sampled is None or known.sampled.choice != wanted.choice or wanted.allocation:
         return wanted
     return msgspec.structs.replace(wanted, allocation=known.sampled.allocation)
 
 
 def shared_out_by(header: Header, sampled: Sampled, home: Path, pilot: str) -> Sampled:
-    """Return what is wanted, with the trials shared out by what another campaign of the program has found.
+    """Return the wanted settings, with the trials shared out by the results of a pilot, another campaign of the
+    program.
 
-    The share that is to be known best is that of harmful trials. Raises CampaignStopped for a pilot of no
-    strata, FaultInvalid for one of others.
+    The shares are those that tell most about the share of harmful trials. Raises CampaignStopped for a pilot without
+    strata, FaultInvalid for one with other strata.
     """
     subject = subject_of(header, home)
     found = load(subject.folder / f"campaign-{pilot}")
@@ -303,7 +304,7 @@ def shared_out_by(header: Header, sampled: Sampled, home: Path, pilot: str) -> S
 
 
 def profile_for(subject: Subject) -> Profile:
-    """Return the profile of a program; it is made, and its golden run with it, if that has not been done."""
+    """Return the profile of a program; the profile, and its golden run, are made if need be."""
     file = subject.folder / _PROFILE
     if file.is_file():
         return read_profile(file)
@@ -363,7 +364,7 @@ def make_both(header: Header, home: Path, name: str) -> Campaign:
 
 
 def second_of(campaign: Campaign) -> Campaign | None:
-    """Return the campaign of the second phase; None where there is none. Raises CampaignStopped."""
+    """Return the campaign of the second phase; None if there is none. Raises CampaignStopped."""
     if campaign.header.two_phase is None:
         return None
     folder = campaign.folder.with_name(campaign.folder.name.replace("campaign", _PREFIX, 1))
@@ -371,7 +372,7 @@ def second_of(campaign: Campaign) -> Campaign | None:
 
 
 def numbers_of_second(campaign: Campaign) -> list[int] | None:
-    """Return the trials that are run on; None as long as the first phase is not whole."""
+    """Return the trials of the second phase; None until the first phase is complete."""
     header, ledgers = campaign.header, Ledgers(campaign.ledgers, campaign.plan.digest)
     assert header.two_phase is not None
     if not set(range(campaign.plan.count)) <= ledgers.known():

@@ -1,6 +1,6 @@
-"""What has come of trials: a SQLite file for each worker, with a mark before each trial and a row behind it.
+"""The results of trials: a SQLite file for each worker, with a mark before each trial and a row behind it.
 
-Nothing else is state. What is missing is the plan less the rows of all files.
+There is no other state. The missing trials are those of the plan that no file knows.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NAMES: Final = tuple(_TYPES)
 _COLUMNS: Final = ", ".join(f'"{name}"' for name in _NAMES)
 _SQL: Final[dict[object, str]] = {int: "INTEGER", bool: "INTEGER", float: "REAL", float | None: "REAL"}
 _GROUP: Final = 256
-"""Rows of a commit, at most."""
+"""The most rows of a commit."""
 _GROUP_S: Final = 1.0
-"""Seconds after which those that there are are committed."""
+"""The longest time that rows wait for a commit, in seconds."""
 _BUSY_S: Final = 60.0
 
 
 class Ledger:
-    """The file of one worker, which it alone writes."""
+    """The file of one worker, which only that worker writes."""
 
     def __init__(self, path: Path, digest: str) -> None:
-        """Open it, or make it, for the plan with a digest. Raises LedgerInvalid, StoreError."""
+        """Open the file of the plan with the given digest, or make it. Raises LedgerInvalid, StoreError."""
         self._path, self._waiting, self._committed = path, 0, time.monotonic()
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._told():
@@ -60,7 +60,7 @@ class Ledger:
         self._file.isolation_level = None
 
     def note_running(self, number: int | None) -> None:
-        """Mark a trial as begun, or as over (None): in what a worker has died is seen by that.
+        """Mark a trial as begun, or as over (None): the mark names the trial in which a worker died.
 
         The mark is on disk when this returns.
         """
@@ -87,21 +87,21 @@ class Ledger:
         self._count()
 
     def add_lost(self, number: int, worker: str) -> None:
-        """Write that a worker has died in a trial."""
+        """Write that a worker died in a trial."""
         with self._told():
             self._open()
             self._file.execute("INSERT INTO lost VALUES (?, ?)", (number, worker))
             self.commit()
 
     def commit(self) -> None:
-        """Have all that was written on disk."""
+        """Write all waiting rows to disk."""
         with self._told():
             if self._file.in_transaction:
                 self._file.execute("COMMIT")
         self._waiting, self._committed = 0, time.monotonic()
 
     def close(self) -> None:
-        """Have all on disk, and let the file go."""
+        """Write all waiting rows to disk, and close the file."""
         self.commit()
         with self._told():
             self._file.close()
@@ -125,7 +125,7 @@ class Ledger:
 
 
 class Ledgers:
-    """All files of a campaign, which are read."""
+    """All ledger files of a campaign, for reading."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self._folder, self._digest = folder, digest
@@ -136,7 +136,7 @@ class Ledgers:
         return sorted(self._folder.glob("*.sqlite"))
 
     def set_damaged_aside(self) -> list[str]:
-        """Rename files that cannot be read, and say so: their trials are missing then, and run again.
+        """Rename files that cannot be read, with a warning: their trials are missing then, and run again.
 
         Raises LedgerInvalid for one of another plan.
         """
@@ -161,7 +161,7 @@ class Ledgers:
         return found
 
     def rows(self) -> Iterator[TrialRow]:
-        """Yield the rows of all files, by number. Raises LedgerInvalid where two of one number are not equal."""
+        """Yield the rows of all files, by number. Raises LedgerInvalid if two rows of a trial differ."""
         with contextlib.ExitStack() as stack:
             sources = [_rows(stack.enter_context(_reading(path))) for path in self.files]
             merged = heapq.merge(*sources, key=lambda row: row.number)
@@ -181,18 +181,18 @@ class Ledgers:
         return dict(sorted(self._each("SELECT number, why FROM unfired")))
 
     def known(self) -> set[int]:
-        """Return the numbers of which something is known."""
+        """Return the numbers of the trials that have a row, or whose fault did not fire."""
         return {row[0] for row in self._each("SELECT number FROM trial UNION SELECT number FROM unfired")}
 
     def lost(self) -> dict[int, int]:
-        """Return how often a worker has died in a trial."""
+        """Return the number of workers that died in each trial."""
         found: dict[int, int] = {}
         for number, count in self._each("SELECT number, COUNT(*) FROM lost GROUP BY number"):
             found[number] = found.get(number, 0) + count
         return found
 
     def running(self, shard: str) -> int | None:
-        """Return the trial that the worker of a file is in, or was when it died, as far as that is known."""
+        """Return the trial that a file's worker is in, or was in when it died, as far as it is known."""
         path = self._folder / f"{shard}.sqlite"
         if not path.is_file():
             return None
@@ -203,14 +203,14 @@ class Ledgers:
         return int(found[0])
 
     def shares(self) -> dict[str, int]:
-        """Return how many trials there are of each outcome; those that two workers did count twice."""
+        """Return the number of trials of each outcome; a trial that two workers did counts twice."""
         found: dict[str, int] = {}
         for outcome, count in self._each("SELECT outcome, COUNT(*) FROM trial GROUP BY outcome"):
             found[outcome] = found.get(outcome, 0) + count
         return found
 
     def digest(self) -> str:
-        """Return the digest (xxh3-128, hex) of what all rows say, and of what did not fire, without times and hosts."""
+        """Return the digest (xxh3-128, hex) of all rows, without times and hosts, and of faults that did not fire."""
         state = xxhash.xxh3_128()
         encoder = msgspec.json.Encoder(order="deterministic")
         for row in self.rows():
@@ -223,7 +223,7 @@ class Ledgers:
             with _reading(path) as file:
                 try:
                     yield from file.execute(query).fetchall()
-                except sqlite3.OperationalError:  # it is about to be made
+                except sqlite3.OperationalError:  # the file has no tables yet
                     continue
 
 

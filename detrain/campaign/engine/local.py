@@ -13,11 +13,11 @@ from detrain.campaign.engine.api import Lease, Work, WorkerEnded
 
 _POLL_S: Final = 0.05
 _SAID: Final = 12
-"""Lines of a worker's stderr that are shown."""
+"""Shown lines of a worker's stderr, at most."""
 
 
 class Local:
-    """One process a slot. All end with this one."""
+    """Runs one process for each slot. All processes end with this one."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -25,11 +25,11 @@ class Local:
 
     @property
     def slots(self) -> int:
-        """How many workers run at a time: those that only wait for trials that take long are not counted."""
+        """How many workers run at a time; those that only wait for trials that take long are not counted."""
         return self._slots + sum(self._work.waits(lease) for lease, _, _ in self._running.values())
 
     def start(self, work: Work) -> None:
-        """Be ready for leases."""
+        """Take the work from which leases are started."""
         self._work = work
 
     def submit(self, lease: Lease) -> None:
@@ -58,7 +58,7 @@ class Local:
                 yield WorkerEnded(lease, _shard(slot), status, "\n".join(said))
 
     def stop(self) -> None:
-        """End all workers; what they start ends with them."""
+        """End all workers, and with them their own processes."""
         for _lease, process, stderr in self._running.values():
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster. An actor only holds a detrain process: Ray starts none again, and knows of no trials."""
+"""Workers on a Ray cluster. An actor only holds a detrain process: Ray knows no trials, and restarts none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAID = 12
 _LOOK_S = 2.0
 _CONNECT_S = 3.0
 _GONE_S = 20.0
-"""A control service that is made anew comes back within this."""
+"""A control service that was restarted is back within this time."""
 _KEPT = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH", "CUBLAS_WORKSPACE_CONFIG")
 
 
@@ -26,7 +26,7 @@ class WorkerHolder:
     """Holds one worker at a time."""
 
     def run(self, command: list[str], folder: str, settings: dict[str, str]) -> tuple[int, str]:
-        """Run a worker to its end; return its status and the end of what it wrote to stderr."""
+        """Run a worker to its end; return its status and the last lines that it wrote to stderr."""
         with subprocess.Popen(
             command,
             cwd=folder,
@@ -41,7 +41,7 @@ class WorkerHolder:
 
 
 class RayCluster:
-    """One actor a slot. All machines see the folder of the campaign by the same path."""
+    """One actor for each slot. All machines see the folder of the campaign by the same path."""
 
     _is_gone = False
 
@@ -63,12 +63,12 @@ class RayCluster:
         self._made = 0
         host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
         self._control = host.strip("[]"), int(port)
-        """Where the cluster's control service is."""
+        """Host and port of the cluster's control service."""
         self._seen = time.monotonic()
-        """When it was last there."""
+        """The time at which the control service last answered."""
 
     def start(self, work: Work) -> None:
-        """Be ready for leases."""
+        """Take the work from which leases are started."""
         self._work = work
 
     def submit(self, lease: Lease) -> None:
@@ -105,7 +105,7 @@ class RayCluster:
         self._ray.shutdown()
 
     def _actor(self) -> tuple[str, Any]:
-        """Return a new actor, and the name of its ledger: another driver's are others."""
+        """Return a new actor, and the name of its ledger, which no other driver uses."""
         self._made += 1
         kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(WorkerHolder)
         return f"ray-{socket.gethostname()}-{os.getpid()}-{self._made}", kind.remote()
@@ -114,9 +114,9 @@ class RayCluster:
         return _ClusterGone(self)
 
     def _require_there(self, longest_s: float) -> None:
-        """Raise CampaignStopped if the cluster's control service has not been there for so long.
+        """Raise CampaignStopped if the cluster's control service has not answered for `longest_s` seconds.
 
-        Ray's client waits for it for a minute, and then ends the process it is in.
+        Ray's client would wait for it for a minute, and then end this process.
         """
         now = time.monotonic()
         if now - self._seen < _LOOK_S and longest_s:
@@ -136,7 +136,7 @@ class RayCluster:
 
 
 class _ClusterGone:
-    """Says that the cluster is gone where a call of Ray's fails."""
+    """Raises CampaignStopped where a call of Ray's fails because the cluster is gone."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self._cluster = cluster

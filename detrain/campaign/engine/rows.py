@@ -1,5 +1,5 @@
-"""The row of a trial: what its plan knew, and what came of it. It is the same whichever process did it, and beside
-which others.
+"""The row of a trial: the facts of its plan, and its results. It is the same whichever process did the trial, and
+whichever other trials that process did.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Rows(msgspec.Struct, dict=True):
         return self.golden.by_cursor()
 
     def row(self, facts: Facts, plan: Experiment, done: TrialResult, golden: TrialResult) -> TrialRow:
-        """Return the row of a trial that has been done, beside the run that it is compared with.
+        """Return the row of a trial that was done, beside the run that it is compared with.
 
-        Its output are what the program said, the files that it wrote, and all variables.
+        The text, the files and all final variables count as the program's output.
 
-        Raises FaultInvalid where the two cannot be compared.
+        Raises FaultInvalid if the two runs cannot be compared.
         """
         known = self.known if golden is self.golden else golden.by_cursor()
         row = _row(facts, plan, known, done, has_guard=self.has_guard)
@@ -135,7 +135,7 @@ def _row(facts: Facts, plan: Experiment, known: Mapping[Address, StepLine], done
 
 
 def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
-    """Return the row of a trial whose worker has died in it, twice: nobody knows more of it."""
+    """Return the row of a trial in which two workers died: nothing else is known of it."""
     row = _row(facts, plan, {}, TrialResult(-9, (), ""), has_guard=has_guard)
     return msgspec.structs.replace(
         row,
@@ -147,7 +147,7 @@ def crash_row(facts: Facts, plan: Experiment, *, has_guard: bool) -> TrialRow:
 
 
 def told_row(facts: Facts, plan: Experiment, told: Told, *, has_guard: bool) -> TrialRow:
-    """Return the row of a trial of which is known what comes of it, so that nothing is run."""
+    """Return the row of a trial whose result is known beforehand, so that nothing is run."""
     row = _row(facts, plan, {}, TrialResult(0, (), f"not run: {told}"), has_guard=has_guard)
     if told == "never read":
         return msgspec.structs.replace(row, outcome=Outcome.MASKED.value, category=int(Category.NEVER_READ), is_equal=True)
@@ -155,9 +155,9 @@ def told_row(facts: Facts, plan: Experiment, told: Told, *, has_guard: bool) -> 
 
 
 def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> StepLine:
-    """Return a step with what the program keeps from before the trial's beginning.
+    """Return a step with the accuracies that the program keeps from before the trial's beginning.
 
-    A process that started at a checkpoint has it only once the program has set it; until then it is the golden run's.
+    A process that started at a checkpoint has them only once the program sets them; until then the golden run's count.
     """
     start = known.get(at)
     if start is None or step.batch < 0:
@@ -167,15 +167,15 @@ def _filled(step: StepLine, known: Mapping[Address, StepLine], at: Address) -> S
 
 
 def _as_often(steps: list[StepLine], every: int) -> list[StepLine]:
-    """Return steps with the digests that each trial has: every so many steps, and of the last."""
+    """Return steps with the digests that every trial has: one every `every` steps, and that of the last step."""
     trained = [place for place, step in enumerate(steps) if step.batch >= 0]
     due = {place for number, place in enumerate(trained) if number % every == 0 or number == len(trained) - 1}
     return [step if place in due or not step.state else msgspec.structs.replace(step, state="") for place, step in enumerate(steps)]
 
 
 def _equal_after(steps: list[StepLine], known: Mapping[Address, StepLine]) -> int:
-    """Return the number of steps behind which all variables are the golden run's, at the first digest and all that
-    follow.
+    """Return the number of steps after which all variables are the golden run's, there and at all later digests; -1 if
+    they are not.
     """
     found = -1
     for place, step in enumerate(steps):

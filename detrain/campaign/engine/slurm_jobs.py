@@ -1,4 +1,4 @@
-"""Workers as jobs of Slurm, by submitit: a job is one worker with its lease. Only paths are handed over."""
+"""Workers as jobs of Slurm, by submitit: a job is one worker with its lease. A job gets only paths and settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAY_MIN: Final = 24 * 60
 
 
 class Hold:
-    """What a job does: hold a worker, and write its status."""
+    """The function of a job: runs a worker, and returns its status."""
 
     def __init__(self, command: list[str], folder: str, log: str, settings: dict[str, str]) -> None:
         self.command, self.folder, self.log, self.settings = command, folder, log, settings
@@ -38,7 +38,7 @@ class Hold:
 
 
 class SlurmJobs:
-    """So many jobs at a time. The folder of the campaign is on a file system that all nodes see."""
+    """Runs a fixed number of jobs at a time. The campaign's folder is on a file system that all nodes see."""
 
     def __init__(self, slots: int, folder: Path, *, is_local: bool, minutes: int = _DAY_MIN) -> None:
         try:
@@ -54,11 +54,11 @@ class SlurmJobs:
         self._running: dict[str, tuple[Lease, str, Any]] = {}
 
     def start(self, work: Work) -> None:
-        """Be ready for leases."""
+        """Take the work from which leases are started."""
         self._work = work
 
     def submit(self, lease: Lease) -> None:
-        """Hand a job in."""
+        """Submit a job for a lease."""
         shard = f"job-{lease.identity}"
         names = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")
         settings = {name: os.environ[name] for name in names if name in os.environ}

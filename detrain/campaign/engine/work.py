@@ -1,4 +1,4 @@
-"""A worker: does the trials of a lease, and writes what comes of them into its ledger. A process of its own."""
+"""A worker, a process of its own: does the trials of a lease, and writes their results into its ledger."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _WAITS: Final = ".waits"
 
 
 class How(msgspec.Struct, frozen=True):
-    """How trials are done: of consequence for time alone."""
+    """Settings that decide how fast trials are done, and nothing else."""
 
     in_one: bool = True
-    """Many in one process."""
+    """True if many trials share a process."""
     ends_early: bool = True
-    """Those that have come to the golden run's state are over."""
+    """True if trials end once they have come to the golden run's state."""
 
 
 def do_lease(folder: Path, lease: Path, shard: str, how: How) -> None:
-    """Do the trials of a lease that are not in this worker's ledger. Raises what stops the campaign."""
+    """Do the trials of a lease, and write their rows into this worker's ledger. Errors raised stop the campaign."""
     campaign = load(folder)
     numbers = msgspec.json.decode(lease.read_bytes(), type=list[int])
     with full_disk.told(folder):
@@ -67,7 +67,7 @@ def _do(campaign: Campaign, numbers: list[int], ledger: Ledger, how: How, waits:
 
 
 class DetrainWork(msgspec.Struct, frozen=True):
-    """How workers of a campaign are started: files that all machines see, and the command of each."""
+    """Starts the workers of a campaign: writes lease files that all machines see, and gives each worker's command."""
 
     folder: Path
     how: How
@@ -81,7 +81,7 @@ class DetrainWork(msgspec.Struct, frozen=True):
         return [sys.executable, "-m", "detrain", "campaign", "work", *options, str(self.folder), str(path), shard]
 
     def log(self, lease: Lease) -> Path:
-        """Return the file that takes what a worker writes to stderr."""
+        """Return the file for a worker's stderr."""
         return self._path(lease, "stderr")
 
     def waits(self, lease: Lease) -> bool:
@@ -89,7 +89,7 @@ class DetrainWork(msgspec.Struct, frozen=True):
         return self._path(lease, _WAITS[1:]).is_file()
 
     def forget(self, lease: Lease) -> None:
-        """The lease is over."""
+        """Delete the files of a lease that is over."""
         for suffix in ("json", "stderr", _WAITS[1:]):
             with contextlib.suppress(FileNotFoundError):
                 self._path(lease, suffix).unlink()
@@ -99,6 +99,6 @@ class DetrainWork(msgspec.Struct, frozen=True):
 
 
 def ordered(campaign: Campaign, numbers: list[int]) -> list[int]:
-    """Return numbers in the order in which they are best done."""
+    """Return numbers in the order in which they take the least time."""
     plans = {number: campaign.plan.trial(number)[1] for number in numbers}
     return in_order(plans, are_watched=campaign.subject.is_watched)

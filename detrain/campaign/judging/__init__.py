@@ -1,1 +1,1 @@
-"""What came of a trial by what its program has said, written and left, beside the golden run."""
+"""The judgement of a trial by its program's output, files and variables, beside the golden run's."""

@@ -1,8 +1,8 @@
-"""SASSIFI's categories of what came of a trial, 1 to 18, with one of NVBitFI's; decided in a fixed order.
+"""SASSIFI's categories of trial results, 1 to 18, and one of NVBitFI's; decided in a fixed order.
 
-Hari et al., ISPASS 2017, and `scripts/parse_results.py` of NVlabs/sassifi. Where upstream's order or conditions lose
-trials (a time out is not counted, 6 cannot be reached, 8 is never used, stdout and stderr that both differ are 18),
-ours do not. Numbers of categories are SASSIFI's; NVBitFI has one more, for Xid 43, and counts one more from there on.
+Sources: Hari et al., ISPASS 2017, and `scripts/parse_results.py` of NVlabs/sassifi. The original's order and conditions
+lose trials (a time out is not counted, 6 cannot be reached, 8 is never used, stdout and stderr that both differ are
+18); ours do not. Categories have SASSIFI's numbers; NVBitFI has one more, for Xid 43, and counts one more from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 
 class Category(IntEnum):
-    """SASSIFI's categories, by its numbers. 0 is a trial that was not judged by what its program gave."""
+    """SASSIFI's categories, by its numbers. 0 is a trial whose program's output was not judged."""
 
     UNTOLD = 0
     NEVER_READ = 1
@@ -40,7 +40,7 @@ class Category(IntEnum):
 
     @property
     def kind(self) -> Literal["untold", "masked", "DUE", "potential DUE", "SDC", "uncategorized"]:
-        """What SASSIFI's tables put it under."""
+        """The heading of the category in SASSIFI's tables."""
         if self in (Category.UNTOLD, Category.UNJUDGED):
             return "untold" if self is Category.UNTOLD else "uncategorized"
         if self <= Category.MASKED:
@@ -51,7 +51,7 @@ class Category(IntEnum):
 
     @property
     def label(self) -> str:
-        """What it says."""
+        """The meaning of the category, in words."""
         return _LABELS[self]
 
 
@@ -79,7 +79,7 @@ _LABELS: Final = {
 
 
 class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trial gave, beside the golden run. What was not looked at is equal."""
+    """The results of a trial, beside the golden run. Parts that nobody looked at count as equal."""
 
     is_timeout: bool = False
     status: int = 0
@@ -90,25 +90,25 @@ class TrialFacts(msgspec.Struct, frozen=True, kw_only=True):
     caught: str = ""
     """Class of an error of the framework that the program caught."""
     liveness: Literal["", "never read", "written first"] = ""
-    """Of an RF fault, what the profile says of it."""
+    """For an RF fault, by the profile: its bits are never read, or written first; empty: neither is known."""
     text: str = ""
-    """What the program wrote to stdout and stderr, as far as known errors are looked for in it."""
+    """The program's text on stdout and stderr, in which known errors are looked for."""
     is_device_error: bool = False
     """The device has reported an error: a new Xid."""
     has_failed_check: bool = False
     """The user's check failed."""
     has_other_files: bool = False
-    """Files that the program wrote differ, or its final variables."""
+    """True if files that the program wrote, or its final variables, differ."""
     has_other_stdout: bool = False
     has_other_stderr: bool = False
     has_only_warnings: bool = False
-    """What differs in stderr are warnings of Python or lines of absl alone."""
+    """True if stderr differs only in warnings of Python or lines of absl."""
     is_judged: bool = True
-    """Whether the program's output could be compared at all."""
+    """True if the program's output could be compared at all."""
 
 
 def category_of(given: TrialFacts) -> tuple[Category, str]:
-    """Return the category of a trial, and the class or text that it is by, if any."""
+    """Return the category of a trial, and the exception class or text that decided it, if any."""
     if given.is_timeout:
         return Category.TIMEOUT, ""
     if given.exception or given.status != given.golden_status:
@@ -152,7 +152,7 @@ _KNOWN: Final = re.compile(
 
 
 def known_error(text: str) -> str:
-    """Return the text of an error of a device or its libraries that a program has written; empty for none."""
+    """Return the first known error of a device or its libraries in a program's text; empty if there is none."""
     found = _KNOWN.search(text)
     return found[0] if found else ""
 
@@ -169,6 +169,6 @@ def is_warning(line: str) -> bool:
 
 
 def are_only_warnings(golden: Sequence[str], trial: Sequence[str]) -> bool:
-    """Return whether lines of stderr differ, and those that are new or gone are warnings alone."""
+    """Return whether lines of stderr differ, and the new and the missing ones are all warnings."""
     changed = [line for line in {*golden, *trial} if golden.count(line) != trial.count(line)]
     return bool(changed) and all(map(is_warning, changed))

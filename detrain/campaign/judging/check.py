@@ -1,7 +1,7 @@
-"""The user's check of what a program has come to: a command, or a function of a module, in a process of its own.
+"""The user's check of a program's results: a command, or a function of a module, in a process of its own.
 
-It runs where the program ran, behind its end: what the program has written is there, and its final variables are in an
-`.npz` file whose path is in the environment (`DETRAIN_VARIABLES`), or is what the function is given, as arrays by name.
+It runs in the program's folder after the program's end: the program's files are there, and its final variables are in
+an `.npz` file. `DETRAIN_VARIABLES` in the environment is that file's path; a function gets the arrays by name.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def is_function(text: str) -> bool:
 
 
 def measured_by(function: str, variables: Path, limit_s: float) -> float:
-    """Return the number that a function of the user's (module:function) gives for a program's final variables, which it
-    is given as arrays by name.
+    """Return the number that the user's function (module:function) returns for a program's final variables, which it
+    gets as arrays by name.
 
-    Raises UsageError where it gives none.
+    Raises UsageError if it returns no number.
     """
     command = [sys.executable, "-c", _MEASURE, function, str(variables)]
     try:
@@ -58,7 +58,7 @@ def measured_by(function: str, variables: Path, limit_s: float) -> float:
 
 
 def command_of(check: str, variables: Path) -> list[str]:
-    """Return the command of a check. Raises UsageError for a text that is none."""
+    """Return the command of a check. Raises UsageError for a text that is no command."""
     if _FUNCTION.fullmatch(check):
         return [sys.executable, "-c", _PASS, check, str(variables)]
     try:
@@ -71,11 +71,11 @@ def command_of(check: str, variables: Path) -> list[str]:
 
 
 def run_check(check: str, variables: Path, limit_s: float) -> tuple[str, str]:
-    """Return whether a check passes (its exit status is 0, or its function returns true), and the end of what it said.
+    """Return whether a check passes (exit status 0, or its function returns true), and the last line of its stderr.
 
-    One without an end fails. `python` in a command is this one.
+    A check that exceeds its time fails. `python` in a command is the interpreter of this process.
 
-    Raises UsageError where it cannot be started.
+    Raises UsageError if it cannot be started.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     try:

@@ -1,13 +1,13 @@
-"""What a trial's program said, wrote and left, beside the golden run's over the same steps.
+"""The comparison of a trial's text, files and warnings with the golden run's over the same steps.
 
-Lines are compared without what changes from run to run. Left out are lines between `:::` (as in SASSIFI), lines that
-fit a pattern of the user's, what detrain says, and lines that a progress bar writes over. Of others, words that are
-times, or addresses of objects, may be any. Two runs without a fault say what else is not compared: words, lines and
-files that differ between them.
+Lines are compared without parts that change from run to run. Left out are lines between `:::` (as in SASSIFI), lines
+that fit a pattern of the user's, detrain's own messages, and lines that a progress bar overwrites. In the other lines,
+times and addresses of objects may have any value. Two runs without a fault show further differences to leave out:
+words, lines and files.
 
-A trial that ends at its horizon has said what it has up to there, and has not written its files yet. It may share its
-process with others; so what a process says once only (warnings of Python's, lines of a framework's log) is left out,
-and files are not judged. A trial to the program's end is judged by all of it.
+A trial that ends at its horizon has printed its text up to there, and has not written its files yet. It may share its
+process with others; so text that a process prints only once (warnings of Python, lines of a framework's log) is left
+out, and files are not judged. A trial to the program's end is judged by all of it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _UNIT_ALONE: Final = re.compile(
 
 
 class Masks(msgspec.Struct):
-    """Which words of lines differ between runs without a fault.
+    """Words and lines that differ between runs without a fault, and so are not compared.
 
-    A line is known again by its words that are the same in both, with any number for each number in them. So a time
-    that was the same in both runs by chance, in one step, is masked by another step's.
+    A line is recognized by the words that both runs share, with any number for each number in them. So a time that
+    was the same in both runs by chance, in one step, is masked by another step's.
     """
 
     ignored: Sequence[str] = ()
-    """Patterns of the user's; lines in which one is found are left out."""
+    """The user's patterns; lines in which one is found are left out."""
     _varying: dict[str, tuple[re.Pattern[str], set[int]]] = {}
-    """Patterns of lines that differ, and the numbers of the words that do."""
+    """Patterns of lines that differ, and the positions of the differing words."""
     _gone: set[str] = set()
-    """Shapes of lines that one of the runs has alone, or at another place."""
+    """Patterns of lines that only one of the runs has, or that the two have in another order."""
 
     def learn(self, one: str, other: str) -> None:
-        """Note by which words and lines two texts, of the same stretch of two runs, differ."""
+        """Learn the words and lines in which two texts, of the same stretch of two runs, differ."""
         for mine, its in zip(self._shown(one), self._shown(other), strict=False):
             words, other_words = mine.split(), its.split()
             if words != other_words and len(words) == len(other_words):
@@ -75,7 +75,7 @@ class Masks(msgspec.Struct):
             self._gone |= {_shape(line.split()) for line in alone or lines}  # or their order differs
 
     def compared(self, text: str) -> list[str]:
-        """Return the lines of a text that are compared, with a sign for each word that may be any."""
+        """Return the lines of a text that are compared, with `…` for each word that may have any value."""
         found = []
         for line in self._shown(text):
             words = line.split()
@@ -89,7 +89,7 @@ class Masks(msgspec.Struct):
         return found
 
     def _shown(self, text: str) -> list[str]:
-        """Return the lines without those that are left out, whatever two runs say, with times masked."""
+        """Return the lines without those that are always left out, with times masked."""
         ignored = [re.compile(pattern) for pattern in self.ignored]
         lines = []
         for line in text.replace("\r\n", "\n").split("\n"):
@@ -108,42 +108,42 @@ def _is_time(words: Sequence[str], place: int) -> bool:
 
 
 def _shape(words: Sequence[str], masked: Iterable[int] = ()) -> str:
-    """Return a pattern of lines with any number for each number, and any words at some places."""
+    """Return a pattern of lines with any number for each number, and any word at the masked places."""
     numbered = (_DIGITS.sub("0", word) for word in words)
     any_number = [re.escape(word).replace("0", r"\d+") for word in numbered]
     return " ".join(r"\S+" if place in set(masked) else word for place, word in enumerate(any_number))
 
 
 class TrialComparison(msgspec.Struct, frozen=True):
-    """What of a trial was compared with the golden run, and with what result."""
+    """The result of a trial's comparison with the golden run, by part."""
 
     stdout: Judgement
     stderr: Judgement
     has_only_warnings: bool
-    """What differs in stderr are warnings alone."""
+    """True if stderr differs only in warnings."""
     files: Judgement
     text: str
-    """All that the program has said from the fault on."""
+    """The program's whole output from the fault on."""
 
 
 class Judge(msgspec.Struct, dict=True):
-    """Compares trials with two golden runs: the one that all are compared with, and another of the same."""
+    """Compares trials with the golden run, and learns from a second golden run which differences do not count."""
 
     golden: TrialResult
     again: TrialResult | None
-    """None: the program says nothing and writes nothing, so there was no need of another."""
+    """The second golden run; None: the program prints and writes nothing, so none was needed."""
     ignored: Sequence[str] = ()
     """Patterns of lines that the user wants left out."""
 
     def seen(self, at: Address, done: TrialResult, golden: TrialResult) -> TrialComparison:
-        """Return what a trial whose fault was at a cursor gave, beside the run that it is compared with."""
+        """Return the comparison of a trial, with its fault at a cursor, with the run beside it."""
         first, last = (*at, True), _last(done) if done.end != _CUT else _before_last(done)
         is_whole = done.end == _PROGRAM
         mine, its = (_texts(run.said, first, last) for run in (golden, done))
         known, found = (self._out.compared(text) for text, _ in (mine, its))
         known_errors, found_errors = (self._errors(text, is_whole=is_whole) for _, text in (mine, its))
         has_other_errors = known_errors != found_errors
-        # Of a step in which the trial was ended, what the program would have said behind that is not there.
+        # In a step in which the trial was ended, the rest of the program's output is missing.
         is_cut = not done.is_whole or done.crash != "" or done.end == _CUT
         usual: Judgement = "not judged" if is_cut else "equal"
         return TrialComparison(
@@ -174,7 +174,7 @@ class Judge(msgspec.Struct, dict=True):
 
     @cached_property
     def _warnings(self) -> frozenset[str]:
-        """Warnings that the golden run gives somewhere: a process gives each once, and a trial's is another."""
+        """Warnings that the golden run gives anywhere: a process gives each once, and a trial's process is another."""
         lines = (line for said in self.golden.said for line in self._err.compared(said.err))
         return frozenset(filter(is_warning, lines))
 
@@ -188,7 +188,7 @@ class Judge(msgspec.Struct, dict=True):
         return frozenset(path for path in {*known, *its} if self.again is not None and _other(known.get(path), its.get(path)))
 
     def _files(self, at: Address, done: TrialResult, golden: TrialResult) -> Judgement:
-        """Compare what is in all files that the trial has written, or should have."""
+        """Compare the contents of all files that the trial has written, or should have."""
         if done.files is None or golden.files is None:
             return "not judged"
         known, its = _by_path(golden.files), _by_path(done.files)
@@ -213,7 +213,7 @@ def _other(one: WrittenFile | None, other: WrittenFile | None) -> bool:
 
 
 def _last(done: TrialResult) -> _Place:
-    """Return the last stretch of a run that is over; none, where it has ended in its first step."""
+    """Return the last stretch of a run that is over; `_NONE` if it ended in its first step."""
     if done.end == _PROGRAM:
         return _END
     last = max(((step.phase, step.epoch, step.batch if step.batch >= 0 else BEHIND, True) for step in done.steps), default=_NONE)
@@ -221,16 +221,16 @@ def _last(done: TrialResult) -> _Place:
 
 
 def _before_last(done: TrialResult) -> _Place:
-    """Return the last stretch before the last step."""
+    """Return the last stretch before a run's last step."""
     return *_last(done)[:3], False
 
 
 def said_by(run: TrialResult, at: Address, end: Address | None) -> str:
-    """Return what a run has printed to stdout from a body on, up to the end of another; None: to the program's end."""
+    """Return the text that a run printed to stdout from one body to the end of another; None: to the program's end."""
     return _texts(run.said, (*at, True), _END if end is None else (*end, True))[0]
 
 
 def _texts(said: Iterable[Said], first: _Place, last: _Place) -> tuple[str, str]:
-    """Return what a run has said, to stdout and stderr, between two places."""
+    """Return the text of a run on stdout and on stderr between two places."""
     chosen = sorted((each for each in said if first <= each.place <= last), key=lambda each: each.place)
     return "".join(each.out for each in chosen), "".join(each.err for each in chosen)

@@ -1,9 +1,9 @@
-"""How far golden runs of other seeds lie apart: what a fault does to a training is harm only if it goes beyond that.
+"""The spread of golden runs with other seeds: a fault harms a training only if its effect goes beyond that.
 
-A training that is begun with another seed ends elsewhere, and as well. So a trial is compared with several golden runs
-of other seeds by what the program itself measures: its loss, a number that it prints, or one that a function of the
-user's finds in its final variables. A fault has done harm if the trial lies outside of where one more golden run would
-lie (a prediction interval, Hahn and Meeker 1991, 4.7; one-sided for a loss, as a lower one is none).
+A training with another seed ends elsewhere, and is as good. So a trial is compared with several golden runs of other
+seeds by a number that the program itself gives: its loss, a number that it prints, or one that the user's function
+computes from its final variables. A fault did harm if the trial lies outside of the interval for one more golden run
+(a prediction interval, Hahn and Meeker 1991, 4.7; one-sided for a loss, as a lower loss is no harm).
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from detrain.faults.outcome_classes import Outcome
 from detrain.faults.statistics.intervals import library
 
 SURE: Final = 0.99
-"""So often one more golden run lies inside."""
+"""The probability that one more golden run lies inside."""
 LEAST_RUNS: Final = 4
-"""Golden runs, the one that trials are compared with included."""
+"""The fewest golden runs, including the one that trials are compared with."""
 NO_STEP: Final = "finite (no step behind the fault to classify by)"
 """The outcome of a trial whose variables differ, and that has no step behind the faulty one."""
 NO_NUMBER: Final = "finite (it gave no number to judge by)"
-"""The outcome of a trial that ended before its program printed what `--metric` looks for, or came to its end."""
+"""The outcome of a trial that ended before its program printed the number for `--metric`, or before the program's
+end."""
 FEW_RUNS: Final = "finite (too few golden runs have its steps)"
 _MOST_STEPS: Final = 49
-"""A loss is the mean over so many steps at a trial's end: as many as the definition of masked takes for accuracy."""
+"""A loss is the mean over this many steps at a trial's end: as many as the definition of masked takes for accuracy."""
 
 
 class Spread(msgspec.Struct, frozen=True, dict=True):
-    """Golden runs, and what is measured in each."""
+    """Golden runs of several seeds, and the number that is measured in each."""
 
     runs: Sequence[TrialResult]
-    """Of other seeds."""
+    """The golden runs of other seeds."""
     metric: str = ""
-    """A pattern whose last match in what the program prints has the number, or a function that was asked
+    """A pattern whose last match in the program's output holds the number, or a function of the user's
     (module:function); empty: the loss.
     """
     golden: float | None = None
-    """What that function gave for the golden run that trials are compared with."""
+    """The number that the user's function gave for the golden run that trials are compared with."""
 
     @property
     def _is_asked(self) -> bool:
@@ -58,8 +59,8 @@ class Spread(msgspec.Struct, frozen=True, dict=True):
         return re.compile(self.metric)
 
     def outcome(self, golden: TrialResult, trial: TrialResult, at: Address) -> str:
-        """Return the outcome of a trial whose steps were finite, and whose fault was at a cursor: masked, or worse, or
-        in words why neither can be told.
+        """Return the outcome of a trial with finite steps and a fault at a cursor: masked, worse, or the reason why
+        neither is known.
         """
         known, faulty = golden.by_cursor(), trial.by_cursor()
         behind = sorted(cursor for cursor in faulty if cursor in known and cursor[2] >= 0 and cursor > at)
@@ -76,7 +77,7 @@ class Spread(msgspec.Struct, frozen=True, dict=True):
         return (Outcome.MASKED if low <= measured <= high else Outcome.WORSE).value
 
     def _measured(self, run: TrialResult, behind: Sequence[Address], at: Address, end: Address | None) -> float | None:
-        """Return the number of a run at a trial's end; None where it has none. `behind`: the trial's steps behind its
+        """Return the number of a run at a trial's end; None if it has none. `behind`: the trial's steps behind its
         fault; `end`: the last of them, None for the program's end.
         """
         if self._is_asked:
@@ -90,7 +91,7 @@ class Spread(msgspec.Struct, frozen=True, dict=True):
 
 
 def interval(values: np.ndarray[tuple[int], np.dtype[np.float64]], *, is_one_sided: bool) -> tuple[float, float]:
-    """Return where one more value lies with `SURE`, by some that are normal [values]."""
+    """Return the interval in which one more value lies with probability `SURE`, by normally distributed [values]."""
     count = len(values)
     quantile = SURE if is_one_sided else (1 + SURE) / 2
     reach = float(library("scipy.stats").t.ppf(quantile, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
@@ -99,7 +100,7 @@ def interval(values: np.ndarray[tuple[int], np.dtype[np.float64]], *, is_one_sid
 
 
 def _number(match: re.Match[str]) -> float:
-    """Return the number of a match: its first group, or all of it; what is none is not a number."""
+    """Return the number of a match: its first group, or else all of it; NaN for a text that is no number."""
     try:
         return float(match[1] if match.re.groups else match[0])
     except (TypeError, ValueError):

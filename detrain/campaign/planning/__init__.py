@@ -1,1 +1,1 @@
-"""From a program to what a campaign of it is planned from."""
+"""Planning a campaign: the profile of a program, and plans drawn from its sites."""

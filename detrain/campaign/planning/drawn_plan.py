@@ -1,4 +1,4 @@
-"""The plan of `detrain random`, and of campaigns in the mode ISCA: each site is as likely, whatever its size."""
+"""The plan of `detrain random`, and of campaigns in mode ISCA: all sites are equally likely, whatever their sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from detrain.faults.population.groups import own_group, use_of
 from detrain.faults.sites import Site, op_and_output, select
 
 _DRAWS: Final = 100
-"""So often a trial is drawn again whose model fits no site (all tensors are too small)."""
+"""The most draws of a trial, in case its model fits no site (all tensors are too small)."""
 
 FIDELITY: Final = {
     "input": 0.018,
@@ -38,7 +38,7 @@ FIDELITY: Final = {
     "local control": 0.041,
     "global control": 0.081,
 }
-"""FIdelity's shares, by where in the accelerator a fault is. They come to .72 and are used as ratios."""
+"""FIdelity's shares, by the fault's place in the accelerator. They come to .72 and are used as ratios."""
 GROUPS: Final = {
     "INPUT": "input",
     "WT": "weight",
@@ -47,14 +47,14 @@ GROUPS: Final = {
     "RBFLIP": "neuron",
     **{name: "global control" for name in PUBLISHED if name.endswith("_GLB")},
 }
-"""The groups that we put the published models in; all that are not here are local control."""
+"""Our grouping of the published models; models that are not listed are local control."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """What trials are drawn from, as it was asked for."""
+    """The source of drawn trials, as the user asked for it."""
 
     models: tuple[str, ...] = ()
-    """Names of fault models; none: the published ones."""
+    """Names of fault models; empty: the published ones."""
     shares: str = "uniform"
     pattern: str = "*"
     stage: str | None = None
@@ -62,42 +62,42 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnPlan(msgspec.Struct, frozen=True, dict=True):
-    """Trials that are drawn by chance. Each is a pure function of this and its number."""
+    """Trials drawn at random. Each is a pure function of this plan and its number."""
 
     seed: int
     count: int
     models: Sequence[FaultModel]
     sites: Mapping[int, Sequence[Site]]
-    """By phase."""
+    """The sites of each phase."""
     steps: Sequence[Address]
     sites_of: Callable[[Address], Sequence[Site]]
     """Lists the sites of one step. Raises SiteUnknown, FaultInvalid."""
     shares: dict[str, float] | None = None
     after: int | None = None
     least: int = 0
-    """Steps that a trial runs on at least, though its loss is not finite."""
+    """The fewest steps that a trial goes on if its loss becomes NaN or infinite."""
     coming: Coming = ONCE
 
     @cached_property
     def digest(self) -> str:
-        """What decides about each trial (xxh3-128, hex)."""
+        """Digest of all that decides about trials (xxh3-128, hex)."""
         sites = {str(phase): list(sites) for phase, sites in self.sites.items()}
         names = [model.name for model in self.models]
         parts = self.seed, sites, names, list(self.steps), self.shares, self.least, self.after, self.coming
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
 
     def trial(self, number: int) -> Planned:
-        """Return a trial: step, model, site, replica, positions and values. Raises FaultInvalid."""
+        """Return a trial, with step, model, site, replica, positions and values. Raises FaultInvalid."""
         return self._drawn(number, self.sites)
 
     def told(self, number: int) -> Told:
-        """Return that nothing is known beforehand."""
+        """Return an empty text: no trial's result is known beforehand."""
         return ""
 
     def again(self, number: int, first: Experiment) -> Planned | None:
-        """Return a trial drawn among the sites of its own step: its batch may be smaller, its ops others.
+        """Return a trial drawn among the sites of its own step, whose batch may be smaller and whose ops may differ.
 
-        All else is drawn as it was. None where that gives no fault, or the same one.
+        All else is drawn as before. None if that gives no fault, or the same one.
         """
         try:
             found = self._drawn(number, self.sites_of(first.at), first.at)
@@ -138,7 +138,7 @@ class DrawnPlan(msgspec.Struct, frozen=True, dict=True):
         )
 
     def _others(self, first: Site, sites: Sequence[Site], rng: np.random.Generator) -> list[tuple[Injection, int]]:
-        """Draw what is hit with a fault: other ops of the step. Raises FaultInvalid where there are too few."""
+        """Draw the faults that come with a first one, in other ops of the step. Raises FaultInvalid if too few fit."""
         taken = {op_and_output(first.name)[0]}
         also: list[tuple[Injection, int]] = []
         for _ in range(_DRAWS * self.coming.at_once):
@@ -159,9 +159,9 @@ class DrawnPlan(msgspec.Struct, frozen=True, dict=True):
 def _at_one_of(
     sites: Sequence[Site], model: FaultModel, rng: np.random.Generator, at_once: int
 ) -> tuple[Site, Injection, int] | None:
-    """Return a fault of a model at one of the sites that it fits, each as likely, and the run of the site, or None.
+    """Return a fault of a model, at one of the sites that it fits (all equally likely), with the occurrence; or None.
 
-    So a model that some sites are too small for is drawn as often as the others.
+    So models that do not fit some of the sites are drawn as often as the others.
     """
     for index in rng.permutation(len(sites)):
         site = sites[int(index)]
@@ -181,10 +181,10 @@ def drawn_plan(
     after: int | None,
     coming: Coming = ONCE,
 ) -> tuple[DrawnPlan, TrialResult]:
-    """Return the plan of a seed, and the golden run, which says which steps may be hit.
+    """Return the plan of a seed, and the golden run, which knows the steps that may be hit.
 
-    Trials end `after` so many steps. Raises UsageError where no step is in the epochs, SiteUnknown, FaultInvalid where
-    the program fails without a fault.
+    Trials end after `after` steps. Raises UsageError if no step is in the epochs, SiteUnknown, FaultInvalid if the
+    program fails without a fault.
     """
     models = [model_named(name) for name in drawn.models] or list(PUBLISHED.values())
     first, last = _epochs(drawn.epochs)
@@ -200,7 +200,7 @@ def drawn_plan(
     steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {drawn.epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
-    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each may train another model
+    for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each phase may train another model
         try:
             sites[phase] = sites_of(next(cursor for cursor in trained if cursor[0] == phase))
         except SiteUnknown:
@@ -232,8 +232,7 @@ def _epochs(text: str | None) -> tuple[int, float]:
 def draw_model(models: Iterable[FaultModel], rng: np.random.Generator, shares: Mapping[str, float] | None = None) -> FaultModel:
     """Draw one of the models: uniformly, or by the shares of groups, evenly within a group.
 
-    Groups of which there is no model are left out, the other shares keep their ratios. Raises FaultInvalid where none
-    is left.
+    Groups without a model are left out; the other shares keep their ratios. Raises FaultInvalid if no model is left.
     """
     listed = list(models)
     groups = [GROUPS.get(model.name.split(":")[0], "local control") for model in listed]

@@ -1,4 +1,4 @@
-"""The profile of a program: which steps to list the sites of, so that all kinds of its steps are known."""
+"""The profile of a program, with the choice of steps whose sites are listed, so that all kinds of steps are known."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from detrain.faults.population.profile import Profile, profile_of
 
 
 def profile_program(subject: Subject) -> Profile:
-    """Return the profile of a program's whole golden run, which is made if it has not been.
+    """Return the profile of a program's whole golden run, which is made if need be.
 
     Sites are listed in the first step of each phase (an optimizer may make its slots there), in the second, in the last
-    of its first epoch, and in the last of each epoch of another length. All other steps are taken for such as the
-    second. Raises FaultInvalid where nothing can be drawn.
+    of its first epoch, and in the last of each epoch of another length. All other steps are taken to be like the
+    second. Raises FaultInvalid if nothing can be drawn.
     """
-    # They are listed behind the first step, and optimizers make their slots in it.
+    # The first step's sites are listed after it, and so with the slots that optimizers make in it.
     first = [site for site in subject.sites() if (site.stage, site.op) != ("memory", "slot")]
     steps = sorted(cursor for cursor in subject.whole().by_cursor() if cursor[2] >= 0)
     listed = [(at, first if at == steps[0] else subject.sites(at), like_it) for at, like_it in representatives(steps)]
@@ -24,7 +24,7 @@ def profile_program(subject: Subject) -> Profile:
 
 
 def representatives(steps: Sequence[Address]) -> Iterator[tuple[Address, list[Address]]]:
-    """Yield the steps whose sites are to be listed, each with those that are taken to be like it.
+    """Yield the steps whose sites are to be listed, each with the steps that are taken to be like it.
 
     Together these are all steps, each once.
     """

@@ -1,4 +1,4 @@
-"""What all commands of campaigns have."""
+"""Options that all commands of campaigns share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _name(name: str) -> str:
 
 
 class Chosen(msgspec.Struct, kw_only=True):
-    """Which campaign of which program, and how to print."""
+    """The choice of a campaign of a program, and the form of the output."""
 
     home: Home = "ckpt"
     name: Annotated[str, Option("Of the campaign.", "TEXT", type=_name)] = "campaign"
@@ -33,8 +33,8 @@ class Chosen(msgspec.Struct, kw_only=True):
     arguments: tuple[str, ...]
 
     def campaign(self, name: str = "", *, must_be_as_now: bool = True) -> Campaign:
-        """Return the campaign, or another of the program; of another program than is here now only where nothing is to
-        be run. Raises CampaignStopped.
+        """Return the chosen campaign, or another one of the program. If the program has changed since, the campaign can
+        only be read, and only if `must_be_as_now` is false. Raises CampaignStopped.
         """
         from detrain.campaign.engine.header import find, load
 

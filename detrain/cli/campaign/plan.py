@@ -1,4 +1,4 @@
-"""`detrain campaign plan`: which faults, in which steps, and how many."""
+"""`detrain campaign plan`: choose the faults, their steps, and their number."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _IOV_MODELS = "FLIP:1,ADJ:2,RANDOM,ZERO"
 
 
 class Number(msgspec.Struct, kw_only=True):
-    """How many trials."""
+    """Options for the number of trials."""
 
     count: Annotated[int | None, Option("How many trials [as the half-width says, or 1000].", flag="-n", least=1)] = None
     half_width: Annotated[float | None, Option("So near shall a share be known: 1 for ± 1 %.", "PERCENT")] = None
     confidence: Annotated[float, Option("With --half-width.", "PERCENT")] = 95.0
 
     def of_trials(self) -> int:
-        """Return how many are wanted. Raises UsageError."""
+        """Return the number of trials. Raises UsageError."""
         if self.count is not None and self.half_width is not None:
             raise UsageError(f"-n {self.count} and --half-width {self.half_width} both say how many trials", "give one of them")
         if self.half_width is None:
@@ -61,7 +61,7 @@ class Number(msgspec.Struct, kw_only=True):
 
 
 class Population(msgspec.Struct, kw_only=True):
-    """What trials are drawn from."""
+    """Options for the faults that trials are drawn from."""
 
     seed: DrawnBy = 0
     mode: Annotated[
@@ -87,7 +87,7 @@ class Population(msgspec.Struct, kw_only=True):
     list_of: Annotated[Literal["sassifi", "nvbitfi"], Option("Whose list.")] = "sassifi"
 
     def check(self, number: Number) -> None:
-        """Raise UsageError for options of another mode, and for a list with options that would draw others."""
+        """Raise UsageError for options of another mode, and for a list with options that would draw other faults."""
         if self.mode != "ISCA" and (self.epochs is not None or self.shares != "uniform"):
             raise UsageError("--epochs and --shares are of the mode ISCA", "add --mode ISCA, or leave them out")
         if self.mode == "ISCA" and (self.groups is not None or self.pilot is not None or self.rule != "elements"):
@@ -101,8 +101,8 @@ class Population(msgspec.Struct, kw_only=True):
             )
 
     def given_to(self, header: Header, home: Path) -> Header:
-        """Return a header that says what its trials are drawn from. Raises FaultInvalid for a list that is none, and
-        models that there are not, UsageError for other choices, CampaignStopped for a pilot of no strata.
+        """Return the header with the source of its trials. Raises FaultInvalid for an invalid list or an unknown model,
+        UsageError for other wrong choices, CampaignStopped for a pilot without strata.
         """
         from detrain.campaign.engine.header import Listing, Sampled, shared_out_by
         from detrain.campaign.planning.drawn_plan import Drawn
@@ -139,7 +139,7 @@ class Population(msgspec.Struct, kw_only=True):
 
 
 class Hits(msgspec.Struct, kw_only=True):
-    """How faults come."""
+    """Options for the times at which faults come, and how many come at once."""
 
     steps: Annotated[int | None, Option("How many steps in a row a fault hits [1].", "N", least=1)] = None
     permanent: Annotated[bool, Option("A fault hits all steps from the first on.")] = False
@@ -150,7 +150,7 @@ class Hits(msgspec.Struct, kw_only=True):
     among: Among = "tensor"
 
     def coming(self, after: int | None, population: Population) -> Coming:
-        """Return how they come. Raises UsageError where the options do not go together."""
+        """Return the times and numbers of the faults. Raises UsageError if the options contradict each other."""
         from detrain.faults.population.facts import ONCE, Coming
 
         steps, duty = steps_hit(self.steps, is_permanent=self.permanent), self.duty
@@ -175,13 +175,13 @@ class Hits(msgspec.Struct, kw_only=True):
 
 
 class Phases(msgspec.Struct, kw_only=True):
-    """Whether some trials are run on, and how many."""
+    """Options for a campaign of two phases."""
 
     second: Annotated[int | None, Option("All trials run --first steps, N of them on.", "N", flag="--two-phase", least=1)] = None
     first: Annotated[int | None, Option("Steps of the first phase [3].", "N", least=1)] = None
 
     def wanted(self, after: int | None, of_end: str) -> TwoPhase | None:
-        """Return what is wanted of two phases. Raises UsageError where that is none."""
+        """Return the settings of two phases; None for one phase. Raises UsageError for options that do not fit."""
         from detrain.campaign.engine.header import TwoPhase
 
         if self.second is None:
@@ -197,7 +197,7 @@ class Phases(msgspec.Struct, kw_only=True):
 
 
 class Judging(msgspec.Struct, kw_only=True):
-    """What judges trials, beside their steps."""
+    """Options for the judgement of trials, beside that of their steps."""
 
     check: Annotated[str, Option("Judges the program's end: a command, or module:function.", "COMMAND")] = ""
     ignored: Annotated[
@@ -212,8 +212,8 @@ class Judging(msgspec.Struct, kw_only=True):
     ] = ""
 
     def of_end(self, after: int | None) -> str:
-        """Return the option that judges the program's end, or nothing. Raises UsageError for a check of what is not
-        there, for what goes with golden runs of other seeds where there are none, and for patterns that are none.
+        """Return the option that judges the program's end, or an empty text. Raises UsageError if trials do not reach
+        that end, for options that need --spread without it, and for invalid patterns.
         """
         from detrain.campaign.judging.check import is_function
 

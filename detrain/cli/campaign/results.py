@@ -1,4 +1,4 @@
-"""`detrain campaign report | record | export`: what came of a campaign, one of its trials, and files of other tools."""
+"""`detrain campaign report | record | export`: results of a campaign, one of its trials, and files of other tools."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def record(
         print_json(found)
     else:
         outcome = found.outcome
-        if campaign.spread is not None:  # the record is judged without, and alone
+        if campaign.spread is not None:  # the record itself is judged without the spread
             outcome = outcome_of(trial.golden, trial.done, trial.experiment.at, spread=campaign.spread)
         click.echo(f"trial {number}: {facts.model} in {facts.site}: {outcome}")
         command = replay_command(path, chosen.program, chosen.arguments, home=chosen.home, is_module=chosen.is_module)
@@ -152,13 +152,13 @@ def _rows(campaign: Campaign) -> list[TrialRow]:
 
 
 def _require_one_phase(campaign: Campaign, what: str) -> None:
-    """Raise UsageError for a campaign of two phases: it has no one table of results."""
+    """Raise UsageError for a campaign of two phases: it has no single table of results."""
     if campaign.header.two_phase is not None:
         raise UsageError(f"a campaign of two phases has no one table of results to be {what}", "plan it without --two-phase")
 
 
 def _later(campaign: Campaign, rows: list[TrialRow], about: About, confidence: float) -> Later | None:
-    """Return what the second phase of a campaign says, if it has one and the first is over."""
+    """Return the estimates of a campaign's second phase, if it has one and the first phase is over."""
     from detrain.campaign.engine.header import numbers_of_second, second_of
     from detrain.campaign.engine.ledger import Ledgers
     from detrain.reports.campaign.two_phase import later_of

@@ -1,4 +1,4 @@
-"""`detrain campaign run | status`: what is missing is run by workers; how far it is."""
+"""`detrain campaign run | status`: workers run the missing trials; the progress of a campaign."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def work(folder: Path, lease: Path, shard: str, engine_name: str, no_early_end: 
 
 @contextmanager
 def _shown(*, as_json: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on a terminal."""
+    """Show a progress bar if the output is a terminal; yield the function that updates it."""
     printer = console()
     if as_json or not printer.is_terminal:
         yield lambda _progress: None

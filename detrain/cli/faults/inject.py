@@ -1,4 +1,4 @@
-"""`detrain inject`: put one fault into a program's training step, and see what comes of it."""
+"""`detrain inject`: put one fault into a program's training step, and see its outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from detrain.reports.trial_text import plot_trial, write_text
 
 
 class Fault(msgspec.Struct, kw_only=True):
-    """Which fault, where it is not in a file."""
+    """Options that describe the fault, if it is not in a file."""
 
     model: Annotated[str | None, Option("Fault model: RD, N16_RD, WT, FLIP:2, BIT:30, SET:1e18 …; instead of FAULT.", "MODEL")] = (
         None
@@ -47,11 +47,11 @@ class Fault(msgspec.Struct, kw_only=True):
 
     @property
     def cursor(self) -> Address | None:
-        """The step that is hit, if it is said. Raises UsageError."""
+        """The step that is hit, if it is given. Raises UsageError."""
         return parse_cursor(self.at) if self.at is not None else None
 
     def wanted(self, given: Given) -> tuple[Wanted, Given]:
-        """Return the fault, and the program as it is given behind a file of one. Raises UsageError, FaultInvalid."""
+        """Return the fault, and the program without the fault's file before it. Raises UsageError, FaultInvalid."""
         if self.model is not None:
             if Path(given.program).suffix in (".json", ".csv"):
                 raise UsageError(f"--model {self.model} and a file of a fault, {given.program!r}", "give one of them")
@@ -70,7 +70,7 @@ class Fault(msgspec.Struct, kw_only=True):
 
 
 class Steps(msgspec.Struct, kw_only=True):
-    """How many steps are hit, and how many are run."""
+    """Options for the number of steps that are hit, and that are run."""
 
     steps: Annotated[int | None, Option("How many steps in a row are hit [1, or as in the record].", least=1)] = None
     permanent: Annotated[bool, Option("All steps from there on are hit.")] = False
@@ -79,7 +79,7 @@ class Steps(msgspec.Struct, kw_only=True):
     )
 
     def experiment(self, fault: Fault, when: Experiment, *, has_guard: bool, is_inference: bool) -> Experiment:
-        """Return the experiment with a fault; `when`: what the fault itself says of its step. Raises UsageError."""
+        """Return the experiment for a fault; `when` holds the fault's own step and times. Raises UsageError."""
         at, steps = fault.cursor or when.at, steps_hit(self.steps, is_permanent=self.permanent)
         until = f"+{self.steps or 1}" if self.until is None and is_inference else self.until
         last = parse_cursor(until) if until is not None and not until.startswith("+") else None
@@ -159,7 +159,7 @@ def command(
 
 
 def _show(record: FaultRecord, trial: Trial) -> None:
-    """Print a trial for a person."""
+    """Print the trial for people."""
     from rich.text import Text
 
     printer = console()

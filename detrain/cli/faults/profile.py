@@ -1,4 +1,4 @@
-"""`detrain profile`: what a program's golden run consists of, by group of instruction."""
+"""`detrain profile`: the contents of a program's golden run, by group of instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`detrain random`: many faults, drawn by chance; what came of them."""
+"""`detrain random`: many faults, drawn at random, and their outcomes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from detrain.reports.campaign_plot import plot_campaign
 from detrain.reports.pictures import check_plot
 
 _SOON: Final = 2
-"""Steps, the faulty one counted, within which a fault is to be seen."""
+"""Steps, including the faulty one, within which a fault should be seen."""
 
 
 @program_command
@@ -128,7 +128,7 @@ def _show(records: Sequence[FaultRecord], unfired: int, folder: Path, *, has_gua
 
 
 def rows_of(records: Sequence[FaultRecord]) -> list[tuple[str, ...]]:
-    """Return each outcome, its count and share, and how often the guard saw it, the most frequent outcome first."""
+    """Return each outcome with its count and share, and how often the guard saw it, the most frequent outcome first."""
     rows: list[tuple[str, ...]] = []
     for outcome, count in Counter(record.outcome for record in records).most_common():
         alarms = [record.alarm for record in records if record.outcome == outcome and record.alarm is not None]

@@ -1,4 +1,4 @@
-"""`detrain replay`: do a recorded fault again, and prove that it comes out the same, bit for bit."""
+"""`detrain replay`: do a recorded fault again, and prove that its effects are the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(
     known = read_record(record)
     threads = asked_for(known.environment)
     if threads is not None:
-        set_threads(threads)  # as a campaign asks for them
+        set_threads(threads)  # the record of a campaign's trial names its number of threads
     subject = Subject(
         given.found(),
         given.arguments,

@@ -1,1 +1,1 @@
-"""What commands share: options, and tables for people."""
+"""Helpers that commands share: options, and tables for people."""

@@ -18,7 +18,7 @@ class Seconds(click.FloatRange):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error for what is none, or none that a clock reaches."""
+        """Return the number; fail with a usage error if the value is no number, or is infinite or NaN."""
         seconds: float = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
@@ -49,13 +49,13 @@ TrialLimit = Annotated[
 
 
 def require_several(at_once: int, among: str) -> None:
-    """Raise UsageError where each fault is to be in a tensor of its own, and there is one."""
+    """Raise UsageError if each fault needs a tensor of its own, but there is only one fault."""
     if among == "step" and at_once == 1:
         raise UsageError("--among step is of several faults", "add --at-once 3")
 
 
 def steps_hit(steps: int | None, *, is_permanent: bool) -> int | None:
-    """Return how many steps in a row a fault hits, 0 for all. Raises UsageError where both say so."""
+    """Return how many steps in a row a fault hits, 0 for all. Raises UsageError if both options are given."""
     if is_permanent and steps is not None:
         raise UsageError(f"--permanent hits all steps, --steps {steps} not", "give one of them")
     return 0 if is_permanent else steps

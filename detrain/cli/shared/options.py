@@ -1,4 +1,4 @@
-"""How a command takes its options from the annotations of its parameters, and options that commands share."""
+"""Makes a command's options from the annotations of its parameters; and options that commands share."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from detrain.base.options import Option, home_option
 from detrain.launcher.program import Program
 
 PROGRAM_SETTINGS: Final = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-"""Options after PROGRAM belong to the program."""
+"""Settings by which options after PROGRAM belong to the program."""
 
 
 class FileThenProgram(click.Command):
-    """A command with a file before PROGRAM, if there is no --model: options may stand behind the file, too."""
+    """A command with a file before PROGRAM, unless --model is given: options may also stand behind the file."""
 
     without: ClassVar[str] = "model"
-    """The option in whose presence PROGRAM comes first."""
+    """The option that makes PROGRAM come first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the file behind such options."""
+        """Move the file behind the options that follow it."""
         options, rest = self._parsed(ctx, args)
         if rest and options.get(self.without) is None:
             behind = self._parsed(ctx, rest[1:])[1]
@@ -34,7 +34,7 @@ class FileThenProgram(click.Command):
         return super().parse_args(ctx, args)
 
     def _parsed(self, ctx: click.Context, args: list[str]) -> tuple[Mapping[str, object], list[str]]:
-        """Return the options at the beginning, and what stands behind them."""
+        """Return the options at the beginning, and the words behind them."""
         options = self.make_parser(ctx).parse_args(list(args))[0]
         values = [options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument)]
         rest = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
@@ -48,7 +48,7 @@ InfoHome = Annotated[str, home_option("Where to look for an inst.info")]
 
 
 class Given(msgspec.Struct, kw_only=True):
-    """A program as a command is given it."""
+    """A program with its arguments, as a user gives them to a command."""
 
     is_module: IsModule = False
     program: str
@@ -60,7 +60,7 @@ class Given(msgspec.Struct, kw_only=True):
 
 
 def takes_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Make options of parameters that carry an `Option`, and arguments of others. A struct stands for its fields."""
+    """Turn parameters with an `Option` into options, and others into arguments. A struct stands for its fields."""
     hints = get_type_hints(function, include_extras=True)
     structs = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
 
@@ -90,7 +90,7 @@ def _parameter(name: str, kind: Any, default: object) -> Callable[[Callable[...,
         many: dict[str, Any] = {"nargs": -1, "type": click.UNPROCESSED}
         return click.argument(name, **many if get_origin(kind) is tuple else {"type": _TYPES.get(kind, kind)})
     kind, option = get_args(kind)
-    inner = kind if get_origin(kind) is Literal else next(iter(get_args(kind)), kind)  # of `X | None`, and of `tuple[X, ...]`
+    inner = kind if get_origin(kind) is Literal else next(iter(get_args(kind)), kind)  # X of `X | None` and `tuple[X, ...]`
     flag = option.flag or f"--{name.replace('_', '-')}"
     is_required = default in (Parameter.empty, msgspec.NODEFAULT)
     said: dict[str, Any]
@@ -121,7 +121,7 @@ class _GroupedOption(click.Option):
 
 
 class _GroupedHelp(click.Command):
-    """A command whose options are shown in parts, where some begin one."""
+    """A command whose help shows options in parts: an option with a group begins one."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options into the help."""

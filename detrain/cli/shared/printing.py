@@ -1,4 +1,4 @@
-"""How commands print for people: a program's text as it is, and lines that are broken on terminals only."""
+"""Printing for people: a program's text is shown unchanged, and lines are broken on terminals only."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from detrain.base.structure import FitCall
 
 _UNBROKEN: Final = 100_000
-"""Columns of what is no terminal: names in it are searched for, and copied."""
+"""Width of an output that is no terminal: names in it are searched for, and copied."""
 
 
 def console() -> Console:
-    """Return the console of standard output. It takes no text for markup: what is in a program may look like it."""
+    """Return the console of standard output. It reads no text as markup: text of a program may look like markup."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout and sys.stdout.isatty() else _UNBROKEN)
 
 
 def print_json(value: object) -> None:
-    """Print what msgspec encodes, indented."""
+    """Print a value as msgspec encodes it, indented."""
     import msgspec
 
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
 
 
 def replay_command(record: Path, program: str, arguments: Sequence[str], *, home: str, is_module: bool) -> str:
-    """Return the command that runs a record again, as a shell takes it."""
+    """Return the command that runs a record again, quoted for a shell."""
     options = [*(["--ckpt", home] if home != "ckpt" else []), *(["-m"] if is_module else [])]
     return shlex.join(["detrain", "replay", *options, str(record), program, *arguments])
 
 
 def table(columns: Iterable[str], left: Container[str]) -> Table:
-    """Return a table of numbers, which stand at the right; texts, in the columns `left`, stand at the left."""
+    """Return a table whose numbers stand at the right; texts, in the columns `left`, stand at the left."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
@@ -51,7 +51,7 @@ def table(columns: Iterable[str], left: Container[str]) -> Table:
 
 
 def show_fit(fit: FitCall, number: int, count: int) -> None:
-    """Print a call of `fit`: where, for how long, its arguments, and how a run comes back into it."""
+    """Print a call of `fit`: its place, its epochs, its arguments, and how a resumed run comes back into it."""
     from detrain.instrument.fit_calls import summary, way_back
 
     click.echo(f"\ncall {number + 1} of fit" if count > 1 else "\ntrains through fit")

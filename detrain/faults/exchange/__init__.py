@@ -1,1 +1,1 @@
-"""Files of SASSIFI and NVBitFI: profiles, lists of injections, results; written as their scripts read them."""
+"""Files of SASSIFI and NVBitFI: profiles, lists of injections, results; written so that their scripts can read them."""

@@ -1,12 +1,12 @@
-"""A profile as SASSIFI and NVBitFI see a program: launches of kernels, dynamic instructions numbered in a group, and
-the files that count instructions for each launch of a kernel.
+"""A profile in the terms of SASSIFI and NVBitFI: launches of kernels, and dynamic instructions numbered in each group;
+and the files that count instructions for each launch of a kernel.
 
 A kernel is a compiled function (with PyTorch, the step); its k-th launch is the k-th step that runs it. An instruction
-is an element of an output: of a launch they are numbered by site, in the order of names, then by run of the site,
-replica and element.
+is an element of an output. The instructions of a launch are numbered by site, in the order of names, then by run of the
+site, replica and element.
 
-The columns of the files are opcodes of GPUs, and their totals the sums of these: each of our outputs is charged to one
-opcode that stands for its group. What ops there are, our own profile says.
+The columns of the files are opcodes of GPUs, and their totals are the sums of these: each of our outputs counts under
+one opcode that stands for its group. Our own profile tells which ops there are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detrain.faults.population.profile import Output, Profile
 from detrain.faults.sites import STAGES
 
 STEP: Final = "step"
-"""The kernel of sites whose names have no function."""
+"""The kernel of sites whose names contain no function."""
 
 # Columns of `get_inst_count_format` in each tool's scripts/common_functions.py, in its order.
 _SASSIFI = """
@@ -68,7 +68,7 @@ _CARRIERS: Final = {
 }
 """The opcode that stands for a group."""
 _NARROW: Final = {"FADD": "HADD2", "FFMA": "HFMA2"}
-"""NVBitFI's, for floats of 16 bits."""
+"""The opcodes that NVBitFI has for floats of 16 bits."""
 SASSIFI_FILE: Final = "sassifi-inst-counts.txt"
 NVBITFI_FILE: Final = "nvbitfi-igprofile.txt"
 
@@ -78,7 +78,7 @@ class Launch(msgspec.Struct, frozen=True):
 
     kernel: str
     count: int
-    """How many launches of it there were before."""
+    """The number of the kernel's launches before this one."""
     at: Address
     kind: int
 
@@ -92,22 +92,22 @@ class Instruction(msgspec.Struct, frozen=True):
     replica: int
     element: int
     is_dead: bool = False
-    """Whether nothing depends on it, so that a fault there is masked for certain."""
+    """True if nothing depends on it, so that a fault there is masked for certain."""
 
 
 def kernel_of(site: str) -> str:
-    """Return the kernel of a site, in letters that both tools take."""
+    """Return the kernel of a site, in characters that both tools accept."""
     first = site.partition("/")[0]
     return STEP if first in STAGES else escaped(first)
 
 
 def escaped(name: str) -> str:
-    """Return a name in letters, digits and `_`: others as `_` and their code, so that no two names are one."""
+    """Return a name in letters, digits and `_`; others become `_` and their code, so that all names stay distinct."""
     return re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found[0]):x}_" if found[0] != "_" else "__", name)
 
 
 class Kernels:
-    """The launches of a profile, with their instructions in groups: `groups_of` says which an output is of."""
+    """The launches of a profile, with their instructions in groups; `groups_of` gives the groups of an output."""
 
     def __init__(self, profile: Profile, groups_of: Callable[[Output], frozenset[int]]) -> None:
         self._profile = profile
@@ -161,9 +161,9 @@ class Kernels:
         return self._of.get((launch.kernel, launch.kind, group), [])
 
     def instruction(self, kernel: str, count: int, group: int, number: int) -> Instruction:
-        """Return an instruction by its number in a group in a launch.
+        """Return an instruction by its number within a group of a launch.
 
-        Raises FaultInvalid for a launch or number that is none. (Upstream's random numbers go up to the total itself.)
+        Raises FaultInvalid for an unknown launch or number. (Upstream's random numbers go up to the total itself.)
         """
         launch = self._by_count.get((kernel, count))
         if launch is None:
@@ -187,7 +187,7 @@ class Kernels:
         return Instruction(output, launch.at, occurrence, replica, element, is_dead)
 
     def number(self, site: str, at: Address, group: int, *, occurrence: int, replica: int, element: int) -> tuple[str, int, int]:
-        """Return the kernel, the launch and the number of an instruction. Raises FaultInvalid for one that is none."""
+        """Return kernel, launch and number of an instruction. Raises FaultInvalid if the profile does not have it."""
         kernel = kernel_of(site)
         launch = self._by_step.get((kernel, at))
         if launch is not None:
@@ -201,12 +201,12 @@ class Kernels:
 
 
 def sassifi_kernels(profile: Profile) -> Kernels:
-    """Return a profile's launches with instructions numbered in SASSIFI's groups."""
+    """Return a profile's launches with their instructions numbered in SASSIFI's groups."""
     return Kernels(profile, lambda output: frozenset(map(int, output.groups)))
 
 
 def nvbitfi_kernels(profile: Profile) -> Kernels:
-    """Return a profile's launches with instructions numbered in NVBitFI's groups."""
+    """Return a profile's launches with their instructions numbered in NVBitFI's groups."""
 
     def groups(output: Output) -> frozenset[int]:
         return frozenset(map(int, nvbitfi_groups(output.site.op, output.dtype, use_of(output.site))))
@@ -215,7 +215,7 @@ def nvbitfi_kernels(profile: Profile) -> Kernels:
 
 
 def _counts(profile: Profile, launch: Launch, carrier: Callable[[Output], str]) -> dict[str, int]:
-    """Return the instructions of a launch by opcode: each output once, by its own group."""
+    """Return the number of a launch's instructions by opcode; each output counts once, under its own group."""
     kernels = Kernels(profile, lambda output: frozenset({int(output.group)}))
     found: dict[str, int] = {}
     for group in Group:
@@ -226,7 +226,7 @@ def _counts(profile: Profile, launch: Launch, carrier: Callable[[Output], str]) 
 
 
 class _ByKind:
-    """Counts of opcodes, computed once for each kernel and kind of step."""
+    """Counts instructions by opcode, once for each kernel and kind of step."""
 
     def __init__(self, profile: Profile, carrier: Callable[[Output], str]) -> None:
         self._profile, self._carrier = profile, carrier
@@ -240,7 +240,7 @@ class _ByKind:
 
 
 def sassifi_profile(profile: Profile) -> Iterator[str]:
-    """Yield the lines of SASSIFI's file: a header, then each launch."""
+    """Yield the lines of SASSIFI's file: a header, then one line for each launch."""
     kernels = sassifi_kernels(profile)
     counts = _ByKind(profile, lambda output: _CARRIERS[output.group])
     yield ":".join(("kName", "kernelCount", *(group.name for group in Group), "WILL_NOT_EXECUTE", *SASSIFI_OPCODES)) + "\n"
@@ -252,7 +252,7 @@ def sassifi_profile(profile: Profile) -> Iterator[str]:
 
 
 def nvbitfi_profile(profile: Profile) -> Iterator[str]:
-    """Yield the lines of NVBitFI's file, one a launch."""
+    """Yield the lines of NVBitFI's file, one for each launch."""
     kernels = nvbitfi_kernels(profile)
 
     def carrier(output: Output) -> str:

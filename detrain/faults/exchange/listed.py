@@ -1,4 +1,4 @@
-"""A campaign whose trials are those of a list of SASSIFI's or NVBitFI's, against our profile."""
+"""A campaign with the trials of a list of SASSIFI's or NVBitFI's, matched to our profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLIP, _PAIR, _RANDOM, _ZERO = range(4)
 
 
 class ListLine(msgspec.Struct, frozen=True):
-    """One line of a list."""
+    """One injection of a list."""
 
     kernel: str
     count: int
@@ -34,11 +34,11 @@ class ListLine(msgspec.Struct, frozen=True):
 
 
 class ListedPlan(msgspec.Struct, frozen=True, dict=True):
-    """The trials of a list; all weigh the same."""
+    """The trials of a list; all have the same weight."""
 
     profile_digest: str
     group: int | None
-    """SASSIFI's group, as rows have it; None: each output's own."""
+    """SASSIFI's group, for the rows; None: each output's own group."""
     model: int
     """SASSIFI's bit-flip model, 0 to 7."""
     mode: Mode
@@ -54,14 +54,14 @@ class ListedPlan(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """What decides about each trial (xxh3-128, hex)."""
+        """Digest of all that decides about trials (xxh3-128, hex)."""
         parts = self.profile_digest, self.group, self.model, self.mode, self.lines, self.after, self.least
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts))
 
     def trial(self, number: int) -> Planned:
-        """Return what is known of a trial, and its experiment.
+        """Return the facts of a trial, and its experiment.
 
-        It has no injection where nothing is run (`told`). Raises FaultInvalid for a number that is not in it.
+        There is no injection if nothing is run (`told`). Raises FaultInvalid for a number that is not in the list.
         """
         if not 0 <= number < self.count:
             raise FaultInvalid(f"there is no trial {number} in a list of {self.count}", "numbers are from 0")
@@ -83,30 +83,30 @@ class ListedPlan(msgspec.Struct, frozen=True, dict=True):
         return facts, msgspec.structs.replace(experiment, injection=None if one.is_dead else drawn)
 
     def _drawn(self, one: Instruction, seed: float) -> Injection | None:
-        """Return what a line does; None where its address is outside of the tensor."""
+        """Return the fault of a line; None if its address is outside of the tensor."""
         if self.mode == "IOA":
             return _address(one, self.model, seed)
         return injection(one.output.site, _value(one, self.model, seed), Operand.OUTPUT, one.replica)
 
     def told(self, number: int) -> Told:
-        """Return what is known of a trial without running it: its address is outside, or nothing reads what it hits."""
+        """Return a trial's result if it is known without a run: its address is outside, or its element never read."""
         if self.instructions[number].is_dead:
             return "never read"
         return "address outside" if self.trial(number)[1].injection is None else ""
 
     def again(self, number: int, first: Experiment) -> Planned | None:
-        """Return None: a list says which fault it is."""
+        """Return None: a fault of a list is never drawn again."""
         return None
 
 
 def _unchanged(one: Instruction) -> Injection:
-    """Return what leaves the element as it is."""
+    """Return a fault that leaves its element as it is."""
     keeps = Plan(np.array([one.element], np.int64), Kind.XOR, np.zeros(1, dtype_named(one.output.dtype).unsigned))
     return injection(one.output.site, keeps, Operand.OUTPUT, one.replica)
 
 
 def _value(one: Instruction, model: int, seed: float) -> Plan:
-    """Return what a line does to the element, or to the 32 that it is in."""
+    """Return the change that a line makes to its element, or to the aligned 32 elements around it."""
     what, dtype = model % 4, dtype_named(one.output.dtype)
     positions = np.array([one.element], np.int64)
     if model >= len(SASSIFI_MODELS) // 2:
@@ -118,7 +118,7 @@ def _value(one: Instruction, model: int, seed: float) -> Plan:
 
 
 def pattern_of(seed: float, what: int, dtype: DType) -> int:
-    """Return the mask or the value of a seed in [0, 1): bit ⌊w · seed⌋, the pair at ⌊(w - 1) · seed⌋, ⌊2^w · seed⌋, 0.
+    """Return a seed's mask or value, for a seed in [0, 1): bit ⌊w · seed⌋, pair at ⌊(w - 1) · seed⌋, ⌊2^w · seed⌋, 0.
 
     Raises FaultInvalid for a seed outside, and for a pair of bits of a bool.
     """
@@ -135,7 +135,7 @@ def pattern_of(seed: float, what: int, dtype: DType) -> int:
 
 
 def seed_of(bits: tuple[int, ...], pattern: int, what: int, dtype: DType) -> float:
-    """Return a seed that gives bits or a pattern, as far as a float can hold it."""
+    """Return a seed that gives the bits or the pattern, as exactly as a float can."""
     if what in (_FLIP, _PAIR):
         places = max(dtype.width - (what == _PAIR), 1)
         return (min(bits, default=0) + 0.5) / places
@@ -143,7 +143,7 @@ def seed_of(bits: tuple[int, ...], pattern: int, what: int, dtype: DType) -> flo
 
 
 def _address(one: Instruction, model: int, seed: float) -> Injection | None:
-    """Return the fault of a wrong address; None where that is outside of the tensor."""
+    """Return the fault of a wrong address; None if that is outside of the tensor."""
     bits = ADDRESS_MODELS.get(SASSIFI_MODELS[model])
     if bits is None:
         raise FaultInvalid(f"{SASSIFI_MODELS[model]} is no model of addresses", f"give one of {', '.join(ADDRESS_MODELS)}")

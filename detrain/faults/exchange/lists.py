@@ -1,5 +1,5 @@
-"""Lists of injections and results, as both tools have them: one file a group and bit-flip model; and the files of a
-campaign in the folders where SASSIFI's and NVBitFI's own scripts look for them.
+"""Lists of injections and their results, in the form of both tools: one file for each group and bit-flip model; and a
+campaign's files in the folders where SASSIFI's and NVBitFI's own scripts look for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FILE: Final = re.compile(r"(?P<what>results-)?mode(?P<mode>\w+)-igid(?P<group>\
 Tool = Literal["sassifi", "nvbitfi"]
 _SUITE: Final = "detrain"
 _STDOUT: Final = 15
-"""From this category on NVBitFI counts one more."""
+"""From this category on, NVBitFI's numbers are higher by one."""
 _README: Final = """\
 Files for the scripts of {tool}, made by detrain of {count} trials.
 
@@ -55,14 +55,14 @@ SASSIFI's scripts want a pickle of registers to be there, of which nothing here 
 
 
 class ListName(msgspec.Struct, frozen=True):
-    """What the name of a list, or of its results, says."""
+    """The parts of the file name of a list, or of its results."""
 
     mode: Mode
     group: int
     model: int
-    """SASSIFI's or NVBitFI's number: 0 to 3 mean the same in both."""
+    """The bit-flip model by SASSIFI's or NVBitFI's number: 0 to 3 mean the same in both."""
     count: int
-    """How many injections its tool was set to make."""
+    """The number of injections for which the tool was set."""
 
     @property
     def list_name(self) -> str:
@@ -76,7 +76,7 @@ class ListName(msgspec.Struct, frozen=True):
 
 
 def parse_name(path: Path) -> ListName:
-    """Return what the name of a list says. Raises FaultInvalid for another name, and for lists of register files."""
+    """Return the parts of a list's file name. Raises FaultInvalid for other names, and for lists of register files."""
     found = _FILE.fullmatch(path.name)
     if found is None:
         raise FaultInvalid(f"{path.name!r} is no list of injections", "its name is modeM-igidG.bfmB.N.txt, as upstream makes it")
@@ -90,7 +90,7 @@ def parse_name(path: Path) -> ListName:
 
 
 def read_list(path: Path) -> list[ListLine]:
-    """Return the lines of a list. Raises FaultInvalid with the line that is none."""
+    """Return the lines of a list. Raises FaultInvalid with the first line that is no injection."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -122,9 +122,9 @@ def plan_of_lines(
     least: int = 0,
     path: Path | str = "list",
 ) -> ListedPlan:
-    """Return the lines of a list as a plan, against a profile. `group`: for the rows; None: each output's own.
+    """Return a list as a plan, matched to a profile. `group`: the group for the rows; None: each output's own.
 
-    Raises FaultInvalid, with the line, where it does not fit.
+    Raises FaultInvalid, with the line, if a line does not fit the profile.
     """
     if not lines:
         raise FaultInvalid(f"{str(path)!r} is empty", "upstream makes such lists of groups without an instruction: leave it out")
@@ -160,13 +160,13 @@ def write_list(path: Path, lines: Iterable[ListLine]) -> None:
 
 
 InjectionOf = Callable[[TrialRow], Injection | None]
-"""What a trial does, by its plan; None where that is not known."""
+"""Returns a trial's fault by its plan; None if it is unknown."""
 
 
 def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of: InjectionOf | None = None) -> list[ListLine]:
-    """Return the lines of a list by which trials are done again: of one model, in a group that they are all in.
+    """Return the lines of a list that does trials again; the trials have one model, and are all in `group`.
 
-    Of a wrong address the row does not say where the value lands: `injection_of` does. Raises FaultInvalid without it.
+    The row of a wrong address does not tell where the value lands: `injection_of` does. Raises FaultInvalid without it.
     """
     found = []
     for row in rows:
@@ -183,7 +183,7 @@ def listed(rows: Sequence[TrialRow], kernels: Kernels, group: int, injection_of:
 
 
 def _address_of(drawn: Injection, model: str) -> tuple[int, float]:
-    """Return the element of a value that lands elsewhere, and the seed of the address bits that differ."""
+    """Return the element whose value lands elsewhere, and the seed of the address bits that differ."""
     meant = int(drawn.array("sources")[0])
     landed = next(int(each) for each in drawn.array("positions") if each != meant)
     each = masks(drawn.elements, ADDRESS_MODELS[model])
@@ -205,9 +205,9 @@ def results_text(
     separator: str,
     injection_of: InjectionOf | None = None,
 ) -> str:
-    """Return the results of trials, a line each: `separator` is `-` for SASSIFI, `;` for NVBitFI, which counts lines.
+    """Return the results of trials, one per line: `separator` is `-` for SASSIFI, `;` for NVBitFI, which numbers lines.
 
-    `categories`: the tool's number for each row.
+    `categories`: the tool's category for each row.
     """
     lines = []
     for number, (row, one, category) in enumerate(zip(rows, listed(rows, kernels, group, injection_of), categories, strict=True)):
@@ -241,9 +241,9 @@ def export_tree(
 ) -> list[Path]:
     """Write the profile of a campaign, its trials as lists of injections, and their results; return the files.
 
-    Trials of SASSIFI's bit-flip models are written (NVBitFI has the first four, of values alone). Where a trial has no
-    category, it is that of its outcome. Trials of wrong addresses take `injection_of`, what the plan has for a row.
-    Raises FaultInvalid where none is left.
+    Only trials of SASSIFI's bit-flip models are written (NVBitFI has the first four, of values only). A trial without a
+    category gets that of its outcome. Trials of wrong addresses need `injection_of`, the plan's fault for a row.
+    Raises FaultInvalid if no trial is left.
     """
     sorted_rows = _by_list(profile, rows, tool)
     if not sorted_rows:
@@ -275,7 +275,9 @@ _Key = tuple[str, int, int]
 
 
 def _by_list(profile: Profile, rows: Sequence[TrialRow], tool: Tool) -> dict[_Key, list[TrialRow]]:
-    """Return the rows by mode, the tool's group, and bit-flip model."""
+    """Return the rows by mode, the tool's group, and bit-flip model; rows without a place in the tool's lists are
+    dropped.
+    """
     sites = {site.name: site for kind in profile.kinds for site in kind.sites}
     found: dict[_Key, list[TrialRow]] = {}
     for row in sorted(rows, key=lambda each: each.number):
@@ -291,7 +293,7 @@ def _by_list(profile: Profile, rows: Sequence[TrialRow], tool: Tool) -> dict[_Ke
 
 
 def _number(row: TrialRow, tool: Tool) -> int:
-    """Return a tool's category of a trial."""
+    """Return the tool's category of a trial."""
     number = row.category
     if not number:
         number = (Outcome.named(row.outcome) or Outcome.OTHER).category

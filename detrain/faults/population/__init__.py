@@ -1,1 +1,1 @@
-"""What of a program's steps can be hit, how often it is there, what a campaign draws of it, what came of each draw."""
+"""The population of faults in a program's steps, the draws that a campaign makes from it, and the results of draws."""

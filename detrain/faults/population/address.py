@@ -1,7 +1,7 @@
 """IOA, a wrong address: a value lands at another index of the tensor that its op writes, one or two address bits away.
 
-The element at the address that was meant is as if it had never been written, 0. The index is flat and row-major. An
-address behind the tensor's end is *outside*: what a device does there nothing here can tell, so no trial is made of it,
+The element at the intended address becomes 0, as if it had never been written. The index is flat and row-major. An
+address behind the tensor's end is *outside*: nothing here can tell what a device does there, so no trial is made of it,
 and its share is counted exactly.
 """
 
@@ -18,37 +18,37 @@ from detrain.faults.models import Rng
 from detrain.faults.sites import Site
 
 ADDRESS_MODELS: Final = {"FLIP:1": 1, "ADJ:2": 2}
-"""SASSIFI's models of addresses: how many adjacent bits of one are flipped."""
+"""SASSIFI's models of addresses: the number of adjacent address bits that are flipped."""
 _DRAWS: Final = 10_000
 
 
 def masks(elements: int, bits: int) -> list[int]:
-    """Return what an address in a tensor of so many elements can be changed by: adjacent bits of those it has."""
+    """Return the masks that can change an address in a tensor of so many elements: adjacent bits within its width."""
     width = max(elements - 1, 0).bit_length()
     return [((1 << bits) - 1) << first for first in range(width - bits + 1)]
 
 
 def inside(elements: int, bits: int) -> tuple[int, int]:
-    """Return in how many pairs of an address and a mask the new address is in the tensor, and how many there are."""
+    """Return the number of pairs of an address and a mask whose new address is in the tensor, and of all pairs."""
     each = masks(elements, bits)
     return sum(_staying(elements, mask) for mask in each), elements * len(each)
 
 
 def _staying(elements: int, mask: int) -> int:
-    """Return how many addresses below `elements` stay below it: i and i ^ mask, by blocks of their higher bits."""
+    """Return how many addresses below `elements` stay below it: pairs i and i ^ mask, by blocks of the higher bits."""
     low = mask & -mask
     block = 1 << mask.bit_length()
     whole, rest = divmod(elements, block)
     if mask == low:  # halves of a block change places
         return whole * block + 2 * max(rest - low, 0)
-    # Quarters do: the first with the last, the second with the third.
+    # Quarters change places: the first with the last, the second with the third.
     return whole * block + 2 * (max(rest - 3 * low, 0) + min(max(rest - 2 * low, 0), low))
 
 
 def draw_address(site: Site, model: str, worker: int, rng: Rng) -> Injection:
-    """Draw an element of a site's output and a mask, uniformly of those that stay inside of it.
+    """Draw an element of a site's output and a mask, uniformly from the pairs that stay inside of the tensor.
 
-    Raises FaultInvalid for another model than SASSIFI's two, and where no address does.
+    Raises FaultInvalid for a model that is none of SASSIFI's two, and if no address stays inside.
     """
     target = site.operands["output"]
     bits = ADDRESS_MODELS.get(model)
@@ -71,7 +71,7 @@ def draw_address(site: Site, model: str, worker: int, rng: Rng) -> Injection:
 
 
 def misplaced(site: Site, meant: int, landed: int, worker: int) -> Injection:
-    """Return a fault by which the value for one index lands at another: there it is, and where it was meant is 0."""
+    """Return a fault by which the value for one index lands at another; its intended place is 0."""
     target = site.operands["output"]
     width = dtype_named(target.dtype).unsigned
     everything = int(width.type(~width.type(0)))

@@ -1,4 +1,4 @@
-"""What a campaign's plan says of a trial: its experiment, and the part of its row that is known before it is run."""
+"""A campaign's plan of one trial: its experiment, and the part of its row that is known before it is run."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from detrain.faults.plan import trial_rng
 from detrain.faults.sites import Site
 
 DIGESTS_EVERY: Final = 10
-"""Steps of a trial between digests of all variables. Its losses and metrics, to the bit, are those of each step."""
+"""Steps of a trial between digests of all variables. Losses and metrics are kept to the bit for every step."""
 
 _OF_DUTY: Final = 1 << 62
-"""Random numbers from here on are no trial's."""
+"""Random numbers from here on are used by no trial."""
 
 Mode = Literal["IOV", "IOA", "RF"]
-"""SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (memory here)."""
+"""SASSIFI's modes: the value of an instruction, the address that it writes to, a register file (here: memory)."""
 
 
 Told = Literal["", "address outside", "never read"]
-"""What is known of a trial without running it: nothing; its address is behind the tensor's end, and what a device does
-there nothing here can tell; nothing depends on what it hits, so that it is masked for certain."""
+"""A trial's result that is known without a run: none; its address is behind the tensor's end, where nothing here can
+tell what a device does; or nothing depends on the element that it hits, so that it is masked for certain."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan knows of one trial."""
+    """The plan's facts about one trial."""
 
     number: int
     """Index in the plan, from 0."""
     stratum: str
     weight: float
-    """How many times as likely the trial is in the population as in the drawing (f / q); 1 where they are the same."""
+    """The trial's probability in the population over that in the drawing (f / q); 1 if they are the same."""
     mode: Mode
     group: int
     """SASSIFI's instruction group, 0 to 13; -1 for RF."""
     model: str
     site: str
-    """Of RF: the variable's, `memory/` and its name."""
+    """Name of the site; for RF that of the variable: `memory/` and its name."""
     layer: str
     op: str
     stage: str
-    """forward, backward, optimizer; of RF the class of memory: weight, slot, statistic, stream, batch."""
+    """forward, backward, optimizer; for RF the kind of memory: weight, slot, statistic, stream."""
     operand: str
     dtype: str
     phase: int
@@ -53,49 +53,49 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     occurrence: int
     replica: int
     position: int
-    """Flat row-major index of the first element that is hit; in mode IOA of the one that is not written."""
+    """Flat row-major index of the first element that is hit; in mode IOA of the element that is not written."""
     elements: int
-    """How many are hit."""
+    """Number of elements that are hit."""
 
 
 class Coming(msgspec.Struct, frozen=True, kw_only=True):
-    """How a fault comes: once, for some steps, for good, now and then; and how many at once."""
+    """The times at which a fault comes: once, for some steps, for good, now and then; and how many come at once."""
 
     steps: int = 1
-    """Steps in a row from the first on that may be hit; 0: all."""
+    """Steps in a row, from the first on, that may be hit; 0: all."""
     duty: float = 1.0
-    """The chance with which each of them is, behind the first."""
+    """The chance with which each of them is hit; the first always is."""
     at_once: int = 1
     """Faults that come at once."""
     among: Literal["tensor", "step"] = "tensor"
-    """Where these are: in one tensor, or each in a tensor of its own, any of the step's."""
+    """The places of simultaneous faults: all in one tensor, or each in its own tensor of the step."""
 
 
 ONCE: Final = Coming()
 """One fault in one step."""
 Planned = tuple[Facts, Experiment]
-"""A trial before it is run."""
+"""A trial before its run."""
 
 
 class CampaignPlan(Protocol):
-    """The trials of a campaign: a pure function of the number."""
+    """The trials of a campaign: each is a pure function of its number."""
 
     @property
     def digest(self) -> str:
-        """Return what decides about each trial, hex. The count does not: a longer plan goes on with a shorter one."""
+        """Return the digest of all that decides about trials, hex. The count does not: a longer plan goes on."""
 
     @property
     def count(self) -> int:
-        """Return how many trials there are; their numbers are from 0."""
+        """Return the number of trials; trials are numbered from 0."""
 
     def trial(self, number: int) -> Planned:
         """Return a trial. Raises FaultInvalid for a number that is not in the plan."""
 
     def told(self, number: int) -> Told:
-        """Return what is known of a trial without running it; its experiment has no injection then."""
+        """Return a trial's result if it is known without a run; its experiment has no injection then."""
 
     def again(self, number: int, first: Experiment) -> Planned | None:
-        """Return a trial whose fault did not fire drawn again, where its step has other sites; None: it is not."""
+        """Return a trial drawn again whose fault did not fire, if its step has other sites; None: it stays unfired."""
 
 
 def planned(
@@ -116,9 +116,9 @@ def planned(
     seed: int = 0,
     also: Sequence[tuple[Injection, int]] = (),
 ) -> Planned:
-    """Return a trial: a fault at a site in a step, which runs `after` steps, and `least` though no loss is finite.
+    """Return a trial: a fault at a site in a step, with `after` steps, and at least `least` if a loss is not finite.
 
-    `seed`: the plan's, by which an intermittent fault's steps are drawn; `also`: see `Experiment`.
+    `seed`: the plan's, which draws the steps of an intermittent fault; `also`: see `Experiment`.
     """
     phase, epoch, batch = at
     hit = injection.array("positions")

@@ -1,7 +1,7 @@
-"""What a campaign may draw, each with its share: outputs of ops in steps of a kind, by mode, group and fault model.
+"""The faults that a campaign may draw, with their shares: outputs of ops in steps of a kind, by mode, group and model.
 
-Shares are by a rule. By elements, each element that a step computes is as likely: SASSIFI draws uniformly from the
-dynamic instructions of all threads, and an element of an output stands for one of these.
+A rule decides the shares. By `elements`, all elements that a step computes are equally likely: SASSIFI draws uniformly
+from the dynamic instructions of all threads, and an element of an output stands for one of these.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PARTS: Final[tuple[str, ...]] = get_args(StratumPart)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a profile is drawn from, and how."""
+    """The part of a profile from which trials are drawn, and the way of drawing."""
 
     seed: int = 0
     modes: tuple[Mode, ...] = ("IOV",)
     groups: tuple[str, ...] = ()
-    """SASSIFI's, by name or number; none: all that an output has for its own, which are all outputs, each once."""
+    """SASSIFI's groups, by name or number; empty: the own group of every output, so each output once."""
     models: tuple[str, ...] = ("FLIP:1",)
     rule: Rule = "elements"
     strata: tuple[StratumPart, ...] = ("stage", "group")
@@ -47,38 +47,38 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One output, hit in one way."""
+    """One output with one way to hit it."""
 
     output: Output
     mode: Mode
     group: Group | None
-    """None of memory (RF)."""
+    """None for memory (RF)."""
     model: FaultModel
     stratum: str
     share: float
-    """Of all cells together: 1."""
+    """The cell's share; all shares together are 1."""
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What is no trial, as shares of what the rule counts in the modes and groups that were chosen."""
+    """The faults that become no trials, as shares of all that the rule counts in the chosen modes and groups."""
 
     dead: float
-    """Nothing depends on it, or (memory) it is overwritten before it is read: masked."""
+    """Nothing depends on the output, or (memory) it is overwritten before it is read: masked."""
     outside: float
-    """Of addresses, those behind a tensor's end."""
+    """The wrong address is behind the tensor's end."""
     unfit: float
-    """The model cannot hit it: a tensor that is too small, a dtype without such bits."""
+    """The model cannot hit the output: its tensor is too small, or its dtype lacks such bits."""
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All cells, and what they leave out."""
+    """All cells, and the shares that they leave out."""
 
     cells: tuple[Cell, ...]
     left: Left
     strata: tuple[str, ...]
-    """Names, in order."""
+    """Names of the strata, in order."""
     overlaps: bool
-    """Whether groups overlap, or modes are mixed: shares of all trials together are then of no one population."""
+    """True if groups overlap, or modes are mixed: shares of all trials together then belong to no one population."""
 
     def shares(self) -> NDArray[np.float64]:
         """Return the share of each stratum; together 1."""
@@ -88,8 +88,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def check_choice(choice: Selection) -> tuple[list[Group], list[FaultModel]]:
-    """Return the groups and models of a choice, before anything is run. Raises UsageError, FaultInvalid for what is
-    none.
+    """Return the groups and models of a choice, before anything is run. Raises UsageError, FaultInvalid for unknown
+    ones.
     """
     groups, models = _groups(choice), _models(choice)
     _require(set(choice.strata) <= set(PARTS), f"strata by {', '.join(choice.strata)}", f"give some of {', '.join(PARTS)}")
@@ -100,10 +100,10 @@ def check_choice(choice: Selection) -> tuple[list[Group], list[FaultModel]]:
 
 
 def frame_of(profile: Profile, choice: Selection) -> Frame:
-    """Return what a choice draws from.
+    """Return the cells from which a choice draws, and the shares that they leave out.
 
-    Raises UsageError for a group, mode, model or stratum that is none, FaultInvalid where nothing is left of a group or
-    at all.
+    Raises UsageError for an unknown group, mode, model or stratum, FaultInvalid if a group, or the whole choice, has
+    nothing to draw.
     """
     groups, models = check_choice(choice)
     measured: list[tuple[Output, Mode, Group | None, FaultModel, float]] = []
@@ -163,7 +163,7 @@ def frame_of(profile: Profile, choice: Selection) -> Frame:
 
 
 class _Fits:
-    """Whether a model can hit a site, as one draw says; drawn once for sites that are alike."""
+    """Decides by one draw whether a model can hit a site; it draws once for sites that are alike."""
 
     def __init__(self) -> None:
         self._known: dict[object, bool] = {}
@@ -209,7 +209,7 @@ def _models_for(group: Group | None, mode: Mode) -> str:
 
 
 def _measure(output: Output, model: FaultModel, rule: Rule) -> float:
-    """Return what an output counts, over all steps of its kind."""
+    """Return the amount that the rule counts for an output, over all steps of its kind."""
     target = output.site.operands.get(model.operand.value)
     if target is None or min(target.shape, default=1) < 1:
         return 0.0

@@ -1,9 +1,9 @@
-"""The instruction groups of SASSIFI and NVBitFI, for ops: which of them an output of an op is of.
+"""The instruction groups of SASSIFI and NVBitFI, for ops: they sort the outputs of ops into groups.
 
-A group stands for the instructions that such an op mostly runs. SASSIFI: Hari et al., ISPASS 2017, and
+A group stands for the instructions that its ops mostly run. SASSIFI: Hari et al., ISPASS 2017, and
 `scripts/common_params.py` of NVlabs/sassifi; NVBitFI: Tsai et al., DSN 2021, and `scripts/params.py` of NVlabs/nvbitfi.
-The tables of ops are ours. Groups GPR, CC, PR and STORE overlap the others; each output has exactly one group that is
-its *own* (`own_group`), so that these share a step out.
+The tables of ops are ours. Groups GPR, CC, PR and STORE overlap the others; each output has exactly one *own* group
+(`own_group`), so that the own groups divide a step.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Group(IntEnum):
     """SASSIFI's groups, by its numbers."""
 
     GPR = 0  # any value but a bool
-    CC = 1  # what control flow reads
+    CC = 1  # values that control flow reads
     PR = 2  # any bool
-    STORE_OP = 3  # what is written into memory that outlives the op
+    STORE_OP = 3  # values written into memory that outlives the op
     IADD_IMUL_OP = 4
     FADD_FMUL_OP = 5
     DADD_DMUL_OP = 6
@@ -31,12 +31,12 @@ class Group(IntEnum):
     DFMA_OP = 9
     SETP_OP = 10
     LDS_OP = 11  # moves inside of the step
-    LD_OP = 12  # reads of what outlives it
+    LD_OP = 12  # reads of memory that outlives the step
     MISC_OP = 13
 
     @property
     def label(self) -> str:
-        """Its name as tables have it."""
+        """The group's name in tables."""
         return self.name.removesuffix("_OP")
 
 
@@ -54,7 +54,7 @@ class NvbitfiGroup(IntEnum):
 
 
 OWN: Final = tuple(Group(number) for number in range(Group.STORE_OP, Group.MISC_OP + 1))
-"""Groups that are an output's own: together they are all outputs, each once."""
+"""Groups that an output can have as its own: together they are all outputs, each once."""
 
 _HALF: Final = ("float16", "bfloat16")
 _FLOATS: Final = ("float32", *_HALF)
@@ -73,7 +73,7 @@ _ADDS: Final = (
     *("mse_loss*", "embedding_dense_backward", "dot", "var", "var_mean", "norm", "linalg_vector_norm", "segment_reduce"),
 )
 _INTEGER_ADDS: Final = (*("Range", "FloorDiv", "FloorMod", "Mod"), *("floor_divide", "remainder", "fmod", "arange"))
-"""Beside the above, of integers alone."""
+"""Further ops of this kind, for integers only."""
 _MADS: Final = (
     *("Conv2D*", "Conv3D*", "DepthwiseConv2dNative*", "MatMul", "BatchMatMul*", "SparseMatMul", "Einsum", "XlaDot*", "XlaConv*"),
     *("SparseTensorDenseMatMul", "_Fused*", "FusedBatchNorm*", "LRN*", "Resize*", "*LSTM*", "*RNN*", "*GRU*", "Quantized*"),
@@ -106,7 +106,7 @@ _GRADIENT: Final = ("_backward_data", "_backward")
 
 
 def own_group(op: str, dtype: str, use: Use = "") -> Group:
-    """Return the one group that shares an output out: by its op (TensorFlow's type or PyTorch's name) and its dtype."""
+    """Return the own group of an output, by its op (TensorFlow's type or PyTorch's name), its dtype and its use."""
     if use == "predicate":
         return Group.CC
     name = _plain(op)
@@ -141,9 +141,9 @@ def groups_of(op: str, dtype: str, use: Use = "") -> frozenset[Group]:
 
 
 def nvbitfi_groups(op: str, dtype: str, use: Use = "") -> frozenset[NvbitfiGroup]:
-    """Return NVBitFI's groups of an output: one of the first six, and the unions that it is in.
+    """Return NVBitFI's groups of an output: one of the first six, and the unions that contain it.
 
-    Narrow floats are `others`, as HMMA is there.
+    Narrow floats are in `others`, as HMMA is in NVBitFI.
     """
     own = own_group(op, dtype, use)
     if own in (Group.STORE_OP, Group.CC):
@@ -162,9 +162,9 @@ def nvbitfi_groups(op: str, dtype: str, use: Use = "") -> frozenset[NvbitfiGroup
 
 
 def use_of(site: Site) -> Use:
-    """Return what becomes of the output that a site is, as far as it says so, or its op tells.
+    """Return the use of the output at a site, as far as the site, or its op, tells it.
 
-    What PyTorch's optimizers write in place is stored, and so are the moving statistics of a normalisation.
+    Values that PyTorch's optimizers write in place are stored, and so are the moving statistics of a normalisation.
     """
     if site.use:
         return site.use
@@ -181,13 +181,13 @@ def use_of(site: Site) -> Use:
 
 
 _DECIDING: Final = ("If", "StatelessIf", "Case", "StatelessCase", "While", "_local_scalar_dense")
-"""Ops whose sites are what they decide by: branches and loops, and what hands a value over to Python."""
+"""Ops whose sites are the values that decide branches and loops, or that are handed over to Python."""
 _RESULTS_OF_NORM: Final = 3
-"""What batch normalisation of PyTorch's returns; behind that is what it has written."""
+"""The number of results of PyTorch's batch normalisation; its outputs behind these are the statistics that it wrote."""
 
 
 def _plain(op: str) -> str:
-    """Return an op's name without what says only that it is in place, of many tensors, a copy, or a gradient."""
+    """Return an op's name without parts that only mean in place, of many tensors, a copy, or a gradient."""
     if op[:1].isupper() or op.startswith("_Fused"):  # TensorFlow's
         return op
     name = op.removeprefix("_foreach_")
@@ -209,7 +209,7 @@ SASSIFI_MODELS: Final = ("FLIP:1", "ADJ:2", "RANDOM", "ZERO", "N32_FLIP:1", "N32
 
 
 def allowed_models(group: Group | None, mode: str = "IOV") -> tuple[int, ...]:
-    """Return the numbers of the bit-flip models that SASSIFI has for a group, in a mode; None: for memory."""
+    """Return the numbers of SASSIFI's bit-flip models for a group, in a mode; None: for memory."""
     if mode in ("IOA", "RF"):
         return (0, 1)
     if group in (Group.CC, Group.PR):

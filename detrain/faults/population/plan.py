@@ -1,7 +1,7 @@
-"""The plan of a campaign: from a number to a trial, by a pure function of the profile, the choice and the seed.
+"""The plan of a campaign: makes a trial from its number, by a pure function of the profile, the choice and the seed.
 
-Numbers go round the strata so that each prefix of the plan has each stratum's share of trials, to within a few: a
-campaign that is stopped, or looked at, is as good a sample as one that is whole. A longer plan begins with the shorter
+Numbers go round the strata so that each prefix of the plan has each stratum's share of trials, to within a few. So a
+campaign that is stopped, or looked at, early is as good a sample as a whole one. A longer plan begins with the shorter
 one.
 """
 
@@ -28,7 +28,7 @@ from detrain.faults.sites import op_and_output
 
 VERSION: Final = 1
 LEAST: Final = 5
-"""Trials that a stratum gets at least, where there are enough for all: of fewer nothing can be said."""
+"""The fewest trials of a stratum, if there are enough for all strata: fewer would tell nothing."""
 _DRAWS: Final = 100
 
 
@@ -39,32 +39,32 @@ class SampledPlan(msgspec.Struct, frozen=True, dict=True):
     choice: Selection
     count: int
     allocation: tuple[tuple[str, float], ...]
-    """By stratum, the share of the trials; together 1."""
+    """The share of the trials by stratum; together 1."""
     after: int | None = None
     """Steps that a trial runs from its fault on; None: to the program's end."""
     least: int = 0
-    """Steps that it runs on at least, though its loss is not finite."""
+    """The fewest steps that a trial goes on if its loss becomes NaN or infinite."""
     coming: Coming = ONCE
 
     @property
     def digest(self) -> str:
-        """What decides about each trial (xxh3-128, hex). The count does not: a longer plan is the same, and goes on."""
+        """Digest of all that decides about trials (xxh3-128, hex). The count does not: a longer plan has the same."""
         parts = VERSION, self.profile.digest, self.choice, self.allocation, self.after, self.least, self.coming
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, order="sorted"))
 
     @cached_property
     def frame(self) -> Frame:
-        """What is drawn from."""
+        """The cells from which trials are drawn."""
         return frame_of(self.profile, self.choice)
 
     @cached_property
     def strata(self) -> dict[str, float]:
-        """By stratum, its share of the population."""
+        """The strata's shares of the population, by name."""
         return dict(zip(self.frame.strata, self.frame.shares().tolist(), strict=True))
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
-        """The stratum of each number."""
+        """The stratum of each trial, by its number."""
         return in_turn(np.array([share for _, share in self.allocation]), self.count)
 
     @cached_property
@@ -75,7 +75,7 @@ class SampledPlan(msgspec.Struct, frozen=True, dict=True):
         return {name: (cells, np.cumsum([cell.share for cell in cells])) for name, cells in found.items()}
 
     def trial(self, number: int) -> Planned:
-        """Return what is known of a trial, and its experiment. Raises FaultInvalid for a number that is not in it."""
+        """Return the facts of a trial, and its experiment. Raises FaultInvalid for a number that is not in the plan."""
         if not 0 <= number < self.count:
             raise FaultInvalid(f"there is no trial {number} in a plan of {self.count}", "numbers are from 0")
         stratum, drawn_share = self.allocation[int(self._order[number])]
@@ -116,9 +116,9 @@ class SampledPlan(msgspec.Struct, frozen=True, dict=True):
         raise FaultInvalid(f"trial {number} cannot be drawn from {stratum!r}: {why.what}", why.todo)
 
     def _others(self, first: Cell, rng: np.random.Generator) -> list[tuple[Injection, int]]:
-        """Draw what is hit with a fault: other ops of a step of its kind, each as likely as in the population.
+        """Draw the faults that come with a first one, in other ops of its kind of step, as likely as in the population.
 
-        Raises FaultInvalid where there are too few.
+        Raises FaultInvalid if there are too few ops.
         """
         cells = [cell for cell in self.frame.cells if cell.output.kind == first.output.kind]
         ops = [op_and_output(cell.output.site.name)[0] for cell in cells]
@@ -139,12 +139,12 @@ class SampledPlan(msgspec.Struct, frozen=True, dict=True):
         return found
 
     def told(self, number: int) -> Told:
-        """Return that nothing is known beforehand: what is, is counted, and not drawn."""
+        """Return an empty text: faults with known results are counted, and never drawn."""
         return ""
 
     def again(self, number: int, first: Experiment) -> Planned | None:
-        """Return None: a fault that did not fire is of a step that is not as the profile has it. It is counted, not
-        drawn again, because what would come in its place is of another part of the population.
+        """Return None: a fault that did not fire is of a step that differs from the profile. It is counted, and not
+        drawn again, because a fault in its place would belong to another part of the population.
         """
         return None
 
@@ -165,10 +165,10 @@ def sampled_plan(
     shares: Mapping[str, float] | None = None,
     coming: Coming = ONCE,
 ) -> SampledPlan:
-    """Return a plan of so many trials.
+    """Return a plan of `count` trials.
 
-    They are shared out among the strata as these are in the population, or as `shares` says (by a pilot's); each
-    stratum gets `LEAST` where there are enough. Raises FaultInvalid, UsageError.
+    The strata share the trials in proportion to their population, or as `shares` says (from a pilot); each gets at
+    least `LEAST` if there are enough. Raises FaultInvalid, UsageError.
     """
     if count < 1:
         raise FaultInvalid(f"a plan of {count} trials", "give 1 or more")
@@ -183,14 +183,14 @@ def sampled_plan(
 
 
 def _with_least(shares: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return shares of which each is enough for `LEAST` trials, where that can be; together 1."""
+    """Return the shares, raised so that each is enough for `LEAST` trials, if that is possible; together 1."""
     total = sum(shares.values())
     known = {name: share / total for name, share in shares.items()}
     floor = LEAST / count
     if floor * len(known) > 1:
         floor = 0.0
     low: set[str] = set()
-    while True:  # those above share what the ones on the floor leave
+    while True:  # those above the floor share the rest
         rest = 1 - floor * len(low)
         above = sum(share for name, share in known.items() if name not in low)
         more = {name for name, share in known.items() if name not in low and share * rest / above < floor}
@@ -200,7 +200,7 @@ def _with_least(shares: Mapping[str, float], count: int) -> dict[str, float]:
 
 
 def in_turn(shares: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """Return for each number its stratum: the j-th trial of one with share q stands at (j - 1/2) / q."""
+    """Return the stratum of each number: the j-th trial of a stratum with share q stands at (j - 1/2) / q."""
     owners, places = [], []
     for stratum, share in enumerate(shares):
         if share <= 0:

@@ -1,7 +1,7 @@
-"""A profile: what the steps of a golden run consist of. Sites by kind of step, how often each kind is there; counts.
+"""A profile: the contents of a golden run's steps. It lists the sites of each kind of step, and all steps of the kind.
 
-Two steps are of one kind where the same ops run with the same shapes. A profile is the population that campaigns draw
-from; its digest is over what is drawn from, and nothing else.
+Two steps are of one kind if the same ops run with the same shapes. A profile is the population that campaigns draw
+from; its digest covers the population, and nothing else.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class StepKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """How many steps are of this kind."""
+        """Number of steps of this kind."""
         return sum(end - first for _, _, first, end in self.runs)
 
     def cursor(self, number: int) -> Address:
-        """Return the step of a number, from 0."""
+        """Return the cursor of the kind's step with this number, from 0."""
         for phase, epoch, first, end in self.runs:
             if number < end - first:
                 return phase, epoch, first + number
@@ -52,35 +52,35 @@ class StepKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """One output of one op in the steps of one kind."""
+    """One output of one op, in the steps of one kind."""
 
     kind: int
     site: Site
     group: Group
-    """Its own group; `groups` are all that it is in."""
+    """The output's own group; `groups` are all groups that contain it."""
     groups: frozenset[Group]
     elements: int
-    """Of one run of the op, of one replica."""
+    """Elements of one run of the op on one replica."""
     steps: int
 
     @property
     def dtype(self) -> str:
-        """Its dtype."""
+        """The output's dtype."""
         return self.site.operands["output"].dtype
 
     @property
     def in_step(self) -> int:
-        """Elements a step: of all runs and replicas."""
+        """Elements in one step, over all runs and replicas."""
         return self.elements * self.site.executions * self.site.replicas
 
     @property
     def in_all(self) -> int:
-        """Elements of the golden run."""
+        """Elements in the whole golden run."""
         return self.in_step * self.steps
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a program's golden run consists of."""
+    """The contents of a program's golden run."""
 
     program: str
     arguments: tuple[str, ...]
@@ -103,14 +103,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def memory(self) -> tuple[Output, ...]:
-        """Variables whose bits can be hit between steps, once for each kind of the step that follows. They are of no
+        """Variables whose bits can be hit between steps, once for each kind of the step that follows. They have no
         group.
         """
         return tuple(each for each in self._all if each.site.is_alive and each.site.stage == "memory")
 
     @cached_property
     def overwritten(self) -> tuple[Output, ...]:
-        """Variables all of which the step that follows writes before it reads them: a fault there is masked."""
+        """Variables that the next step overwrites as a whole before it reads them: a fault there is masked."""
         return tuple(each for each in self._all if not each.site.is_alive and each.site.stage == "memory")
 
     @cached_property
@@ -122,23 +122,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for site in kind.sites:
                 shape = site.operands.get("output")
                 if shape is None or not site.executions or min(shape.shape, default=1) < 1:
-                    continue  # nothing is there, or it is not known how much
+                    continue  # it has no elements, or an unknown number
                 use = use_of(site)
                 own, groups = own_group(site.op, shape.dtype, use), groups_of(site.op, shape.dtype, use)
                 yield Output(number, site, own, groups, shape.elements, kind.steps)
 
     @property
     def steps(self) -> int:
-        """Steps of the golden run."""
+        """Number of steps of the golden run."""
         return sum(kind.steps for kind in self.kinds)
 
 
 def profile_of(
     program: str, arguments: Sequence[str], listed: Iterable[tuple[Address, Sequence[Site], Sequence[Address]]]
 ) -> Profile:
-    """Return the profile of steps whose sites were listed: where, the sites, and which steps are taken to be like it.
+    """Return the profile of listed steps: for each its cursor, its sites, and the steps that are taken to be like it.
 
-    Steps with the same ops and shapes are put together. Raises FaultInvalid where nothing can be drawn.
+    Steps with the same ops and shapes are put together. Raises FaultInvalid if nothing can be drawn.
     """
     together: dict[bytes, tuple[Address, Sequence[Site], list[Address]]] = {}
     for at, sites, cursors in listed:
@@ -173,7 +173,7 @@ def _runs(cursors: Iterable[Address]) -> Iterator[Run]:
 
 
 def work_of(site: Site) -> int:
-    """Return the multiply-adds for one element of an output; 1 where they are not known, or there are none."""
+    """Return the multiply-adds for one element of an output; 1 if they are unknown, or there are none."""
     shapes = {name: operand.shape for name, operand in site.operands.items()}
     if not site.is_contraction or "weight" not in shapes or min(map(min, (each or (1,) for each in shapes.values()))) < 1:
         return 1
@@ -193,24 +193,24 @@ def work_of(site: Site) -> int:
 
 
 _GRAD_WT: Final = ("weight", "output")
-"""Of the gradient of a kernel, which of its operands are dY and the kernel."""
+"""The operands of a kernel's gradient that hold dY and the kernel."""
 
 
 class Total(msgspec.Struct, frozen=True):
-    """What a group comes to."""
+    """The totals of one group."""
 
     group: Group
     outputs: int
     in_step: float
-    """Elements a step, on average over the golden run."""
+    """Elements in one step, on average over the golden run."""
     in_all: int
     bytes_in_all: int
     dead: int
-    """Beside these, elements of the golden run that nothing depends on."""
+    """Further elements of the golden run, on which nothing depends."""
 
 
 def totals(profile: Profile) -> list[Total]:
-    """Return what each of SASSIFI's groups comes to, those too that have nothing."""
+    """Return the totals of each of SASSIFI's groups, also of empty ones."""
     count: collections.Counter[Group] = collections.Counter()
     elements: collections.Counter[Group] = collections.Counter()
     size: collections.Counter[Group] = collections.Counter()
@@ -229,22 +229,22 @@ def totals(profile: Profile) -> list[Total]:
 
 
 class MemoryTotal(msgspec.Struct, frozen=True):
-    """What a class of memory comes to. Bytes are those before a step, on average over the golden run."""
+    """The totals of one kind of memory. Bytes are those before a step, on average over the golden run."""
 
     kind: str
     """weight, slot, statistic, stream."""
     variables: int
     bytes: float
     overwritten: float = 0.0
-    """Of them, those that the step writes before it reads them."""
+    """Bytes that the step overwrites before it reads them."""
     untouched: float = 0.0
-    """Those that the step neither reads nor writes."""
+    """Bytes that the step neither reads nor writes."""
     masked: float = 0.0
-    """Those of variables that are overwritten as a whole: of these no trial is made."""
+    """Bytes of variables that are overwritten as a whole: no trial is made of these."""
 
 
 def memory_totals(profile: Profile) -> list[MemoryTotal]:
-    """Return what each class of memory comes to between steps."""
+    """Return the totals of each kind of memory between steps."""
     names: dict[str, set[str]] = {}
     size: dict[str, list[int]] = {}
     for each in (*profile.memory, *profile.overwritten):

@@ -1,5 +1,5 @@
-"""What rows of a campaign say about the rest of it: whether a planned look may end it, how a pilot shares it out, which
-trials of a campaign of two phases are run on to the horizon.
+"""Decisions about the rest of a campaign, from its rows: whether a planned look may end it, how a pilot shares out its
+trials, and which trials of a campaign of two phases run on to the horizon.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from detrain.faults.statistics.intervals import Interval, Looks
 from detrain.faults.statistics.two_phase import chosen, run_on
 
 Event = Callable[[TrialRow], bool]
-"""Whether a trial has the event whose share is estimated."""
+"""Returns whether a trial has the event whose share is estimated."""
 
 ENDED = "ended"
-"""The class of trials that ended by themselves in the first phase: run on, they would be the same."""
+"""The class of trials that ended by themselves in the first phase: if run on, they would stay the same."""
 _EQUAL = "all variables equal"
 _NO_LOSS = "no loss"
 _SAME_LOSS = "loss equal"
@@ -28,7 +28,7 @@ _LOSSES = (1e-6, 1e-4, 1e-2, 1.0)
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What one planned look has found."""
+    """The result of one planned look."""
 
     trials: int
     share: float | None
@@ -44,10 +44,10 @@ def last_look(
     half_width: float,
     strata: Mapping[str, float] | None = None,
 ) -> Look | None:
-    """Return the last planned look that can be taken: all trials before it are done, whichever are done behind it.
+    """Return the last planned look that can be taken: all trials before it are done.
 
-    `unfired`: numbers of trials that have no outcome, and no row. `strata`: their shares of the population. None before
-    the first look. Trials behind the look are left out, so that it does not matter who was quick.
+    `unfired`: numbers of trials without an outcome, and without a row. `strata`: their shares of the population. None
+    before the first look. Trials behind the look are left out, so that the speed of workers does not matter.
     """
     done = {row.number for row in rows} | set(unfired)
     first_missing = next((number for number in range(looks.trials) if number not in done), looks.trials)
@@ -63,7 +63,7 @@ def last_look(
 
 
 def shares_by_pilot(strata: Mapping[str, float], rows: Sequence[TrialRow], event: Event) -> dict[str, float]:
-    """Return how the trials of a campaign are best shared out among strata, by the rows of a pilot."""
+    """Return the best shares of a campaign's trials by stratum, from the rows of a pilot."""
     counts: dict[str, tuple[int, int]] = {}
     for row in rows:
         count, total = counts.get(row.stratum, (0, 0))
@@ -72,7 +72,7 @@ def shares_by_pilot(strata: Mapping[str, float], rows: Sequence[TrialRow], event
 
 
 def class_of(row: TrialRow) -> str:
-    """Return how far a trial has gone from the golden run at the end of the first phase."""
+    """Return the class of a trial: its distance from the golden run at the end of the first phase."""
     if row.end != "until":
         return ENDED
     if row.is_equal:
@@ -87,15 +87,14 @@ def class_of(row: TrialRow) -> str:
 
 
 def classes_of(rows: Iterable[TrialRow]) -> dict[int, str]:
-    """Return the class of each trial, by its number; those that are no trials (addresses outside) have none."""
+    """Return the class of each trial, by its number; addresses outside are no trials, and have none."""
     return {row.number: class_of(row) for row in rows if row.outcome != OUTSIDE}
 
 
 def second_phase(rows: Iterable[TrialRow], trials: int, seed: int) -> list[int]:
-    """Return the numbers of the trials that are run on, so many if there are, in order.
+    """Return the numbers of the trials that are run on, in order; `trials` of them, if there are so many.
 
-    They are shared out among the classes so that the share of harmful trials is known best, as far as the
-    first phase can tell it.
+    The classes share them so that the share of harmful trials is known best, as far as the first phase can tell.
     """
     rows = list(rows)
     classes = classes_of(rows)

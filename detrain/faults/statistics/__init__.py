@@ -1,1 +1,1 @@
-"""How sure shares of trials are, how many trials that takes, and when a campaign may end: data in, numbers out."""
+"""Statistics of trials: how sure shares are, how many trials that takes, when a campaign may end. Numbers only."""

@@ -1,11 +1,11 @@
-"""Shares in a population of which strata were drawn from unequally: how many trials, and how many of each stratum, the
-estimate, and how sure it is. Two campaigns beside one another on the same plan, trial by trial. How long until a fault
-is seen, where some trials end before it is (Kaplan and Meier 1958).
+"""Estimates of shares in a population whose strata were drawn from unequally: the numbers of trials, in all and by
+stratum, the estimate, and its interval. The comparison of two campaigns on the same plan, trial by trial. The time
+until a fault is seen, if some trials end before it is (Kaplan and Meier 1958).
 
-Each trial stands for W / n of the population: the share of its stratum over the trials that the stratum has. The share
-of an event in a part of the population (a layer, say) is a ratio of two such sums; its variance is that of the
-linearised ratio, by strata (Cochran 1977, 6.13). The interval is that of Korn and Graubard (1998): Clopper and
-Pearson's, at the number of equal trials that would have this variance.
+Each trial stands for W / n of the population: the share of its stratum over the number of its trials. The share of an
+event in a part of the population (a layer, say) is a ratio of two such sums; its variance is that of the linearised
+ratio, by strata (Cochran 1977, 6.13). The interval is that of Korn and Graubard (1998): Clopper and Pearson's, at the
+number of equal trials that would have this variance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from detrain.base.errors import UsageError
 from detrain.faults.statistics.intervals import CONFIDENCE, Interval, library, share_interval, wilson
 
 ENOUGH: Final = 30
-"""Of trials that do not count the same, so many equal ones they must be worth, or nothing is said."""
+"""Trials of unequal weight must be worth this many equal ones, or there is no estimate."""
 _ALIKE: Final = 1e-9
 
 
@@ -31,7 +31,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """The share of an event in a part of the population."""
 
     share: float | None
-    """None: there are too few trials to say."""
+    """None: there are too few trials to tell."""
     low: float
     high: float
     count: int
@@ -39,29 +39,29 @@ class Estimate(msgspec.Struct, frozen=True):
     trials: int
     """Trials in the part."""
     effective: float
-    """How many trials that count the same would be as sure."""
+    """The number of trials of equal weight that would be as sure."""
     covered: float
-    """Share of the population whose strata have trials. The estimate is of these alone."""
+    """Share of the population whose strata have trials. The estimate covers these alone."""
 
 
 class Sample(msgspec.Struct, frozen=True, dict=True):
     """The trials of a campaign. Arrays [trials]."""
 
     weights: NDArray[np.float64]
-    """How many times as likely each is in the population as in the drawing."""
+    """Each trial's probability in the population over that in the drawing."""
     strata: NDArray[Any]
-    """Names."""
+    """Name of each trial's stratum."""
     shares: Mapping[str, float] | None = None
-    """Of the strata, in the population; None: as the weights have them."""
+    """The strata's shares of the population; None: the weights give them."""
 
     @cached_property
     def _owners(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
-        """The names of the strata, the number of each trial's, and how many trials each has."""
+        """The names of the strata, the number of each trial's stratum, and the number of trials in each."""
         names, owner = np.unique(self.strata, return_inverse=True)
         return names, owner, np.bincount(owner, minlength=len(names))
 
     def estimate(self, event: NDArray[np.bool_], part: NDArray[np.bool_] | None = None, confidence: float = CONFIDENCE) -> Estimate:
-        """Return the share of an event [trials] in a part [trials] of the population; by None in all of it."""
+        """Return the share of an event [trials] in a part [trials] of the population; None: in all of it."""
         inside = np.ones(event.shape, bool) if part is None else part
         names, owner, sizes = self._owners
         covered = 1.0
@@ -84,7 +84,7 @@ class Sample(msgspec.Struct, frozen=True, dict=True):
             return Estimate(share, low, high, count, trials, float(trials), covered)
         effective = self._effective(happened, within, share, owner, sizes) if 0 < share < 1 else None
         effective = kish if effective is None else effective
-        if min(count, trials - count) < ENOUGH:  # strata where it was not seen have no variance, and may have the event
+        if min(count, trials - count) < ENOUGH:  # strata without a seen event have no variance, and may have the event
             effective = min(effective, float(trials))
         low, high = share_interval(share * effective, effective, confidence, "beta")
         return Estimate(share, low, high, count, trials, effective, covered)
@@ -97,8 +97,8 @@ class Sample(msgspec.Struct, frozen=True, dict=True):
         owner: NDArray[np.intp],
         sizes: NDArray[np.intp],
     ) -> float | None:
-        """Return the number of equal trials with the variance of this estimate; None where no variance was seen."""
-        alone = sizes == 1  # no variance can be told of one trial: such strata are taken together
+        """Return the number of equal trials with the variance of this estimate; None if no variance was seen."""
+        alone = sizes == 1  # one trial shows no variance: such strata are taken together
         if alone.any():
             owner = np.where(alone[owner], len(sizes), owner)
             sizes = np.bincount(owner, minlength=len(sizes) + 1)
@@ -118,9 +118,9 @@ class Sample(msgspec.Struct, frozen=True, dict=True):
 
 def trials_for(half_width: float, confidence: float = CONFIDENCE, share: float = 0.5, population: float = math.inf) -> int:
     """Return how many trials give a share an interval of a half width (both as fractions); without a guess at the
-    share, whatever it is.
+    share, enough for any share.
 
-    In a finite population fewer do: Leveugle et al., DATE 2009, equation 1. Raises UsageError.
+    In a finite population fewer suffice: Leveugle et al., DATE 2009, equation 1. Raises UsageError.
     """
     if not (0 < half_width < 1 and 0 < confidence < 1 and 0 < share < 1):
         raise UsageError(
@@ -135,10 +135,10 @@ def trials_for(half_width: float, confidence: float = CONFIDENCE, share: float =
 
 
 def neyman(shares: Mapping[str, float], pilot: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-    """Return the shares of trials by which the variance is least (Neyman 1934): W √(p (1 − p)), together 1.
+    """Return the shares of trials with the least variance (Neyman 1934): W √(p (1 − p)), together 1.
 
-    `pilot`: by stratum, how many of how many trials had the event. A share is taken for (k + 1) / (n + 2), so that a
-    stratum in which nothing was seen is not left out.
+    `pilot`: by stratum, the number of trials with the event, and of all. A share is guessed as (k + 1) / (n + 2), so
+    that a stratum without any event is not left out.
     """
     parts = {}
     for name, share in shares.items():
@@ -150,21 +150,21 @@ def neyman(shares: Mapping[str, float], pilot: Mapping[str, tuple[int, int]]) ->
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """When faults are seen."""
+    """The times after which faults are seen."""
 
     steps: tuple[int, ...]
-    """Steps, the faulty one counted, after which some were seen."""
+    """Steps, including the faulty one, after which some faults were seen."""
     seen: tuple[float, ...]
-    """Share that is seen by then."""
+    """Share of faults seen by then."""
     errors: tuple[float, ...]
-    """Standard errors of that (Greenwood)."""
+    """Standard errors of these shares (Greenwood)."""
     median: float | None
-    """Steps after which half are seen; None: more than half are not seen by the end."""
+    """Steps after which half of the faults are seen; None: more than half are not seen by the end."""
     median_interval: Interval | None
 
 
 def latency(steps: NDArray[np.int64], is_seen: NDArray[np.bool_], confidence: float = CONFIDENCE) -> Latency:
-    """Return when faults are seen: `steps` [trials] until each was, or, where it was not, until its trial ended."""
+    """Return when faults are seen: `steps` [trials] until each was, or, if it was not, until its trial ended."""
     if not len(steps) or not is_seen.any():
         return Latency((), (), (), None, None)
     curve = library("statsmodels.duration.survfunc").SurvfuncRight(steps.astype(np.float64), is_seen.astype(np.int64))
@@ -180,24 +180,24 @@ def latency(steps: NDArray[np.int64], is_seen: NDArray[np.bool_], confidence: fl
 
 
 class ShareDifference(msgspec.Struct, frozen=True):
-    """How the share of an event differs: that of the first less that of the second."""
+    """The difference in the share of an event: the first campaign's less the second's."""
 
     difference: float
     interval: Interval
     p_value: float
-    """Of no difference."""
+    """The p-value for no difference."""
     both: int
-    """Trials that have the event in both."""
+    """Trials that have the event in both campaigns."""
     first_only: int
     second_only: int
     trials: int
 
 
 def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: float = CONFIDENCE) -> ShareDifference:
-    """Compare trials of the same numbers of one plan [trials]: McNemar's exact test, and Newcombe's interval.
+    """Compare trials of two campaigns with the same numbers of one plan: McNemar's exact test, Newcombe's interval.
 
-    Newcombe 1998 (Statistics in Medicine 17, 2635), method 10: the Wilson limits of both shares, put together with
-    their correlation.
+    Newcombe 1998 (Statistics in Medicine 17, 2635), method 10: the Wilson limits of both shares, combined with their
+    correlation.
     """
     total = len(first)
     if not total:
@@ -208,7 +208,7 @@ def paired(first: NDArray[np.bool_], second: NDArray[np.bool_], confidence: floa
 
 
 def newcombe(a: int, b: int, c: int, d: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the interval of (b - c) / n of pairs: a have the event in both, b and c in one alone, d in none."""
+    """Return the interval of (b - c) / n of pairs: a have the event in both, b and c in one alone, d in neither."""
     total = a + b + c + d
     z = float(library("scipy.stats").norm.ppf((1 + confidence) / 2))
     one, other = (a + b) / total, (a + c) / total

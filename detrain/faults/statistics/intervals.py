@@ -1,9 +1,9 @@
-"""Intervals of shares of trials that all count the same, looking at a campaign before its end, without being wrong more
-often for that, and the libraries that campaigns compute with: an extra, because trials do not need them.
+"""Intervals of shares of trials with equal weights; looks at a campaign before its end that do not make it wrong more
+often; and the libraries that campaigns compute with: an extra, because trials do not need them.
 
-A 95 % interval looked at after each trial leaves out the truth at some time in 42 of 100 campaigns. So looks are
-planned, and share the error out: after N/128, N/64, … N trials, each with as much of it as the trials that it adds. By
-the union bound all intervals together hold as often as is said, whatever the share is, and whenever one stops.
+A 95 % interval that is read after each trial misses the truth at some time in 42 of 100 campaigns. So looks are
+planned, and share the error: after N/128, N/64, … N trials, each with a part in proportion to the trials that it adds.
+By the union bound all intervals together hold with the stated confidence, for any share, and at any stop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONFIDENCE = 0.95
 
 _HALVINGS: Final = 7
 _FIRST: Final = 30
-"""Before so many trials no look is of use."""
+"""No look is of use before this many trials."""
 
 
 def library(name: str) -> Any:
-    """Return a module of an extra of detrain's. Raises UsageError where it is not installed."""
+    """Return a module of one of detrain's extras. Raises UsageError if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -38,9 +38,9 @@ def share_interval(
     count: float, total: float, confidence: float = CONFIDENCE, method: Literal["wilson", "beta"] = "wilson"
 ) -> Interval:
     """Return the interval of a share: Wilson's score interval, or (`beta`) that of Clopper and Pearson, which covers at
-    least as often as it says. Without a trial it is all from 0 to 1.
+    least as often as it claims. Without trials it goes from 0 to 1.
 
-    Counts need not be whole: an effective number of trials is none.
+    Counts need not be whole numbers: an effective number of trials is not.
     """
     if total <= 0:
         return 0.0, 1.0
@@ -49,7 +49,7 @@ def share_interval(
 
 
 def wilson(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return the Wilson score interval (95 %) of a share, from 0 to 1.
+    """Return the Wilson score interval (95 % at the default z) of a share, from 0 to 1.
 
     Wilson 1927, the equation in the text; Brown et al. 2001, equation 4.
     """
@@ -66,16 +66,16 @@ class Looks(msgspec.Struct, frozen=True):
     trials: int
     confidence: float = CONFIDENCE
     cells: int = 1
-    """Shares that are looked at, any of which may end the campaign: they share the error, too."""
+    """Number of shares that are looked at, any of which may end the campaign: they share the error, too."""
 
     @property
     def at(self) -> tuple[int, ...]:
-        """After how many trials one looks, in order; the last is the end."""
+        """The numbers of trials after which one looks, in order; the last is the end."""
         places = {math.ceil(self.trials / 2**each) for each in range(_HALVINGS + 1)}
         return tuple(sorted(each for each in places if each >= _FIRST or each == self.trials))
 
     def error(self, trials: int) -> float:
-        """Return the error that the look after so many trials may make. Raises ValueError if it is none."""
+        """Return the error that the look after `trials` trials may make. Raises ValueError for an unplanned look."""
         number = self.at.index(trials)
         before = self.at[number - 1] if number else 0
         return (1 - self.confidence) / self.cells * (trials - before) / self.trials

@@ -1,7 +1,8 @@
-"""Two-phase sampling: many trials that end soon, a few of them run on, so that the rare and the telling ones are many.
+"""Two-phase sampling: many short trials, some of which run on, so that rare and informative trials are many among
+these.
 
-The first phase puts each trial into a class by how far it has gone from the golden run after a few steps. The second
-runs some of each class to the horizon. The estimate weighs the classes as the first phase found them, and is unbiased
+The first phase puts each trial into a class by its distance from the golden run after a few steps. The second runs some
+trials of each class to the horizon. The estimate weights the classes as the first phase found them, and is unbiased
 (Neyman 1938; Cochran 1977, 12.2).
 """
 
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 from detrain.faults.statistics.intervals import CONFIDENCE, share_interval
 
 LEAST: Final = 2
-"""Trials of a class that are run on at least: of one alone no variance can be told."""
+"""The fewest trials of a class that are run on: one trial shows no variance."""
 
 
 class TwoPhaseShare(msgspec.Struct, frozen=True):
-    """The share of an event."""
+    """The share of an event, with its interval."""
 
     share: float
     low: float
@@ -31,14 +32,14 @@ class TwoPhaseShare(msgspec.Struct, frozen=True):
     """Trials of the first phase."""
     second: int
     effective: float
-    """How many trials, all run to the horizon, would be as sure."""
+    """The number of trials, all run to the horizon, that would be as sure."""
 
 
 def run_on(classes: Mapping[str, int], guesses: Mapping[str, float], trials: int) -> dict[str, int]:
-    """Return how many trials of each class to run on, of `trials` in all: as Neyman has it, by guesses at the event's
-    share in each; a class has no more than it has.
+    """Return how many trials of each class to run on, of `trials` in all: Neyman's allocation by guesses at the event's
+    share in each; no class gets more than its own trials.
 
-    `classes`: trials of the first phase.
+    `classes`: the number of trials of each class in the first phase.
     """
     wanted = {name: count * math.sqrt(max(guesses[name] * (1 - guesses[name]), 0.0025)) for name, count in classes.items()}
     found = {name: min(LEAST, count) for name, count in classes.items()}
@@ -50,16 +51,16 @@ def run_on(classes: Mapping[str, int], guesses: Mapping[str, float], trials: int
         before = dict(found)
         for name, want in open_.items():
             found[name] = min(found[name] + math.floor(left * want / whole), classes[name])
-        if found == before:  # fewer are left than there are classes: to those that want most
+        if found == before:  # fewer are left than there are classes: they go to the classes that want most
             for name in sorted(open_, key=lambda each: -open_[each])[:left]:
                 found[name] += 1
     return found
 
 
 def chosen(numbers: Sequence[int], count: int, seed: int) -> list[int]:
-    """Return so many of the trials of a class, each as likely, the same for the same seed; in order.
+    """Return `count` of the trials of a class, all equally likely, the same for the same seed; in order.
 
-    Each number has a random word of its own, the smallest are taken: a larger `count` has the same ones, and more.
+    Each number has a random word of its own, and the smallest are taken: a larger `count` keeps the same ones.
     """
     words = {number: int(np.random.Philox(key=np.array([seed, number], np.uint64)).random_raw()) for number in numbers}
     return sorted(sorted(numbers, key=lambda number: (words[number], number))[:count])
@@ -72,14 +73,14 @@ def estimate_weighted(
     event: NDArray[np.bool_],
     confidence: float = CONFIDENCE,
 ) -> TwoPhaseShare | None:
-    """Return the share of an event; None where a class has no trial that was run on.
+    """Return the share of an event; None if a class has no trial that was run on.
 
     Arrays [trials of the first phase]: names of classes, weights, whether a trial was run on, whether it had the event
-    (read only where it was).
+    (read only if it was run on).
 
-    The variance is that of the first phase, as if all had been run on, and of the second, by classes (Cochran 1977,
-    12.2). That of the first is taken without its strata, which make it less. The interval is Clopper and Pearson's at
-    the effective number of trials.
+    The variance is that of the first phase, as if all had been run on, plus that of the second, by classes (Cochran
+    1977, 12.2). The first phase's is taken without its strata, which would lower it. The interval is Clopper and
+    Pearson's at the effective number of trials.
     """
     total = float(weights.sum())
     if not total > 0:
@@ -100,7 +101,7 @@ def estimate_weighted(
         several = len(own)
         variance += count / several * float((own**2 * (happened - share) ** 2).sum()) / total**2
         if several < count:
-            # A class of which all or none had the event is not certain to have no other: one half is added to both.
+            # A class in which all or no trials had the event may still have the other: one half is added to both.
             hits = int(happened.sum())
             guess = mean if 0 < hits < several else (hits + 0.5) / (several + 1)
             unequal = several * float((own**2).sum()) / float(own.sum()) ** 2

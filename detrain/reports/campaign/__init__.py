@@ -1,1 +1,1 @@
-"""What a campaign says: from the rows of its trials to numbers, a page, a table file."""
+"""The report of a campaign: from the rows of its trials to numbers, a page, a table file."""

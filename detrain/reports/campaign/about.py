@@ -1,4 +1,4 @@
-"""What a report says of a campaign beside its trials: where it comes from, and what is no trial."""
+"""Facts in a campaign's report beside its trials: the campaign's origin, and the faults of which no trial was made."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from detrain.faults.population.profile import Profile, memory_totals
 
 
 class MemoryClass(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of memory of a program."""
+    """One kind of memory of a program."""
 
     live: float
-    """Share of its bits and instants in which a fault is not overwritten before it is read: an exact count."""
+    """Share of its bits and instants in which a fault is not known to be overwritten before a read: an exact count."""
     derating: float
-    """Mean share of the device's memory that it takes; where that is not known, of the memory between steps."""
+    """Mean share of the device's memory that it takes; if that is unknown, of the memory between steps."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """A share that a publication has, to be shown beside ours."""
+    """A share from a publication, to be shown beside ours."""
 
     outcome: str
     share: float
@@ -33,7 +33,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a campaign. What is not known is left out of the report."""
+    """Facts of a campaign. Unknown ones are left out of the report."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -51,27 +51,27 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Trials an hour, all workers together."""
     strata: dict[str, float] = {}
-    """By stratum, its share of the population."""
+    """The strata's shares of the population, by name."""
     dead: float = 0.0
     outside: float = 0.0
     unfit: float = 0.0
-    """Shares of the population of which no trial is made, as the plan has them."""
+    """Shares of the population of which no trial is made, as the plan counts them."""
     overlaps: bool = False
-    """Whether groups overlap or modes are mixed, so that the trials are of no one population."""
+    """True if groups overlap or modes are mixed, so that the trials belong to no one population."""
     not_fired: int = 0
     redrawn: int = 0
     lost: int = 0
-    """Trials whose worker died once, and that were run again."""
+    """Deaths of workers; a trial runs again after the first."""
     replay: str = ""
-    """Command that does a trial again; `{number}` stands for its number."""
+    """Command that runs a trial again; `{number}` stands for its number."""
     memory: dict[str, MemoryClass] = {}
     published: tuple[Published, ...] = ()
 
 
 def about_plan(plan: SampledPlan, **known: Any) -> About:
-    """Return what a plan says of its campaign, with what else is known: fields of `About`.
+    """Return the facts that a plan holds about its campaign, with the known ones: fields of `About`.
 
-    Options are those that were chosen.
+    Options are those that the user chose.
     """
     choice, left = plan.choice, plan.frame.left
     options = {
@@ -105,7 +105,7 @@ def about_plan(plan: SampledPlan, **known: Any) -> About:
 
 
 def memory_of(profile: Profile, device_bytes: float | None = None) -> dict[str, MemoryClass]:
-    """Return what the profile says of each class of memory between steps. `device_bytes`: of the device's memory."""
+    """Return the profile's facts about each kind of memory between steps. `device_bytes`: the device's memory."""
     classes = memory_totals(profile)
     whole = device_bytes or sum(each.bytes for each in classes)
     return {
@@ -118,10 +118,10 @@ class _PublishedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_published(path: Path) -> tuple[Published, ...]:
-    """Return the shares of a file (TOML): tables `[[share]]` with outcome, share, source and page.
+    """Return the shares in a file (TOML): tables `[[share]]` with outcome, share, source and page.
 
-    Raises UsageError for a file that is none, an outcome that there is not, or a share that is none. None comes with
-    detrain: whoever has the publication before them writes down what stands there, and where.
+    Raises UsageError for a file without such tables, an unknown outcome, or a number that is no share. detrain ships no
+    such file: users copy the numbers, and their places, from the publications.
     """
     todo = 'write tables such as [[share]] outcome = "masked", share = 0.83, source = "…", page = "7"'
     try:

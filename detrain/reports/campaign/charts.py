@@ -17,7 +17,7 @@ _LINE: Final = "#c9ced6"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share in percent; more digits where it is small."""
+    """Return a share in percent, with more digits if it is small."""
     if share is None:
         return "–"
     if 1e-9 < abs(share) < 0.01:
@@ -26,20 +26,20 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def interval_text(estimate: Estimate) -> str:
-    """Return an estimate in words: share and interval."""
+    """Return an estimate as text: share and interval."""
     if estimate.share is None:
         return "too few trials"
     return f"{percent(estimate.share)} [{percent(estimate.low)} – {percent(estimate.high)}]"
 
 
 def color_of(outcome: str) -> str:
-    """Return the colour of an outcome; grey for what no class is named by."""
+    """Return the colour of an outcome; grey for a text that is no class."""
     found = Outcome.named(outcome)
     return _GREY if found is None else found.color
 
 
 def shares_bar(shares: Mapping[str, float], width: int = 220, height: int = 14) -> str:
-    """Return a bar of shares beside one another; together they are at most 1."""
+    """Return a bar with the shares beside one another; together they are at most 1."""
     parts, at = [], 0.0
     for outcome, share in shares.items():
         if share > 0:
@@ -56,7 +56,7 @@ def shares_bar(shares: Mapping[str, float], width: int = 220, height: int = 14) 
 
 
 def interval_mark(estimate: Estimate, most: float, width: int = 160, height: int = 14) -> str:
-    """Return a dot with its interval on an axis from 0 to `most`; nothing where there are too few trials."""
+    """Return a dot with its interval on an axis from 0 to `most`; an empty text if there are too few trials."""
     if estimate.share is None:
         return ""
     scale = (width - 8) / most
@@ -72,22 +72,22 @@ def interval_mark(estimate: Estimate, most: float, width: int = 160, height: int
 
 
 def axis_end(estimates: Sequence[Estimate]) -> float:
-    """Return where an axis of shares ends: a round number that all shares and most of the intervals are below."""
+    """Return the end of an axis of shares: a round number above all shares and most of the intervals."""
     most = max([each.high for each in estimates if each.share is not None and each.trials >= ENOUGH] or [1.0])
     most = max([most, *(each.share for each in estimates if each.share is not None)])
     return next((end for end in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if most <= end), 1.0)
 
 
 def _shade(share: float) -> tuple[str, str]:
-    """Return the fill of a share and the colour of what is written on it."""
-    strength = math.sqrt(share)  # small shares are told apart, too
+    """Return the fill for a share, and the colour of the text on it."""
+    strength = math.sqrt(share)  # so that small shares differ visibly, too
     red, green, blue = (round(255 + (end - 255) * strength) for end in (153, 27, 60))
     return f"#{red:02x}{green:02x}{blue:02x}", "#fff" if strength > 0.6 else "#222"
 
 
 def heat_map(shown: HeatMap) -> str:
-    """Return the shares of harmful faults by rows and bit field, with a scale: hollow and without a number where there
-    are few trials, empty where there is none.
+    """Return the shares of harmful faults by row and bit field, with a scale. Cells with few trials are hollow, without
+    a number; cells without trials are empty.
     """
     left = 24 + 7 * max(map(len, shown.rows), default=12)
     top, wide, high = 96, 46, 24
@@ -133,7 +133,7 @@ def _scale(x: float, y: float) -> str:
 
 
 def latency_curve(found: Latency, last: int, width: int = 460, height: int = 150) -> str:
-    """Return the share that is seen by each step, as steps."""
+    """Return the curve of the share of faults that is seen by each step."""
     left, bottom, top = 44, height - 28, 10
     end = max(last, *found.steps, 1)
 

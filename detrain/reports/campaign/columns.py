@@ -1,5 +1,5 @@
-"""The rows of a campaign as columns: arrays of NumPy, by the names of the fields of `TrialRow`, and what follows; and
-as a Parquet file, by DuckDB, ordered by number.
+"""The rows of a campaign as columns: NumPy arrays by the fields' names of `TrialRow`, quantities computed from these,
+and a Parquet file, written by DuckDB and ordered by number.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NUMBERS: Final = {int: np.int64, float: np.float64, bool: np.bool_}
 
 FIELDS: Final = ("sign", *(f"exponent {place}" for place in range(1, 9)), "exponent, lower", "mantissa, upper third")
 BIT_FIELDS: Final = (*FIELDS, "mantissa, middle", "mantissa, lower", "integer, upper half", "integer, lower half", "bool")
-"""Where the highest bit is that a fault has changed; exponents are counted from their highest bit, 1."""
+"""The place of the highest bit that a fault has changed; exponent bits are counted from the highest, 1."""
 DEVIATIONS: Final = ("none", "to 1e-6", "to 1e-3", "to 1", "to 1e3", "to 1e9", "above", "not finite", "not known")
-"""How much the first element was changed, beside what it was."""
+"""The relative change of the first element."""
 
 
 def columns_of(rows: Sequence[TrialRow]) -> Columns:
-    """Return rows, ordered by their numbers, as arrays [trials]. Texts are objects; what is None is NaN."""
+    """Return rows, ordered by their numbers, as arrays [trials]. Texts are objects; None becomes NaN."""
     ordered = sorted(rows, key=lambda row: row.number)
     found: Columns = {}
     for field in msgspec.structs.fields(TrialRow):
@@ -46,17 +46,17 @@ def columns_of(rows: Sequence[TrialRow]) -> Columns:
 
 
 def are(verdict: Verdict, columns: Columns) -> NDArray[np.bool_]:
-    """Return which trials are masked, harmful or not judged [trials], by their outcome."""
+    """Return which trials have a verdict (masked, harmful, not judged) [trials], by their outcome."""
     return np.array([verdict_of(outcome) is verdict for outcome in columns["outcome"]], bool)
 
 
 def kinds(columns: Columns) -> NDArray[Any]:
-    """Return what SASSIFI's tables put each trial under [trials]."""
+    """Return the heading in SASSIFI's tables for each trial [trials]."""
     return np.array([Category(int(each)).kind for each in columns["category"]], object)
 
 
 def bit_field(dtype: str, bits: Sequence[int]) -> str:
-    """Return where the highest bit is that was changed; empty where none was."""
+    """Return the place of the highest bit that was changed; empty if there is none."""
     if not bits or dtype not in DTYPES:
         return ""
     kind, bit = DTYPES[dtype], max(bits)
@@ -75,7 +75,7 @@ def bit_field(dtype: str, bits: Sequence[int]) -> str:
 
 
 def bit_fields(columns: Columns) -> NDArray[Any]:
-    """Return the bit field of each trial [trials]."""
+    """Return the place of the highest changed bit of each trial [trials]."""
     known: dict[tuple[str, str], str] = {}
     found = []
     for dtype, text in zip(columns["dtype"], columns["bits"], strict=True):
@@ -86,7 +86,7 @@ def bit_fields(columns: Columns) -> NDArray[Any]:
 
 
 def deviations(columns: Columns) -> NDArray[Any]:
-    """Return how much the first element of each trial was changed [trials]."""
+    """Return the relative change of the first element of each trial [trials]."""
     return np.array(list(map(_deviation, columns["dtype"], columns["golden"], columns["injected"])), object)
 
 
@@ -109,9 +109,9 @@ def _deviation(dtype: str, golden: str, injected: str) -> str:
 
 
 def progress(columns: Columns, parts: int = 10) -> tuple[NDArray[Any], list[str]]:
-    """Return in which part of the training each trial's fault is [trials], and the names of the parts in order.
+    """Return the part of the training that holds each trial's fault [trials], and the names of the parts in order.
 
-    Epochs, where there are few; else as many epochs together as make about ten parts.
+    A part is one epoch, or, if there are many, as many epochs as make about ten parts.
     """
     epochs = sorted(set(zip(columns["phase"].tolist(), columns["epoch"].tolist(), strict=True)))
     each = -(-len(epochs) // parts)
@@ -125,9 +125,9 @@ def progress(columns: Columns, parts: int = 10) -> tuple[NDArray[Any], list[str]
 
 
 def write_parquet(path: Path, rows: Sequence[TrialRow]) -> None:
-    """Write rows; the bits that differ are text, separated by commas. Raises UsageError where duckdb is not installed.
+    """Write rows; the bits that differ are text, separated by commas. Raises UsageError if duckdb is not installed.
 
-    The file is there whole or not at all.
+    The file appears as a whole or not at all.
     """
     duckdb = library("duckdb")
     columns = columns_of(rows)

@@ -1,4 +1,4 @@
-"""The report of a campaign as one page of HTML that needs nothing else, as lines of text, and as JSON."""
+"""The report of a campaign as one self-contained page of HTML, as lines of text, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from detrain.reports.campaign import charts
 from detrain.reports.campaign.summary import SOON, Avf, Summary
 
 _WIDE: Final = 0.05
-"""A share that is known no better has a warning."""
+"""Half width of a share's interval above which there is a warning."""
 _TRIFLE: Final = 1e-4
-"""A share of the population that no estimate is other for."""
+"""A share of the population that changes no estimate."""
 _TEMPLATE: Final = Path(__file__).with_name("page.html")
 
 
 def page_of(summary: Summary) -> str:
-    """Return the page. Raises UsageError where jinja2 is not installed."""
+    """Return the page. Raises UsageError if jinja2 is not installed."""
     jinja2 = library("jinja2")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
@@ -67,7 +67,7 @@ def page_of(summary: Summary) -> str:
 
 
 def write_page(path: Path, summary: Summary) -> None:
-    """Write the page; it is there whole or not at all. Raises UsageError where jinja2 is not installed."""
+    """Write the page; it appears as a whole or not at all. Raises UsageError if jinja2 is not installed."""
     text = page_of(summary)
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
@@ -76,7 +76,7 @@ def write_page(path: Path, summary: Summary) -> None:
 
 
 def verdict(summary: Summary) -> str:
-    """Return in one sentence what came of the faults."""
+    """Return the results of the faults in one sentence."""
     if summary.harmful.share is None:
         return f"{summary.trials:,} trials are too few to say anything."
     level = f"{100 * summary.confidence:g} % interval"
@@ -102,7 +102,7 @@ def _share_and_interval(estimate: Estimate) -> str:
 
 
 def warnings(summary: Summary) -> Iterator[str]:
-    """Yield what a reader has to know before the numbers."""
+    """Yield the warnings that a reader needs before the numbers."""
     about = summary.about
     if about.planned and summary.trials < about.planned:
         yield (
@@ -201,7 +201,7 @@ def _range(avf: Avf) -> tuple[float, float, float | None]:
 
 
 def _explained(summary: Summary) -> Iterator[str]:
-    """Yield what the intervals of the lines above mean."""
+    """Yield sentences that explain the intervals in the lines above."""
     sure = f"{100 * summary.confidence:g}"
     yield f"Each interval of an outcome, a group or a model holds by itself: of 100 such, about {sure} have the truth."
     if any(part.harmful.share is None for breakdown in summary.breakdowns[:3] for part in breakdown.parts):
@@ -211,7 +211,7 @@ def _explained(summary: Summary) -> Iterator[str]:
 
 
 def horizon_text(summary: Summary) -> str:
-    """Return to where the second phase goes."""
+    """Return the end of the second phase's trials, as text; empty if there is no second phase."""
     later = summary.later
     return "" if later is None else f"{later.horizon} steps" if later.horizon is not None else "the program's end"
 
@@ -231,7 +231,7 @@ def _later(summary: Summary, level: str) -> list[str]:
 
 
 def _outcomes(summary: Summary, category: str) -> str:
-    """Return which outcomes the trials of a category have."""
+    """Return the outcomes of a category's trials, with their numbers, as text."""
     number = category.partition(" ")[0]
     return ", ".join(f"{outcome} {counts[number]:,}" for outcome, counts in summary.both.items() if number in counts)
 

@@ -1,4 +1,4 @@
-"""The numbers of a campaign's report: shares with intervals, in all and by what a fault was in."""
+"""The numbers of a campaign's report: shares with intervals, of all trials and of parts (groups, layers, models …)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from detrain.reports.campaign.columns import (
 from detrain.reports.campaign.two_phase import Later
 
 SOON: Final = 2
-"""Steps, the faulty one counted, within which a fault is to be seen."""
+"""Steps, including the faulty one, within which a fault should be seen."""
 _MOST: Final = 40
-"""So many parts of a breakdown are shown, those with the most trials; the others are taken together."""
+"""The most parts of a breakdown that are shown; those with the fewest trials are put together."""
 _EXAMPLES: Final = 3
 _OTHERS: Final = "(all others)"
 _NO_GUARD: Final = -2
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of the trials: a group, a layer."""
+    """One part of the trials, for instance a group or a layer."""
 
     name: str
     trials: int
@@ -52,15 +52,15 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """The trials by one of their facts."""
+    """The trials split by one of their facts."""
 
     title: str
     parts: list[Part]
 
 
 class HeatMap(msgspec.Struct, frozen=True):
-    """Shares of harmful trials by the highest bit that was changed, in rows: by group, of fault models that change one
-    bit; and one for each other model, whose highest bit says less."""
+    """Shares of harmful trials by the highest bit that was changed, in rows: one for each group, with fault models that
+    change a single bit; and one for each other model, whose highest bit tells less."""
 
     rows: list[str]
     columns: list[str]
@@ -68,26 +68,26 @@ class HeatMap(msgspec.Struct, frozen=True):
 
 
 class GuardSummary(msgspec.Struct, frozen=True):
-    """What the guard saw."""
+    """The guard's alarms."""
 
     by_outcome: dict[str, tuple[int, int, int, int]]
-    """Of each outcome: trials, seen soon, seen later, not seen."""
+    """For each outcome: trials, seen soon, seen later, not seen."""
     coverage: Estimate
     """Share of the harmful trials that were seen soon."""
     latency: Latency
 
 
 class Corrupted(msgspec.Struct, frozen=True):
-    """What faults did to what a model says of its inputs, by one of the ways in which it can."""
+    """The effect of faults on a model's predictions, for one kind of corruption."""
 
     trials: Estimate
-    """With one such input, or more."""
+    """Trials with at least one such input."""
     inputs: int
-    """Of all trials together; the same input counts in each."""
+    """Number of such inputs in all trials together; an input counts once in each trial."""
 
 
 class Avf(msgspec.Struct, frozen=True):
-    """The architectural vulnerability of one class of memory: derating · live · share."""
+    """The architectural vulnerability of one kind of memory: derating · live · share."""
 
     name: str
     live: float
@@ -109,12 +109,12 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many trials a half width takes, and how long."""
+    """Trials, and hours, that an interval of a half width takes."""
 
     half_width: float
     trials: int
     trials_for_share: int
-    """For a share such as this campaign's."""
+    """Trials for a share like this campaign's."""
     hours: float | None
 
 
@@ -124,22 +124,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     about: About
     trials: int
     outside: int
-    """Trials of a list whose address is outside of the tensor: none was run. Those of a drawn plan are not in it."""
+    """Trials of a list with an address outside of its tensor: none was run. A drawn plan has none."""
     confidence: float
     masked: Estimate
     harmful: Estimate
     not_judged: Estimate
-    """Trials of which their program, or their horizon, does not say what came of them: part of no other share."""
+    """Trials whose program, or horizon, does not show a result: they are part of no other share."""
     outcomes: dict[str, Estimate]
     categories: dict[str, Estimate]
     kinds: dict[str, Estimate]
     judged: dict[str, dict[str, int]]
-    """Of stdout, stderr, files and the user's check, how many trials were as the golden run, and how many were not."""
+    """For stdout, stderr, files and the user's check: the number of trials by verdict."""
     both: dict[str, dict[str, int]]
-    """By outcome, how many trials have each category's number."""
+    """For each outcome, the number of trials by category number."""
     ends: dict[str, int]
     equal_again: Estimate
-    """Trials whose variables were all the golden run's again at the end."""
+    """Trials in which all variables were the golden run's again at the end."""
     breakdowns: list[Breakdown]
     heat_map: HeatMap
     deviations: Breakdown
@@ -154,11 +154,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     early: int = 0
     """Trials that were ended early, as they could only go on like the golden run."""
     inputs: int = 0
-    """Of inference: inputs of all trials together."""
+    """Of inference: number of inputs in all trials together."""
     corrupted: dict[str, Corrupted] = {}
-    """Of inference, by name: an input counts in each that holds for it, in SDC-1 and SDC-20% perhaps."""
+    """Of inference, by kind of corruption: an input counts in all that apply, for instance in SDC-1 and SDC-20%."""
     later: Later | None = None
-    """Of a campaign of two phases: at the horizon. All else is of the first phase."""
+    """Of a campaign of two phases: the estimates at the horizon. All else is of the first phase."""
 
 
 def summarize(
@@ -169,10 +169,11 @@ def summarize(
     confidence: float = CONFIDENCE,
     later: Later | None = None,
 ) -> Summary:
-    """Return what a campaign's rows say; `other` is a campaign on the same plan, with its name, to compare with.
+    """Return the numbers of a campaign's report; `other`: name and rows of a campaign on the same plan, to compare
+    with.
 
-    Rows of the other are paired by their numbers: that these are the same faults, the caller sees to. Addresses outside
-    are counted, and in no estimate. `later` is what a second phase says.
+    Rows of the other are paired by number; the caller makes sure that these are the same faults. Addresses outside are
+    counted, and are in no estimate. `later`: the estimates of a second phase.
     """
     outside = sum(row.outcome == OUTSIDE for row in rows)
     if outside:
@@ -266,7 +267,7 @@ def _order_of_outcomes(outcomes: NDArray[Any]) -> list[str]:
 
 
 class _TrialSample:
-    """The trials, to be estimated in parts."""
+    """The trials, with estimates of parts of them."""
 
     def __init__(self, columns: Columns, sample: Sample, harmful: NDArray[np.bool_], confidence: float) -> None:
         self.columns, self.sample, self.harmful, self.confidence = columns, sample, harmful, confidence
@@ -283,8 +284,8 @@ class _TrialSample:
         return {name: self.estimate(values == name) for name in names}
 
     def categories(self) -> dict[str, Estimate]:
-        """Return the categories' shares, if any is told. Their intervals hold all at once: each has its part of the
-        error. Of trials that count the same these are Goodman's.
+        """Return the categories' shares, if there are any. Their intervals hold all at once: they share the error. For
+        trials of equal weight these are Goodman's.
         """
         category = self.columns["category"]
         present = [each for each in Category if (category == each).any()]
@@ -294,7 +295,7 @@ class _TrialSample:
         return {f"{int(each)} {each.label}": self.sample.estimate(category == each, None, confidence) for each in present}
 
     def kinds(self) -> dict[str, Estimate]:
-        """Return the shares of what the categories are under, if any is told."""
+        """Return the shares of the categories' headings, if there are any."""
         of_trials = kinds(self.columns)
         present = [each for each in _KINDS if (of_trials == each).any()]
         return {} if present == ["untold"] else self.shares_of(of_trials, present)
@@ -311,7 +312,7 @@ class _TrialSample:
 
     def _part(self, name: str, inside: NDArray[np.bool_]) -> Part:
         trials, harmful = int(inside.sum()), self.estimate(self.harmful, inside)
-        if harmful.share is None or harmful.effective < ENOUGH:  # too few, in number or as they are weighted
+        if harmful.share is None or harmful.effective < ENOUGH:  # too few, by number or by weight
             return Part(name, trials, msgspec.structs.replace(harmful, share=None, low=0.0, high=1.0), {})
         outcomes = self.columns["outcome"]
         shares = {each: self.estimate(outcomes == each, inside).share for each in self.outcomes if (outcomes[inside] == each).any()}
@@ -365,7 +366,7 @@ def _sizes(harmful: Estimate, rate: float | None, confidence: float) -> list[Siz
     found = []
     for half_width in (0.05, 0.02, 0.01, 0.005, 0.001):
         trials = trials_for(half_width, confidence)
-        # As its trials are weighted here: an interval is narrower by the root of their number.
+        # With the trials' weights of this campaign: an interval shrinks with the root of their number.
         of_share = trials if harmful.share is None else math.ceil(harmful.trials * (now / half_width) ** 2)
         found.append(Size(half_width, trials, of_share, of_share / rate if rate else None))
     return found

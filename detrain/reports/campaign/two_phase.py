@@ -1,4 +1,4 @@
-"""What a campaign of two phases says of the horizon, to which only some of its trials were run."""
+"""Estimates for the horizon of a campaign of two phases, to which only some of its trials were run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
 
     first_steps: int
     horizon: int | None
-    """Steps; None: the program's end."""
+    """Steps of a trial; None: to the program's end."""
     first: int
-    """Trials of the first phase; those that ended in it are their own outcome."""
+    """Trials of the first phase; those that ended in it keep their outcome."""
     second: int
-    """Trials that were to be run on."""
+    """Trials that were to run on."""
     missing: int
-    """Of these, so many have not been: then nothing is estimated."""
+    """How many of these have not run yet; if there are any, nothing is estimated."""
     classes: dict[str, tuple[int, int]]
-    """By how far trials were from the golden run: how many, and how many of them are known to the horizon."""
+    """For each class of distance from the golden run: all trials, and those with a known result at the horizon."""
     masked: TwoPhaseShare | None
     outcomes: dict[str, TwoPhaseShare]
     seconds: tuple[float, float]
-    """Of the trials of each phase."""
+    """Total time of the trials of each phase."""
 
 
 def later_of(
@@ -47,10 +47,10 @@ def later_of(
     unfired: int,
     confidence: float,
 ) -> Later:
-    """Return what rows of both phases say together.
+    """Return the estimates from the rows of both phases.
 
-    `chosen`: numbers of the trials that are run on; `unfired`: so many of them had no fault. Raises CampaignStopped
-    where two rows of a number are not of one fault.
+    `chosen`: numbers of the trials that run on; `unfired`: how many of them had no fault. Raises CampaignStopped if
+    two rows of a number are of different faults.
     """
     classes = classes_of(rows)
     first = [row for row in rows if row.number in classes]
