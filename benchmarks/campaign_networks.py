@@ -3,9 +3,9 @@
     python benchmarks/campaign_networks.py --home FOLDER [--trials 3400] [--after 5] [--mode IOV] [--report FOLDER]
 
 Plans and runs one campaign a network, small ones (an eighth of the channels, half the blocks; DenseNet-121 a quarter
-and a fifth; batches of 8, an epoch of 60 steps), on a stand-in for CIFAR-10. What has been done in the home is not done
-again. Prints tables in Markdown: the share of trials that are not masked, in percent, with 95 % intervals, of each
-network. With --report, the page of each campaign is written there.
+and a fifth; batches of 8, an epoch of 60 steps), on a stand-in for CIFAR-10. Trials in the home are not run again. A
+loss is harmful if it lies outside of the spread of eight golden runs with other seeds. Prints tables in Markdown: the
+share of harmful trials of each network, in percent, with 95 % intervals. With --report, each campaign's page is written.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=3400, help="of each network")
     parser.add_argument("--after", type=int, default=5)
+    parser.add_argument("--spread", type=int, default=8, help="golden runs of other seeds that tell harm from chance")
     parser.add_argument("--mode", default="IOV")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -49,8 +50,9 @@ def main() -> None:
     for model in options.models.split(","):
         home = options.home.absolute() / model
         if not list(home.glob("*.faults/*/campaign-campaign/plan.json")):
-            drawn = ("--mode", options.mode, "-n", str(options.trials), "--after", str(options.after))
-            detrain("plan", model, home, *drawn, "--seed", str(options.seed))
+            drawn = ("--mode", options.mode, "-n", str(options.trials), "--seed", str(options.seed))
+            judged = ("--after", str(options.after), "--spread", str(options.spread))
+            detrain("plan", model, home, *drawn, *judged)
         done = detrain("run", model, home, "--workers", str(options.workers))
         rate = f", {done['new'] / done['seconds'] * 3600:,.0f} an hour now" if done.get("new") else ""
         print(f"{model}: {done['done']} trials{rate}; {done['digest']}", file=sys.stderr, flush=True)
@@ -76,14 +78,16 @@ def show(found: dict[str, dict[str, Any]]) -> None:
     """Print the tables."""
     names = list(found)
     trials = sum(each["trials"] for each in found.values())
+    whole = {name.replace("_", " "): [each[name] for each in found.values()] for name in ("harmful", "masked", "not_judged")}
+    table(f"of {trials:,} trials", names, whole)
     outcomes = list(dict.fromkeys(name for each in found.values() for name in each["outcomes"]))
-    table(f"outcome, of {trials:,} trials", names, {o: [found[n]["outcomes"].get(o) for n in names] for o in outcomes})
+    table("outcome", names, {o: [found[n]["outcomes"].get(o) for n in names] for o in outcomes})
     for title in ("group", "stage", "fault model", "change of the value"):
-        parts = [{part["name"]: part["not_masked"] for part in of(each, title)} for each in found.values()]
+        parts = [{part["name"]: part["harmful"] for part in of(each, title)} for each in found.values()]
         rows = list(dict.fromkeys(name for each in parts for name in each))
         if title == "group":
             rows.sort(key=lambda name: int(name.split()[0]) if name[0].isdigit() else 99)
-        table(f"not masked, by {title}", names, {row: [each.get(row) for each in parts] for row in rows})
+        table(f"harmful, by {title}", names, {row: [each.get(row) for each in parts] for row in rows})
     bits: dict[str, list[dict[str, Any] | None]] = {}
     for at, each in enumerate(found.values()):
         whole = next(
@@ -91,7 +95,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         )
         for name, cell in zip(each["heat_map"]["columns"], whole[1], strict=True) if whole else ():
             bits.setdefault(name, [None] * len(names))[at] = cell
-    table("not masked, FFMA by highest bit changed", names, bits)
+    table("harmful, FFMA by highest bit changed", names, bits)
 
 
 def of(report: dict[str, Any], title: str) -> list[dict[str, Any]]:
