@@ -83,7 +83,7 @@ class Adapters:
 
     def to_array(self, value: object) -> Array | None:
         """Return the value of a tensor or variable of one of the frameworks; None for any other object."""
-        known = self._to_array_of.get(type(value))  # asked of each batch
+        known = self._to_array_of.get(type(value))  # this is called for each batch
         if known is not None:
             return known(value)
         for each in self._all:

@@ -57,8 +57,8 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _watched: Final[list[Any]] = []
-"""Modules with a replaced function that runs backward: for gradients of given tensors alone, PyTorch skips functions
-that lead to none of these, and would leave out the part of a lost graph."""
+"""Modules in which the function that runs backward is replaced: for gradients of given tensors alone, PyTorch skips
+functions that lead to none of these, and would leave out the part of a lost graph."""
 
 
 def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:

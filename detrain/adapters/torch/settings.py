@@ -30,7 +30,7 @@ _PRECISIONS: Final = (
     *("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"),
     *("mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
 )
-"""Paths below `torch.backends` that have a float32 precision, a whole before its parts: setting it sets these, too."""
+"""Paths below `torch.backends` that have a float32 precision, a whole before its parts, as setting it sets these."""
 
 _COMPILER: Final = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
 _SCALARS: Final = (bool, int, float, str, type(None))
@@ -92,8 +92,8 @@ def _compiler_at_first() -> dict[str, dict[str, Any]]:
 
 
 def _compiler_changes() -> dict[str, dict[str, Any]]:
-    """Return the compiler's settings that have changed since PyTorch was imported, and, by
-    `use_deterministic_algorithms`, the compiler."""
+    """Return the compiler's settings that have changed since `fix`, where deterministic algorithms import the
+    compiler."""
     first = _compiler_at_first()
     changed = {
         name: {key: value for key, value in of.items() if value != first[name].get(key)}
@@ -153,7 +153,7 @@ FLAGS: Final[dict[str, Flag]] = {
     "checks of distributions": _attributes(torch.distributions.Distribution, "_validate_args"),
     "printing": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update),
 }
-"""Settings of all of PyTorch that a program may set, and its loop may change. Their values go through JSON."""
+"""Global settings of PyTorch that a program may set, and its loop may change. Their values go through JSON."""
 
 
 def flags() -> dict[str, Any]:

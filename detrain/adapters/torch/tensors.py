@@ -214,7 +214,7 @@ def _wants_gradient(value: Any) -> bool:
 
 
 def _is_seen_as(base: Any, dtype: Any) -> bool:
-    """Return whether autograd knows a view of a tensor in this dtype: its own, or that of a complex tensor's parts."""
+    """Return whether autograd has views of a tensor in this dtype: its own, or that of a complex tensor's parts."""
     return dtype is base.dtype or (base.dtype.is_complex and dtype is base.dtype.to_real() and not base.is_conj())
 
 

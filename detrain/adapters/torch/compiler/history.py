@@ -85,7 +85,7 @@ class History:
         if not self.is_followed:
             return
         if module == DYNAMO:
-            # After a graph break Dynamo would compile the code that our hooks call (in an optimizer's compiled `step`).
+            # After a graph break Dynamo would compile the code of detrain's hooks (in an optimizer's compiled `step`).
             sys.modules[f"{DYNAMO}.trace_rules"].add(PACKAGE.name)
             self._hear_of_frames()
             self._sizes.watch()
@@ -120,7 +120,7 @@ class History:
         self._sizes.restore(was["sizes"])
 
     def uncaptured(self) -> list[str]:
-        """Return a description of each frame that a resumed run may compile otherwise, and of an unfollowed setting."""
+        """Return descriptions of frames that a resumed run may compile otherwise, and of a setting not followed."""
         if not self.is_followed:
             return [_NOT_FOLLOWED] if has_compiled() else []
         found = [f"{words})" for words in self._given_up.values()]

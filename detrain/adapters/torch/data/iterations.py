@@ -1,6 +1,6 @@
 """Iterators of DataLoaders: the record of each iterator, its place, and the ways to bring it to that place again.
 
-Private parts of `torch.utils.data.dataloader` are replaced; `_check` checks that they are the known ones.
+Private parts of `torch.utils.data.dataloader` are replaced; `_check` checks that they take the known parameters.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Iterations:
         if not reason or (iterator._num_yielded == 0 and not known.is_moved and not known.indices.count):
             return ""
         if known.thread not in (0, threading.get_ident()):
-            return reason  # it cannot be made anew under that
+            return reason  # it cannot be made anew while the thread draws
         is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
         return "" if is_iterable or (is_alone and not self._reason_to_draw(iterator)) else reason
@@ -397,12 +397,12 @@ class Iterations:
             if self._rebuild is not None:
                 self._begin(iterator, loader)
                 self._turn(iterator, self._rebuild.place.given)
-            elif first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
+            elif first_iter and known is not None:  # the constructor has noted the run; its sampler was asked again since
                 known.indices.source = iterator._sampler_iter
                 iterator._sampler_iter = known.indices
             else:
                 self._begin(iterator, loader)
-                if known is not None:  # workers that live on
+                if known is not None:  # its workers live on
                     vars(iterator)[_ITERATION].states, vars(iterator)[_ITERATION].is_moved = known.behind_all(), known.is_moved
 
         def workers_made(iterator: Any, loader: Any) -> None:
@@ -464,7 +464,7 @@ class Iterations:
         """Note that an iterator's run over its loader begins, or is made again."""
         rebuild, generators, moment = self._rebuild, generators_of(loader), self._moment()
         if rebuild is None:
-            again, states = vars(iterator).get(_ITERATION), {}  # one with workers that live on keeps its number
+            again, states = vars(iterator).get(_ITERATION), {}  # an iterator with persistent workers keeps its number
             number = self.made if again is None else again.number
             self.made += again is None
             kind = StatefulIndices if stateful_loader.hands_over_state(iterator._sampler_iter) else Indices

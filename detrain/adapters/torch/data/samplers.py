@@ -1,9 +1,9 @@
 """The rules by which a sampler may be advanced alone, without loading batches: it draws when it begins, and never again
 from a generator that others draw from.
 
-A sampler of an unknown class is watched as it draws: its items may depend on nothing but its state at the start. They
-do if no draw after the first moves a stream that bodies draw from, and if the objects that the sampler leads to are
-unchanged at the cut. A resumed process lets the sampler draw again, and compares the items.
+A sampler of an unknown class is watched as it draws, to tell if its items depend on nothing but its state at the start.
+So they do if no draw after the first moves a stream that bodies draw from, and if all objects that the sampler leads to
+are unchanged at the cut. A resumed process lets the sampler draw again, and compares the items.
 """
 
 from __future__ import annotations

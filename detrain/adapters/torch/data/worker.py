@@ -47,7 +47,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerExhausted(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
-    """Message of a worker that has no further batch, with its state now: a dropped batch may have drawn numbers."""
+    """A worker's message that it has no further batch, with its state now: a dropped batch may have drawn numbers."""
 
     stamp: Stamp | None
 

@@ -41,7 +41,7 @@ class Buckets:
         of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
 
         def init(model: Any, *arguments: Any, **named: Any) -> None:
-            made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
+            made(model, *arguments, **named)  # called inside `__init__`: warnings name the caller of that
             of_model[model] = self._orders[len(self._orders)] = _Order(model)
 
         def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:

@@ -266,7 +266,7 @@ def _number(group: Any) -> None:
 
 
 def _gather(group: Any) -> None:
-    if not group._reset_sharded_params:  # else its first forward has been, which fixed its dtypes
+    if not group._reset_sharded_params:  # else its first forward has run, which fixed its dtypes
         group.lazy_init()
     group.unshard()
     group.wait_for_unshard()

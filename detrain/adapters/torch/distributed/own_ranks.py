@@ -34,7 +34,7 @@ _SELF: Final = ", with the function that trains called by each rank itself, as u
 class OwnRanks:
     """Watches for processes that join a process group. `fail` ends the process with an error.
 
-    Make it right after PyTorch was imported.
+    Make one right after the import of PyTorch.
     """
 
     def __init__(self, ranks: Ranks | None, fail: Callable[[FrameworkUnsupported], NoReturn]) -> None:
@@ -69,7 +69,7 @@ class OwnRanks:
             os.environ.pop(_AGENTS_STORE, None)  # the launcher does not listen where the program says
 
     def _joined(self, world: int) -> None:
-        """Note that the process has joined a group of `world` processes. If it must end, the others see that and end."""
+        """Note that the process has joined a group of `world` processes. If it must end, the others notice and end."""
         self._has_joined = True
         if self._ranks is None and world > 1:
             self._fail(_refusal(str(world), _LAUNCH))

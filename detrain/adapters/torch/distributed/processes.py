@@ -198,7 +198,7 @@ def have_groups_outlive_reducers() -> None:
     moved: Any = DistributedDataParallel._update_process_group
 
     def init(model: Any, *arguments: Any, **named: Any) -> None:
-        made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
+        made(model, *arguments, **named)  # called inside `__init__`: warnings name the caller of that
         _keep_group(model)
 
     def update(model: Any, group: Any) -> None:
@@ -212,7 +212,7 @@ def have_groups_outlive_reducers() -> None:
 
 def _keep_group(model: Any) -> None:
     _kept.difference_update([each for each in _kept if not each.alive])
-    for each in (model.reducer, model.logger):  # that refers to the reducer, too
+    for each in (model.reducer, model.logger):  # the logger refers to the reducer, too
         finalizer = weakref.finalize(each, _let_go, model.process_group)
         finalizer.atexit = False
         _kept.add(finalizer)

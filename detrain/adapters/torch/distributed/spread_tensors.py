@@ -38,8 +38,8 @@ class SpreadTensors:
         self._random = _random()
 
     def uncaptured(self) -> list[str]:
-        """Return a description of the object that draws for spread tensors on GPUs, if the loop has made it: when it is
-        made, it takes the random streams of rank 0 for all ranks.
+        """Return a description of the object that draws random numbers for spread tensors on GPUs, if the loop has made
+        it: when it is made, it takes the random streams of rank 0 for all ranks.
         """
         return [_DRAWN] if _random() is not self._random else []
 

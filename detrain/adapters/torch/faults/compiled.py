@@ -121,7 +121,7 @@ class Compiled:
 
         @in_place_of(module, "__call__")
         def call_module(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._call is None and self._ops.is_on:  # or it warns of our hooks
+            if self._call is None and self._ops.is_on:  # else PyTorch warns of detrain's hooks
                 with self._ops.where.unheard():
                     return call(this, *args, **kwargs)
             return call(this, *args, **kwargs)

@@ -53,7 +53,7 @@ class Injectors:
             each.check()
 
     def firing(self) -> Firing | None:
-        """Return the first fault's record, with the least hits and all misfits of the faults; None if one has not run."""
+        """Return the first fault's record, with the fewest hits and all misfits of the faults; None until all ran."""
         found = [firing for each in self.all() if (firing := each.firing()) is not None]
         if self.first.firing() is None or len(found) <= len(self._others):
             return None

@@ -188,7 +188,7 @@ def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_t
 
 
 def role_of_output(func: Any, number: int) -> Role:
-    """Return the role of an output of an op with several outputs; empty for other ops."""
+    """Return the role of an output of a convolution's gradient, which has several; empty for other ops."""
     if name_of(func) == BACKWARD_OF_CONVOLUTION and number < len(_ITS_OPERANDS):
         return _ITS_OPERANDS[number][0]
     return ""

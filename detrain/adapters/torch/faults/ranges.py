@@ -22,7 +22,7 @@ from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.experiment import Bounds
 
 _KEY: Final = -2
-"""The key of our hook among the hooks of all modules (see `step_place`)."""
+"""The key of detrain's hook among the hooks of all modules (see `step_place`)."""
 
 
 class Ranges:
@@ -38,7 +38,7 @@ class Ranges:
         modules._global_forward_hooks[_KEY] = self._clip if bounds else self._note
 
     def noted(self) -> dict[str, Bounds]:
-        """Return the lowest and highest output of each module; empty if some are compiled, as hooks do not see these."""
+        """Return the lowest and highest output of each module; empty if some are compiled, as hooks do not see them."""
         return {} if has_compiled() else {name: (low.hex(), high.hex()) for name, (low, high) in self._noted.items()}
 
     def _name(self, module: Module) -> str:

@@ -2,7 +2,7 @@
 
 The stage is backward while autograd runs one of its functions, optimizer inside an optimizer's `step`, else forward.
 The innermost call counts: a module that is called in the backward pass (a block that is computed again) is forward. An
-op of the backward pass belongs to the module that ran the op behind the gradient: autograd numbers its functions in the
+op of the backward pass belongs to the module of the op that has this gradient: autograd numbers its functions in the
 order in which ops make them.
 """
 
@@ -24,7 +24,7 @@ from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.sites import Stage
 
 _KEY: Final = -1
-"""The key of our hooks among those of all modules: `register_…_hook` numbers its hooks from 0, and their count is
+"""The key of detrain's hooks among those of all modules: `register_…_hook` numbers its hooks from 0, and their count is
 state."""
 _Reference = weakref.ref[Any]
 
@@ -122,15 +122,15 @@ class StepCalls:
             self._listen()
 
     def enter_compiled(self, owner: Any) -> None:
-        """Note the call of a compiled function or method (of the module or optimizer `owner`), and remove our hooks:
-        PyTorch's compiler must not meet them.
+        """Note the call of a compiled function or method (of the module or optimizer `owner`), and remove detrain's
+        hooks: PyTorch's compiler must not meet them.
         """
         self._ignore()
         if isinstance(owner, Optimizer | Module):
             self._push(owner, self._names.name(owner), "optimizer" if isinstance(owner, Optimizer) else "forward")
 
     def leave_compiled(self, owner: Any) -> None:
-        """Note the end of a compiled call, and put our hooks back."""
+        """Note the end of a compiled call, and put detrain's hooks back."""
         self._pop(owner)
         self._listen()
 
@@ -217,7 +217,7 @@ class StepCalls:
 
 
 def _gathers(node: Any) -> bool:
-    """Return whether a function of autograd adds a gradient to the one of a leaf."""
+    """Return whether a function of autograd adds a gradient to that of a leaf."""
     return bool(node.name() == "torch::autograd::AccumulateGrad")
 
 

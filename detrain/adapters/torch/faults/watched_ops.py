@@ -170,7 +170,7 @@ class WatchedOps(msgspec.Struct):
             self._take_digest(output_name(self._graph, number), each)
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step; none if it is to train and takes no gradients."""
+        """Return the sites of the step; none if steps train and this one takes no gradients."""
         return list(self._sites.values()) if self._has_gradient or self.is_inference else []
 
     def access(self, tensor: Any) -> Access | None:
