@@ -59,7 +59,7 @@ class Instruments(Protocol):
         """
 
     def disarm(self) -> None:
-        """Hit the site no more."""
+        """Stop hitting the site."""
 
     def is_placed(self) -> bool:
         """Return whether the fault's site is in place."""

@@ -445,7 +445,7 @@ class Iterations:
 
     @staticmethod
     def _stamp(iterator: Any, worker: int, stamp: Any, *, has_ended: bool = False) -> None:
-        """Note the state of a worker; without a stamp it has not changed."""
+        """Note the state of a worker; a missing stamp says that it has not changed."""
         known: Iteration = vars(iterator)[_ITERATION]
         if stamp is not None:
             (known.ended if has_ended else known.states)[worker], is_moved = Stamp(*stamp)

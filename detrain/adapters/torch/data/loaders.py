@@ -59,7 +59,7 @@ class TorchLoaders(LoaderPositions):
         return isinstance(value, dataloader._BaseDataLoaderIter)
 
     def no_position(self, value: Any) -> str:
-        """Return why an iterator over a DataLoader that lives on cannot be put where it is; empty if it can."""
+        """Return why an iterator over a DataLoader that lives on cannot be brought to its place; empty if it can."""
         for iterator, _known in self._iterations.alive():
             if iterator is value:
                 return self._iterations.no_position(iterator)
@@ -130,7 +130,7 @@ class TorchLoaders(LoaderPositions):
         self._iterations.made = counts["begun"]
 
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the loader and the place of an iterator that the loop has made; None for anything else."""
+        """Return the kind and parts (loader, place) of an iterator that the loop has made; None for other objects."""
         if stateful_loader.is_stateful(value):
             known = next((known for iterator, known in self._iterations.alive() if iterator is value), None)
             return stateful_loader.parts_of_ended(value, None if known is None else known.loader())

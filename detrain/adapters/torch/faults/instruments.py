@@ -65,7 +65,7 @@ class TorchInstruments(Instruments):
         self._ops.begin()
 
     def disarm(self) -> None:
-        """Hit the site no more."""
+        """Stop hitting the site."""
         self._injectors.disarm()
         self._ops.end()
         self._compiled.check()

@@ -2,8 +2,8 @@
 
 The stage is backward while autograd runs one of its functions, optimizer inside an optimizer's `step`, else forward.
 The innermost call counts: a module that is called in the backward pass (a block that is computed again) is forward. An
-op of the backward pass belongs to the module of the op that has this gradient: autograd numbers its functions in the
-order in which ops make them.
+op of the backward pass belongs to the module that ran the matching op of the forward pass: autograd numbers its
+functions in the order in which ops make them.
 """
 
 from __future__ import annotations
