@@ -1,1 +1,1 @@
-"""The seam to frameworks, and one room each. Nothing outside of a framework's room imports it."""
+"""The seam to frameworks, and a room for each. Only the code in a framework's room imports the framework."""

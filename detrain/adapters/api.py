@@ -1,7 +1,7 @@
 """The seam to a framework: small Protocols, one for each thing that an adapter can do.
 
-`Adapter` has one attribute for each of them; the adapter contract suite (tests/adapters) says what they promise.
-Those of objects, which the codec asks, are in `detrain.python.inspect.hooks`.
+`Adapter` has one attribute for each Protocol; the adapter contract suite (tests/adapters) tests their promises.
+The Protocols about objects, which the codec asks, are in `detrain.python.inspect.hooks`.
 """
 
 from __future__ import annotations
@@ -28,63 +28,62 @@ from detrain.store.snapshot import WeightsFile
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a run fixes in a framework: the seed, and the number of threads (which changes bits)."""
+    """The seed and the number of threads (which changes bits) that a run fixes in a framework, and its callbacks."""
 
     seed: int
     threads: int
     probes: Any = None
-    """The probes (detrain.runtime.session.probes) for a training loop of the framework's own (`Model.fit`); None: it
-    gets none."""
+    """The probes (detrain.runtime.session.probes) for a framework's own loop (`Model.fit`); None: no probes."""
     on_update: Callable[[int], None] = lambda _what: None
-    """Called when weights are updated from eager code, with a number that tells one updater from another."""
+    """Called when eager code updates weights, with a number that tells one updater from another."""
     on_assign: Callable[[int], None] = lambda _what: None
-    """Called when a trainable variable is set outside of updates."""
+    """Called when a trainable variable is set other than by an update."""
     answers: Answers | None = None
-    """What the file system has told the program; None: it is asked each time."""
+    """The recorded answers of the file system to the program; None: the file system is asked each time."""
     contents: Contents | None = None
-    """Hears which files the program reads and writes, beside `answers`."""
+    """The recorder of the files that the program reads and writes, beside `answers`."""
     experiment: TakesInstruments | None = None
-    """The experiment that this run is, if it is one."""
+    """The experiment that this run carries out; None: the run is no experiment."""
     unchanged: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Puts back what the code inside changes of the program's Python state, but for what it builds."""
+    """Undoes the changes that code inside makes to the program's Python state, except for objects that it builds."""
     moment: Callable[[], object] = lambda: None
-    """Returns how far the run is: another value in each turn of a loop."""
+    """Returns the run's position: a different value in each turn of a loop."""
     elements: Elements | None = None
-    """Hears of elements that iterators have Python make."""
+    """Records the random streams that Python code finds when it makes elements for iterators."""
     ranks: Ranks | None = None
-    """Which process of a job this is; None: it is alone."""
+    """The rank of this process in its job; None: the process trains alone."""
     on_peer_error: Callable[[BaseException], None] | None = None
-    """Called with an error of a collective, before the program sees it; does not return where a peer's death is its
-    cause."""
+    """Called with an error of a collective, before the program sees it; does not return if a peer's death caused it."""
     on_unheld: Callable[[str], bool] | None = None
-    """From here on no state can be held just in time, for this reason. Returns whether the user has asked for it."""
+    """Called with the reason why just-in-time checkpoints are impossible from now on. Returns whether the user has
+    asked for such checkpoints."""
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A variable that holds history of the training: what is known beforehand of its Euclidean norm."""
+    """A variable that holds history of the training, and the bounds on its Euclidean norm that are known beforehand."""
 
     key: str
     group: str
-    """Variables of one group have values of one kind, and share a bound that is found by watching."""
+    """The name of a group: its variables have values of one kind, and share a bound that is found by watching."""
     power: int
-    """1 for what grows like gradients or weights, 2 for what grows like their squares."""
+    """1 for a variable that grows like gradients or weights, 2 for one that grows like their squares."""
     limit: float = math.inf
-    """Bound on the norm that holds in theory."""
+    """The bound on the norm that holds in theory."""
     partner: str = ""
-    """Key of the variable (the second moment) whose norm n bounds this one's: by `factor * sqrt(n + unseen)`."""
+    """The key of the second moment: its norm n bounds this variable's norm by `factor * sqrt(n + unseen)`."""
     factor: float = 0.0
     unseen: float = 0.0
 
 
 ROUNDING: Final = 1.01
-"""Slack in bounds of theory for the rounding of many updates."""
+"""Slack in theoretical bounds for the rounding of many updates."""
 _UNSEEN: Final = 2e-19
 """Squares of values below this are lost in float32."""
 
 
 def adam_constant(first: float, second: float) -> float:
-    """Return C of |m| <= C sqrt(v), by element, for the moments of Adam with these decays (docs/explanation/guard.md);
-    infinity if there is no such bound.
+    """Return the C for which |m| <= C sqrt(v) holds for each element of Adam's moments with these decays
+    (docs/explanation/guard.md); infinity if there is no such bound.
     """
     if not 0 <= first * first < second < 1:
         return math.inf
@@ -92,53 +91,53 @@ def adam_constant(first: float, second: float) -> float:
 
 
 def bounded(watched: Watched, partner: str, constant: float, size: int) -> Watched:
-    """Return a first moment of so many elements bounded by its second one, by such a constant."""
+    """Return a first moment of `size` elements with the bound by its second moment that `adam_constant` gives."""
     factor = ROUNDING * constant * size**0.25
     return msgspec.structs.replace(watched, partner=partner, factor=factor, unseen=math.sqrt(size) * _UNSEEN)
 
 
 class VariableRegistry(Protocol):
-    """Every variable alive, by a key that is the same in every run of the program."""
+    """All live variables, each by a key that is the same in every run of the program."""
 
     def tensors(self) -> dict[str, Array]:
-        """Return the value of every variable alive, by key.
+        """Return the value of every live variable, by key.
 
-        The arrays may share memory with the framework, which writes into no buffer that an array still holds: they stay
-        as they are while the program goes on.
+        The arrays may share memory with the framework. It writes into no buffer that an array still holds, so the
+        arrays stay as they are while the program goes on.
         """
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array, to be filled, in memory that `restore` can take over."""
+        """Return a new, unfilled array in memory that `restore` can take over."""
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Set variables. Those that do not exist yet (lazily created slots) get their value when they are created.
 
-        `tensors` may be read from a file as they are asked for: go over its items once. The memory of arrays
-        that `new_array` has made is taken over.
+        `tensors` may read each array from a file on access: go over its items once. Arrays that `new_array` has made
+        give their memory to the variables.
         """
 
     def unclaimed(self) -> list[str]:
-        """Return the variables that a resumed process has made for those of the first run, but without their values."""
+        """Return the keys of variables that a resumed process has made again, but that have not got their values."""
 
     def describe_variable(self, value: object) -> list[str | bool] | None:
-        """Return a variable's key and what else is needed to make it anew, or None for anything else."""
+        """Return a variable's key and the other facts needed to make it anew; None for any other object."""
 
     def find_variable(self, described: list[str | bool], *, makes: bool) -> object | None:
-        """Return the variable with a description; one that does not exist is made, if `makes`
-        and it can be, else None.
+        """Return the variable with a description. If it does not exist, make it if `makes` is set and it can be made,
+        else return None.
         """
 
 
 class NamedTensors(Protocol):
-    """What training changes where no registry knows it: by the names that lead to it in the program, the same in every
+    """The tensors that training changes and no registry knows, each by the program's name for it, the same in every
     run.
     """
 
     def look(self) -> None:
-        """Look what names lead to, from the program's frames that call this, as far as they are still read."""
+        """Find the objects that the program's names lead to: names of modules, and live names of the calling frames."""
 
     def tensors(self) -> dict[str, Array]:
-        """Return the values, by name, of what the last look has found and is still there."""
+        """Return the values, by name, of the tensors that the last look has found and that are still alive."""
 
 
 class RandomStreams(Protocol):
@@ -148,14 +147,16 @@ class RandomStreams(Protocol):
         """Return the framework's global random streams, by name."""
 
     def held_generator(self, value: object) -> Stream | None:
-        """Return a generator of the framework's that the program holds as a stream, None for any other object."""
+        """Return a framework's generator that the program holds, as a stream; None for any other object."""
 
 
 class LazyBuild(Protocol):
-    """What was built in the loop, and is built ahead in a resumed process. `Adapter.set_state` builds what it can."""
+    """Parts (traces, layers) that the loop built, and that a resumed process builds ahead. `Adapter.set_state` builds
+    all that it can.
+    """
 
     def build_made(self) -> None:
-        """Build what the first run had built by what the loop had made, once that is there again."""
+        """Build the parts that the first run had built through the loop's own objects, once these exist again."""
 
 
 class CannotGoBackError(Exception):
@@ -163,100 +164,100 @@ class CannotGoBackError(Exception):
 
 
 PutBack = Callable[[], None]
-"""Puts a held state back, as often as it is called. Raises CannotGoBackError, with nothing done, where that is not
-exact."""
+"""Puts a held state back; may be called several times. Raises CannotGoBackError, and changes nothing, if the way back
+is not exact."""
 Again = Callable[[object, Sequence[list[Array]]], object | None]
-"""Called when the batch of a load is about to be handed out again, with it and what its body has fetched. Returns the
-step of a framework's own loop that fetches that again; None: there is none. Raises CannotGoBackError where the load did
-more than that."""
+"""Called when the batch of a load is about to be handed out again, with the batch and the arrays that its body has
+fetched. Returns the step of a framework's own loop that fetches these again; None: there is none. Raises
+CannotGoBackError if the load did more than that."""
 
 
 class Rollback(Protocol):
-    """A moment of the framework's state, held in memory and put back."""
+    """Holds moments of the framework's state in memory, and puts them back."""
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold the state of the framework at this moment; return what puts it back. While that is kept, what iterators
-        hand out is, too.
+        """Hold the state of the framework at this moment; return a function that puts it back. As long as the caller
+        keeps that function, the elements that iterators hand out are kept, too.
 
-        It shares memory, copied on write; `on_host`: it is a copy in the host's memory, and takes none of the device's.
+        The held state shares memory, copied on write; `on_host`: it is a copy in the host's memory, and takes none of
+        the device's.
         """
 
     def irreversible(self) -> list[str]:
-        """Return, in words, what steps move on that no held state can put back."""
+        """Return a description of each thing that steps advance and that no held state can put back."""
         return []
 
     def begin_load(self) -> Callable[[], Again]:
-        """The load of a batch loop begins, whose batch is kept elsewhere. Call what is returned when it is over."""
+        """Note that a batch loop begins to load a batch, which is kept elsewhere. Call the returned function when the
+        load is over.
+        """
 
     def way_of(self, loader: object) -> Literal["put back", "handed out", ""]:
-        """Return how the batches of an iterator come again.
+        """Return the way in which an iterator's batches come again.
 
-        put back: it is an iterator of the framework's that comes to where it was with the state, and loads them again.
-        handed out: it runs no Python of the program, so that they can be kept. Empty: it is none of these.
+        put back: it is the framework's iterator, which goes back with the state and loads the batches again.
+        handed out: it runs no Python of the program, so its batches can be kept. Empty: neither of these.
         """
         return ""
 
 
 class Norms(Protocol):
-    """What the guard looks at."""
+    """The norms of the variables that the guard watches."""
 
     def watch_gradients(self) -> None:
-        """Have the norms of the gradients that optimizers are given among `norms`: of functions that are traced from
-        now on.
-        """
+        """Add the norms of gradients that optimizers are given to `norms`: in functions that are traced from now on."""
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]; not a number where one is in
-        it.
+        """Return the variables watched for hardware faults, and their Euclidean norms [variable]; a variable that holds
+        a NaN has the norm NaN.
 
-        The sequence is the same object until another is to be watched.
+        The sequence is the same object until other variables are to be watched.
         """
 
     def value(self, key: str) -> Array | None:
-        """Return the value of what is watched; None for what has none."""
+        """Return the value of a watched variable; None if it has none."""
 
 
 class WeightsExport(Protocol):
     """The framework's own file of weights."""
 
     def files(self) -> dict[str, WeightsFile]:
-        """Return what the framework's own weights file of each model alive would hold, by a key of the model."""
+        """Return the content of the framework's own weights file for each live model, by a key of the model."""
 
 
 class Replicas(Protocol):
-    """What all ranks of a job hold alike: weights, and what optimizers keep of them."""
+    """The tensors that all ranks of a job hold alike: weights, and the state that optimizers keep for them."""
 
     def addresses(self) -> dict[int, str]:
-        """Return where such tensors lie now in the host's memory, each with a name that it has on all ranks."""
+        """Return the addresses of such tensors in the host's memory now, each with the tensor's name on all ranks."""
 
 
 class Devices(Protocol):
-    """Devices beside the host's processors, where tensors may be."""
+    """Devices other than the host's processors that may hold tensors."""
 
     def missing(self, state: bytes) -> list[str]:
-        """Return the devices of a checkpoint's tensors that are not here. `state` is what `Adapter.state` has said."""
+        """Return the devices that a checkpoint's tensors need and this machine lacks. `state`: from `Adapter.state`."""
 
     def others(self) -> int:
-        """Return how many such devices are here."""
+        """Return how many such devices this machine has."""
 
     def map_to_cpu(self) -> None:
-        """Have `mapped` put on the CPU what was on such devices."""
+        """Make `mapped` put on the CPU all tensors and devices that were on such devices."""
 
     def mapped(self, graph: Graph) -> Graph:
-        """Return a graph of Python state as it is to be put back."""
+        """Return a graph of Python state in the form in which it is put back on this machine's devices."""
 
     def copies_later(self) -> AbstractContextManager[None]:
-        """Inside, `SharedTensors.read` may return, of what it holds, something whose
-        `fetch()` returns the bytes (once, on any thread), and which has `nbytes`.
+        """Inside, `SharedTensors.read` with `holds` may return an object with `nbytes` in place of an array: its
+        `fetch()` returns the bytes (once, on any thread).
         """
 
 
 class Adapter(Protocol):
-    """What knows one framework. What one cannot do is None: an adapter that derives from this says what it can.
+    """The code that knows one framework. Each ability is an attribute; it is None where the adapter lacks the ability.
 
     An adapter is made when the program itself has imported the framework, never before. It takes part in experiments by
-    handing `Instruments` to `Settings.experiment`, and gives probes to loops of the framework's own by
-    `Settings.probes`.
+    handing `Instruments` to `Settings.experiment`, and puts `Settings.probes` into the framework's own loops.
     """
 
     name: str
@@ -275,40 +276,38 @@ class Adapter(Protocol):
 
     @property
     def weights(self) -> WeightsExport | None:
-        """The files of weights, once the library that writes them is there."""
+        """The export of weights files, once the program has imported the library that writes them."""
         return None
 
     def state(self) -> bytes:
-        """Return, as JSON, what else is state: counts that name things, how often loaders were drawn from, settings."""
+        """Return the rest of the state as JSON: counts that name objects, counts of draws from loaders, settings."""
         return b"{}"
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set what `state` returned; loaders are set to their positions, those without one
-        drawn from as often again.
-        """
+        """Restore the result of `state`. Set loaders to their positions; draw as often again from those without one."""
 
     def environment(self) -> dict[str, str]:
-        """Return versions and settings that decide about bits."""
+        """Return the versions and settings that decide about the bits of results."""
         return {}
 
     def on_import(self, module: str) -> None:
-        """Called when a module of `registry.FOLLOWED` has been imported."""
+        """Note that a module of `registry.FOLLOWED` has been imported."""
 
     def begin_phase(self) -> None:
-        """Called when a training loop is about to be entered: what changes from here on is the loop's."""
+        """Note that the program is about to enter a training loop: changes from here on belong to the loop."""
 
     def end_phase(self) -> None:
-        """Called when it has been left."""
+        """Note that the program has left the training loop."""
 
     def uncaptured(self) -> list[str]:
-        """Return what state there is that a checkpoint does not hold, in words."""
+        """Return a description of each piece of state that a checkpoint does not hold."""
         return []
 
     def at_rest(self) -> AbstractContextManager[None]:
-        """Inside, what the framework keeps in one of several forms is in the one that checkpoints hold."""
+        """Inside, tensors that the framework keeps in one of several forms are in the form that checkpoints hold."""
         return nullcontext()
 
     def flush(self) -> None:
-        """Have what the program has written through the framework reach its files: a kill after the cut must not lose
-        it.
+        """Flush all data that the program has written through the framework to its files: a kill after the cut must not
+        lose it.
         """

@@ -1,4 +1,4 @@
-"""The adapters of a process together: each is asked for what it can do, and gets back what is its own."""
+"""All adapters of a process as one: it asks each adapter that has an ability, and gives each its own state back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from detrain.store.snapshot import WeightsFile
 
 
 class Adapters:
-    """The adapters of the frameworks that the program has imported, in that order. It is filled as they come."""
+    """The adapters of the frameworks that the program has imported, in the order of import."""
 
     def __init__(self) -> None:
         self._all: list[Adapter] = []
         self._by_name: dict[str, Adapter] = {}
         self._to_array_of: dict[type, ToArray] = {}
-        """What the adapter has that knows tensors of this type."""
+        """For a type of tensors, the `to_array` of the adapter that knows the type."""
         self._watched: tuple[list[Sequence[Watched]], list[Watched]] = ([], [])
 
     def add(self, adapter: Adapter) -> None:
@@ -38,40 +38,40 @@ class Adapters:
     def __iter__(self) -> Iterator[Adapter]:
         return iter(self._all)
 
-    # What those answer that have such a part.
+    # The parts (Protocols) of the adapters that have them.
 
     @property
     def leaves(self) -> list[TensorLeaves]:
-        """Those of all."""
+        """The `leaves` of all adapters."""
         return [each.leaves for each in self._all]
 
     @property
     def shared(self) -> dict[str, SharedTensors]:
-        """Those of the adapters that have some, by name."""
+        """The `shared` of the adapters that have it, by the adapter's name."""
         return {each.name: each.shared for each in self._all if each.shared is not None}
 
     @property
     def rules(self) -> list[ObjectRules]:
-        """Those of the adapters that have some."""
+        """The `rules` of the adapters that have them."""
         return [each.rules for each in self._all if each.rules is not None]
 
     @property
     def loaders(self) -> list[LoaderPositions]:
-        """Those of the adapters that have some."""
+        """The `loaders` of the adapters that have them."""
         return [each.loaders for each in self._all if each.loaders is not None]
 
     @property
     def random(self) -> list[RandomStreams]:
-        """Those of the adapters that have some."""
+        """The `random` of the adapters that have it."""
         return [each.random for each in self._all if each.random is not None]
 
     @property
     def rollback(self) -> list[Rollback]:
-        """Those of the adapters that have one."""
+        """The `rollback` of the adapters that have it."""
         return [each.rollback for each in self._all if each.rollback is not None]
 
     def replicas(self) -> dict[int, str]:
-        """Return where tensors lie that all ranks of a job hold alike, by their names."""
+        """Return the addresses of tensors that all ranks of a job hold alike, each with the tensor's name."""
         return {at: f"{each.name} {name}" for each in self._all if each.replicas for at, name in each.replicas.addresses().items()}
 
     # Tensors.
@@ -82,8 +82,8 @@ class Adapters:
         return tuple(each.constant_type for each in self.leaves if each.constant_type is not None)
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of a tensor or variable of one of the frameworks, or None for anything else."""
-        known = self._to_array_of.get(type(value))  # asked of each batch
+        """Return the value of a tensor or variable of one of the frameworks; None for any other object."""
+        known = self._to_array_of.get(type(value))  # this is called for each batch
         if known is not None:
             return known(value)
         for each in self._all:
@@ -93,40 +93,40 @@ class Adapters:
         return None
 
     def is_computed(self, value: object) -> bool:
-        """Return whether an object is a tensor that weights went into, as far as its framework tells, or a tuple with
-        one.
+        """Return True for a tensor that was computed from weights, as far as its framework can tell, and for a tuple
+        with such a tensor.
         """
         parts = value if isinstance(value, tuple) else (value,)
         return any(each.shared.is_computed(part) for each in self._all if each.shared is not None for part in parts)
 
     def tensors(self) -> dict[str, Array]:
-        """Return the values of what training changes, by key: of variables, and of what names lead to."""
+        """Return the values of all tensors that training changes, by key: variables, and tensors found by names."""
         named = [each.names.tensors() for each in self._all if each.names is not None]
         return {
             key: array for tensors in (*(found for _name, found in self._registered()), *named) for key, array in tensors.items()
         }
 
     def tensors_now(self) -> dict[str, Array]:
-        """Return `tensors`, of what names lead to now."""
+        """Return `tensors` after a new look at the program's names."""
         self.look_at_names()
         return self.tensors()
 
     def look_at_names(self) -> None:
-        """Have looked what names lead to."""
+        """Make each adapter look for the tensors that the program's names lead to."""
         for each in self._all:
             if each.names is not None:
                 each.names.look()
 
     def owned(self) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
-        """Return `tensors`, and whose they are: keys by the adapter's name, where there is more than one with
-        variables.
+        """Return the values of variables by key, and the keys by the name of their adapter; the second is empty unless
+        several adapters have variables.
         """
         found = self._registered()
         owners = {name: tuple(tensors) for name, tensors in found} if len(found) > 1 else {}
         return {key: array for _name, tensors in found for key, array in tensors.items()}, owners
 
     def restore(self, tensors: Mapping[str, Array], owners: Mapping[str, tuple[str, ...]]) -> None:
-        """Give each adapter its own variables: all, where `owners` is empty, as only one had some."""
+        """Give each adapter its own variables: all of them if `owners` is empty, as only one adapter had variables."""
         if not owners:
             for _name, registry in self._registries():
                 registry.restore(tensors)
@@ -140,17 +140,17 @@ class Adapters:
         return np.empty(shape, dtype)
 
     def opened(self, path: Path, told: Callable[[int], None]) -> AbstractContextManager[Snapshot]:
-        """Open a checkpoint, whose variables are read into memory that `restore` takes over if it can. `told`: called
-        with how many bytes have been read since the last time.
+        """Open a checkpoint. Its variables are read into memory that `restore` takes over if it can. `told` is called
+        with the number of bytes read since its last call.
         """
         return opened(path, self._new_array, told)
 
     def unclaimed(self) -> list[str]:
-        """Return the variables that a resumed process has made for those of the first run, but without their values."""
+        """Return the keys of variables that a resumed process has made again, but that have not got their values."""
         return [key for _name, registry in self._registries() for key in registry.unclaimed()]
 
     def describe_variable(self, value: object) -> list[Any] | None:
-        """Return whose a variable is, and its description; None for anything else."""
+        """Return the name of a variable's adapter, and the variable's description; None for any other object."""
         for name, registry in self._registries():
             described = registry.describe_variable(value)
             if described is not None:
@@ -158,20 +158,22 @@ class Adapters:
         return None
 
     def find_variable(self, described: list[Any], *, makes: bool) -> object | None:
-        """Return the variable with such a description; one that does not exist is made, if `makes` and it can be."""
+        """Return the variable with this description. If it does not exist, make it if `makes` is set and it can be
+        made, else return None.
+        """
         owner = self._by_name.get(described[0])
         registry = None if owner is None else owner.variables
         return None if registry is None else registry.find_variable(described[1:], makes=makes)
 
-    # What the guard looks at.
+    # Norms for the guard.
 
     def watch_gradients(self) -> None:
-        """Have the norms of gradients among `norms`."""
+        """Add the norms of gradients to `norms`."""
         for each in self._norms:
             each.watch_gradients()
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [variable]; see
+        """Return the variables watched for hardware faults, and their Euclidean norms [variable]; see
         `detrain.adapters.api.Norms`.
         """
         found = [each.norms() for each in self._norms]
@@ -183,7 +185,7 @@ class Adapters:
         return self._watched[1], np.concatenate([norms for _watched, norms in found]) if found else np.zeros(0)
 
     def watched_value(self, key: str) -> Array | None:
-        """Return the value of what is watched; None for what has none."""
+        """Return the value of a watched variable; None if it has none."""
         return next((array for each in self._norms if (array := each.value(key)) is not None), None)
 
     @property
@@ -197,11 +199,11 @@ class Adapters:
         return {name: stream for each in self.random for name, stream in each.streams().items()}
 
     def held_generators(self, value: object) -> list[Stream]:
-        """Return a generator that the program holds as a stream."""
+        """Return a generator that the program holds, as a stream in a list; an empty list for any other object."""
         return [held for each in self.random if (held := each.held_generator(value)) is not None]
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of loaders alive, as data by their keys, and why others have none."""
+        """Return the positions of live loaders as data, by their keys, and the reasons why other loaders have none."""
         found = [each.positions(mode) for each in self.loaders]
         return (
             {key: array for positions, _why in found for key, array in positions.items()},
@@ -209,54 +211,54 @@ class Adapters:
         )
 
     def loader_key(self, loader: object) -> str:
-        """Return a framework's name of a loader; empty if it has none."""
+        """Return a framework's name for a loader; an empty text if it has none."""
         return "".join(each.loader_key(loader) for each in self.loaders)
 
     def called(self) -> dict[str, object]:
-        """Return the Python objects that pipelines call, by keys that are the same in every run of the program."""
+        """Return the Python objects that pipelines call, each by a key that is the same in every run of the program."""
         return {key: value for each in self.loaders for key, value in each.called().items()}
 
     def state(self) -> dict[str, msgspec.Raw]:
-        """Return what else is state, by the adapters' names."""
+        """Return the rest of the state, by the adapters' names."""
         return {each.name: msgspec.Raw(each.state()) for each in self._all}
 
     def set_state(self, states: Mapping[str, msgspec.Raw], positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set what `state` returned, each adapter's own."""
+        """Restore in each adapter its part of the result of `state`."""
         for each in self._all:
             if each.name in states:
                 each.set_state(bytes(states[each.name]), positions, mode)
 
     def build_made(self) -> None:
-        """Build what the first run had built by what the loop had made, once that is there again."""
+        """Build the parts that the first run had built through the loop's own objects, once these exist again."""
         for each in self._all:
             if each.building is not None:
                 each.building.build_made()
 
     def weights_files(self) -> dict[str, WeightsFile]:
-        """Return what the frameworks' own files of weights would hold, by a key of each model."""
+        """Return the content of the frameworks' own weights files, by a key of each model."""
         return {key: file for each in self._all if each.weights is not None for key, file in each.weights.files().items()}
 
     def environment(self) -> dict[str, str]:
-        """Return versions and settings that decide about bits."""
+        """Return the versions and settings that decide about the bits of results."""
         return {name: value for each in self._all for name, value in each.environment().items()}
 
     def uncaptured(self) -> list[str]:
-        """Return what state there is that a checkpoint does not hold, in words."""
+        """Return a description of each piece of state that a checkpoint does not hold."""
         return [loss for each in self._all for loss in each.uncaptured()]
 
     def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
+        """Tell the adapters that the program is about to enter a training loop."""
         for each in self._all:
             each.begin_phase()
 
     def end_phase(self) -> None:
-        """It has been left."""
+        """Tell the adapters that the program has left the training loop."""
         for each in self._all:
             each.end_phase()
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Inside, what the frameworks keep in one of several forms is in the one that checkpoints hold."""
+        """Inside, tensors that the frameworks keep in one of several forms are in the form that checkpoints hold."""
         with ExitStack() as stack:
             for each in self._all:
                 stack.enter_context(each.at_rest())
@@ -264,7 +266,7 @@ class Adapters:
 
     @contextmanager
     def copies_later(self) -> Iterator[None]:
-        """Inside, what is held of devices may still be there: see `Devices`."""
+        """Inside, held copies of a device's memory may still lie on the device: see `Devices`."""
         with ExitStack() as stack:
             for each in self._all:
                 if each.devices is not None:
@@ -272,13 +274,13 @@ class Adapters:
             yield
 
     def mapped(self, graph: Graph) -> Graph:
-        """Return a graph of Python state as it is to be put back, on the devices that are here."""
+        """Return a graph of Python state in the form in which it is put back on this machine's devices."""
         for each in self._all:
             graph = graph if each.devices is None else each.devices.mapped(graph)
         return graph
 
     def flush(self) -> None:
-        """Have what the program has written through the frameworks reach its files."""
+        """Flush all data that the program has written through the frameworks to its files."""
         for each in self._all:
             each.flush()
 
@@ -290,7 +292,7 @@ class Adapters:
 
 
 class Selected(Mapping[str, Array]):
-    """Some of the arrays of a file, which are read as they are asked for."""
+    """Some of the arrays of a file; each is read on access."""
 
     def __init__(self, arrays: Mapping[str, Array], keys: tuple[str, ...]) -> None:
         self._arrays, self._keys = arrays, dict.fromkeys(keys)

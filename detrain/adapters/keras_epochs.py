@@ -1,6 +1,6 @@
-"""Keras's iterator over the batches of an epoch, on PyTorch and on JAX. (On TensorFlow `fit` has probes of its own.)
+"""Changes to Keras's iterator over an epoch's batches, on PyTorch and on JAX. (On TensorFlow `fit` has its own probes.)
 
-The source: keras/src/trainers/epoch_iterator.py, keras/src/backend/jax/trainer.py (Keras 3.15).
+Source: keras/src/trainers/epoch_iterator.py, keras/src/backend/jax/trainer.py (Keras 3.15).
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.process.random_streams import NumpyStream, PythonStream
 
 _OF_ARRAYS: Final = "ArrayDataAdapter"
-"""Data that no Python of the program's loads."""
+"""Keras's class for data in arrays: no Python code of the program loads it."""
 _AT_BATCH: Final = ("on_train_batch_begin", "on_batch_begin")
 
 
 _LOADERS: Final[weakref.WeakKeyDictionary[Any, Any]] = weakref.WeakKeyDictionary()
-"""Loaders that iterators over epochs have made of arrays, by these: nobody else has them."""
+"""For each of Keras's epoch iterators over arrays, the loader that it has made: no other object holds the loader."""
 
 
 def maker_of(loader: object) -> object:
-    """Return the iterator over epochs that has made a loader; the loader itself, if none has."""
+    """Return the epoch iterator that has made a loader; the loader itself if none has."""
     return next((epochs for epochs, made in _LOADERS.items() if made is loader), loader)
 
 
 def loader_of(maker: Any) -> Any:
-    """Return the loader that `maker_of` has named: that which there is, or one that is made as it was."""
+    """Return the loader for a result of `maker_of`: the epoch iterator's existing loader, or a new one made like it."""
     if not callable(getattr(maker, "enumerate_epoch", None)):
         return maker
     return _LOADERS[maker] if maker in _LOADERS else maker._get_iterator()
 
 
 class KerasEpochs:
-    """Has each turn of `fit` load its batches in the header of the loop, and nothing kept from epoch to epoch that the
-    next one makes anew before it reads it: loaders that nobody else has, so that no process could make them again.
+    """Makes each turn of `fit` load its batches in the header of the loop, and makes Keras drop the loaders that the
+    next epoch makes anew: only Keras holds these, so no resumed process could make them again.
 
-    On JAX Keras loads behind the callbacks for a batch that begins. Where the program has such a callback, the order
-    must not matter: it draws from no random stream, and no Python of the program's loads.
+    On JAX, Keras by itself loads after the callbacks that begin a batch. If the program has such a callback, the order
+    must not matter: the callback draws from no random stream, and no Python code of the program loads the data.
     """
 
     def __init__(self, backend: str, fail: Callable[[DetrainError], object]) -> None:
@@ -62,7 +62,7 @@ class KerasEpochs:
             callbacks.on_train_batch_begin = self._in_any_order(callbacks.on_train_batch_begin)
 
     def _forgetting(self, original: Any, *, gives_iterator: bool) -> Any:
-        """Return `__next__`, which loads, and gives a list; on JAX it shall give an iterator."""
+        """Return a `__next__` that loads a turn's batches and drops used-up loaders. `gives_iterator`: for JAX."""
 
         @functools.wraps(original)
         def next_batches(iterator: Any) -> Any:
@@ -110,7 +110,7 @@ def _noting_loader(original: Any) -> Any:
 
 
 def _forgetting_behind(original: Any) -> Any:
-    """Return `evaluate`, which begins anew with the iterator that `fit` keeps for it, wherever that is."""
+    """Return an `evaluate` that afterwards resets the iterator that `fit` keeps for it, wherever that iterator is."""
 
     @functools.wraps(original)
     def evaluate(model: Any, *args: Any, **named: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Models and optimizers of Keras on PyTorch and on JAX: its layers are modules that no module of PyTorch lists, its
-optimizers are none of PyTorch's, and on JAX a training holds the values of the variables beside them. The source:
+"""Keras's models and optimizers on PyTorch and on JAX: no PyTorch module lists Keras's layers, its optimizers are not
+PyTorch's, and on JAX a training holds the values of variables outside of them. Source:
 keras/src/layers/layer.py, keras/src/optimizers/base_optimizer.py, keras/src/backend/jax/trainer.py (Keras 3.15).
 
-What a step of its `fit` has added to the means that it keeps (loss, accuracy, …): a mean is two variables, `loss/total`
-and `loss/count` (keras/src/metrics/reduction_metrics.py). They are of single precision: a step's part of a mean is as
-exact as the sum.
+The metrics (loss, accuracy, …) of single steps of Keras's `fit`, from the running means that it keeps: a mean is two
+variables, `loss/total` and `loss/count` (keras/src/metrics/reduction_metrics.py). They have single precision, so a
+step's share of a mean is as exact as the sum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detrain.adapters.instruments import StepSeries
 from detrain.python.inspect.frames import outwards
 
 PARAMETERS: Final = "_torch_params"
-"""The module in which a layer on PyTorch lists its variables, and those of all its layers."""
+"""The name of the module in which a layer on PyTorch lists its own variables and those of all its layers."""
 _STATE: Final = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
 
 _TRAINER: Final = "keras/src/backend/{}/trainer.py"
@@ -32,23 +32,23 @@ def _is_a(value: object, module: str, name: str) -> bool:
 
 
 def is_layer(value: object) -> bool:
-    """Return whether a value is a layer or a model of Keras's."""
+    """Return whether a value is a layer or a model of Keras."""
     return _is_a(value, "layers.layer", "Layer")
 
 
 def is_optimizer(value: object) -> bool:
-    """Return whether a value is an optimizer of Keras's."""
+    """Return whether a value is an optimizer of Keras."""
     return _is_a(value, "optimizers.base_optimizer", "BaseOptimizer")
 
 
 def parts_of(layer: Any) -> list[tuple[str, Any]]:
-    """Return the layers that a layer is made of, and a model's optimizer, each by its name."""
+    """Return the layers inside a layer, and a model's optimizer, each after its name."""
     optimizer = getattr(layer, "optimizer", None)
     return [*((each.name, each) for each in layer._layers), *([("optimizer", optimizer)] if optimizer is not None else [])]
 
 
 def tensors_of(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the tensors that a layer itself has, or an optimizer, each by its name, and whether it is trained."""
+    """Yield (name, tensor, whether it is trained) for each tensor of an optimizer, or of a layer without its layers."""
     if is_optimizer(value):
         yield from ((each.path.partition("/")[2], each.value, False) for each in value.variables if each._value is not None)
         return
@@ -57,7 +57,7 @@ def tensors_of(value: Any) -> Iterator[tuple[str, Any, bool]]:
 
 
 def metrics_of(model: Any) -> list[tuple[str, Any]]:
-    """Return the values of the variables that a model's metrics keep, each by its variable's name, on the processor."""
+    """Return the values of the variables of a model's metrics, each after its variable's path, in the host's memory."""
     held = (getattr(model, "_jax_state", None) or {}).get("metrics_variables")
     values = [each._value for each in model.metrics_variables] if held is None else held
     plain = [each.detach().cpu() if hasattr(each, "detach") else each for each in values]
@@ -65,9 +65,9 @@ def metrics_of(model: Any) -> list[tuple[str, Any]]:
 
 
 def values_on_jax(value: Any) -> list[tuple[str, Any]]:
-    """Return the arrays of a layer, a model or an optimizer on JAX, each by its variable's name.
+    """Return the arrays of a layer, a model or an optimizer on JAX, each after its variable's name.
 
-    Inside of an epoch `fit` holds those of a model in the order of its variables, and they have none.
+    Inside an epoch `fit` holds a model's arrays in the order of its variables, and the variables hold none.
     """
     if is_optimizer(value):
         return [(each.path.partition("/")[2], each._value) for each in value.variables if each._value is not None]
@@ -88,24 +88,24 @@ def values_on_jax(value: Any) -> list[tuple[str, Any]]:
 
 
 class Losses(Protocol):
-    """The losses that gradients were taken of."""
+    """The losses of which gradients were taken."""
 
     def has_loss(self) -> bool:
         """See `StepSeries`."""
 
     def read(self) -> dict[str, float]:
-        """Return their sum since the last call, as `loss`."""
+        """Return the sum of the losses since the last call, as `loss`."""
 
 
 class KerasSeries(StepSeries):
-    """The loss of steps, and what Keras's `fit` has measured, read where a step has ended: `fit` is running then, and
-    calls what reads.
+    """The loss of steps, and the metrics of Keras's `fit`. They are read at a step's end, by code that the running
+    `fit` has called.
     """
 
     def __init__(self, backend: str, losses: Losses, at_begin: Callable[[], object] = lambda: None) -> None:
         self._backend, self._losses, self._at_begin = backend, losses, at_begin
         self._before: Sums = {}
-        """Totals and counts as they were behind the step before."""
+        """The totals and counts at the end of the step before."""
 
     def begin(self) -> None:
         """See `StepSeries`."""
@@ -118,7 +118,7 @@ class KerasSeries(StepSeries):
         return self._losses.has_loss()
 
     def read(self) -> dict[str, float]:
-        """Return the loss, and what each mean is of the step that has ended, by the metric's name."""
+        """Return the loss and the mean of each metric over the step that has ended, by the metric's name."""
         before, self._before = self._before, self._sums()
         found = {}
         for name, (total, count) in self._before.items():

@@ -1,13 +1,13 @@
 """Lazy building (tracing a function, building a layer) happens once in a process, wherever it is first needed.
 
-A resumed process would build later than the first run did: after code that works on what is already there (resets a
-metric, lists the trainable variables), with other random numbers, and with Python state of another moment. So what the
-first run had built is built ahead, in the same order, before state is restored: functions are traced with the shapes
-they were called with, and nothing is executed. The random streams, and Keras's counts of names, are set to where they
-were when the first run built the same thing, and are put back afterwards.
+A resumed process would build later than the first run did: after code that works on objects already built (resets a
+metric, lists the trainable variables), with other random numbers, and with Python state of another moment. So a resumed
+process builds the first run's parts ahead, in the same order, before state is restored: functions are traced with the
+shapes they were called with, and nothing is executed. For each part, the random streams and Keras's counts of names are
+set to their values in the first run at the time of building, and are put back afterwards.
 
-What cannot be built ahead (an argument that is no data) is built when it is needed, in the same way. What that changes
-in Python (a count of calls), as the first run's building did long before the cut, is put back.
+A part that cannot be built ahead (an argument is no data) is built when it is needed, in the same way. Its changes to
+Python state (a count of calls) are undone, since the first run's building made them long before the cut.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from detrain.python.process.random_streams import Streams
 
 
 class TraceForm(Protocol):
-    """The form of what was traced; TensorFlow's is in `detrain.adapters.tensorflow.tracing.traced_functions`."""
+    """The form of a traced graph; TensorFlow's is in `detrain.adapters.tensorflow.tracing.traced_functions`."""
 
     @property
     def digest(self) -> str:
-        """Tells it from others."""
+        """A text that tells this form from others."""
 
     @property
     def outline(self) -> str:
-        """What it takes to say where another one differs."""
+        """A text from which the `difference` of another form can tell where the two differ."""
 
     def difference(self, outline: str) -> str:
-        """Return, in words, what that with another outline did not have."""
+        """Return, in words, a part of this form that the form with another outline did not have."""
 
 
 class BuiltUnit(msgspec.Struct, frozen=True):
-    """One piece of building: by which owner, called with what (None if that is no data), drawing from which streams."""
+    """One piece of building: its owner, the call's arguments (None if they are no data), the streams it drew from."""
 
     owner: str
     turn: int
@@ -48,30 +48,30 @@ class BuiltUnit(msgspec.Struct, frozen=True):
     streams: dict[str, str] = {}
     """Packed states, in base64, of the streams that building drew from, as they were before."""
     names: dict[str, int] = {}
-    """How often Keras had given the names that building takes numbered (`variable_2`), before it."""
+    """For each name that building numbers (`variable_2`), how often Keras had given it before."""
     forms: tuple[str, ...] = ()
-    """Digests of what was traced, in order: the kinds of operations, and the constants."""
+    """Digests of the traced graphs, in order: the kinds of operations, and the constants."""
     outlines: tuple[str, ...] = ()
-    """Of these forms, what it takes to say where others differ."""
+    """The outlines of these forms (`TraceForm.outline`)."""
     seed: int | None = None
-    """TensorFlow's global seed, which is a constant in what is traced."""
+    """TensorFlow's global seed, which is a constant in traced graphs."""
     has_failed: bool = False
-    """Whether it ended in an error, as it will again."""
+    """Whether building ended in an error, as it will again."""
     held: dict[str, str] = {}
-    """Of a method that is compiled for each object: the keys of what the object holds, by where."""
+    """For a method that is compiled for each object: the keys of named objects that this object holds, by path."""
     reads: dict[str, Any] = {}
-    """Values of Python that a function may have read as it was traced, in the loop; TensorFlow's adapter finds them in
+    """Python values that a function traced in the loop may have read during tracing; TensorFlow's adapter finds them in
     `detrain.adapters.tensorflow.tracing.captured_python`.
     """
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells one unit from another."""
+        """The owner and the turn, which tell one unit from another."""
         return (self.owner, self.turn)
 
 
 class Building:
-    """Keeps what has been built, in order."""
+    """Keeps the units that have been built, in order."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -83,38 +83,38 @@ class Building:
         self.names: Callable[[], dict[str, int]] = dict
         """Returns Keras's own counts of the names that it has given."""
         self.seed: tuple[Callable[[], Any], Callable[[Any], object]] = (lambda: None), (lambda _seed: None)
-        """Return and set TensorFlow's global seed."""
+        """The functions that return and set TensorFlow's global seed."""
         self.has_company: Callable[[], bool] = lambda: False
-        """Says whether other replicas take turns with what is built: they draw, too."""
+        """Returns whether other replicas take turns with the code that builds: they draw random numbers, too."""
         self.is_ahead = False
-        """Whether what is built now is built ahead."""
+        """Whether the present unit is built ahead."""
         self.unchanged: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-        """Puts back what the code inside changes of the program's Python state."""
+        """Undoes the changes that code inside makes to the program's Python state."""
         self.refuse: Callable[[DetrainError], NoReturn] = _raise
         """Ends the run with an error. The program, which is building, must not catch it."""
         self.reads: Callable[[str], dict[str, Any]] = lambda _owner: {}
-        """Returns what an owner may read of Python as it is built."""
+        """Returns the Python values that an owner may read as it is built."""
         self.as_read: Callable[[str, dict[str, Any]], AbstractContextManager[None]] = lambda _owner, _reads: (
             contextlib.nullcontext()
         )
-        """Puts that in place for as long as it is built."""
+        """Puts these values in place while the owner is built again."""
         self.noting: Callable[[dict[str, Any]], AbstractContextManager[None]] = lambda _reads: contextlib.nullcontext()
-        """Completes what has been read, for as long as it is built for the first time."""
+        """Completes the values of `reads` while the owner is built for the first time."""
         self.is_again = False
-        """Whether something is being built that an earlier process had built before the cut: it must find all its
+        """Whether the present unit is one that an earlier process had built before the cut: it must find all its
         values."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether something is being built, or made that is not the program's."""
+        """Whether a unit, or an object that is not the program's, is being built."""
         return self._is_inside
 
     def units(self) -> list[BuiltUnit]:
-        """Return what the run has built so far, in this process or before it."""
+        """Return the units that the run has built so far, in this process or an earlier one."""
         return [*self._built.values(), *self._earlier.values()]
 
     def begin_restore(self, units: list[BuiltUnit]) -> list[BuiltUnit]:
-        """Take over what the run had built at the cut to be restored; return what this process has not built yet."""
+        """Take over the units that the run had built at the restored cut; return those that this process lacks."""
         self._earlier = {unit.key: unit for unit in units if unit.key not in self._built}
         return list(self._earlier.values())
 
@@ -123,18 +123,18 @@ class Building:
         return unit.key in self._built
 
     def take_as_built(self, owner: str) -> None:
-        """Note that this process has made by itself what had been built by an owner."""
+        """Note that this process has built an owner's earlier units by itself."""
         for key in [key for key in self._earlier if key[0] == owner]:
             self._built[key] = self._earlier.pop(key)
             self._turns[owner] = max(self._turns.get(owner, 0), key[1] + 1)
 
     def note_form(self, form: TraceForm) -> None:
-        """Note what has been traced, as a part of what is being built."""
+        """Note the form of a traced graph, as a part of the unit that is being built."""
         self._forms.append(form)
 
     @contextlib.contextmanager
     def not_noted(self) -> Iterator[None]:
-        """Build something that is not the program's."""
+        """Inside, an object is built that is not the program's: note no units."""
         before, self._is_inside = self._is_inside, True
         try:
             yield
@@ -143,10 +143,10 @@ class Building:
 
     @contextlib.contextmanager
     def unit(self, owner: str, describe: Callable[[], str | None], held: dict[str, str] | None = None) -> Iterator[None]:
-        """Run one outermost piece of building for an owner (its key). `describe` returns its call as JSON; `held`: see
-        `BuiltUnit`.
+        """Inside, run one outermost piece of building for an owner (a key). `describe` returns its call as JSON;
+        `held`: see `BuiltUnit`.
 
-        Refuses where an earlier process had built something else: Python values that it read there are constants in it.
+        Refuses if an earlier process traced another graph: Python values that were read in tracing are constants there.
         """
         if self._is_inside or not owner:
             yield
@@ -194,7 +194,7 @@ class Building:
                 forms, outlines = tuple(each.digest for each in self._forms), tuple(each.outline for each in self._forms)
                 unit = BuiltUnit(owner, turn, call, drawn, given, forms, outlines, seed, has_failed, held or {}, reads)
                 self._built[unit.key] = unit
-        # Where values are drawn ahead, TensorFlow wraps no more functions around the program's than it needs.
+        # When values are drawn ahead, TensorFlow wraps no more functions around the program's function than it needs.
         traced, self._forms = self._forms, []
         if earlier is not None and (differs := _difference(earlier, traced)) is not None:
             what = f"{owner!r} was traced with other Python values than it finds now, which are constants in it"
@@ -202,7 +202,7 @@ class Building:
             self.refuse(Diverged(what + (f": {differs}" if differs else ""), do))
 
     def _set_names(self, counts: dict[str, int]) -> None:
-        """Set how often Keras has given names; to one that it never has, it will add no number."""
+        """Set how often Keras has given each name; a name with a count of 0 will get no number."""
         for name, count in counts.items():
             if count:
                 self.names()[name] = count
@@ -211,7 +211,7 @@ class Building:
 
 
 def _difference(earlier: BuiltUnit, forms: list[TraceForm]) -> str | None:
-    """Return, in words, how the first form that is another one differs; None if none does."""
+    """Return, in words, the difference of the first form that has changed; None if none has."""
     for number, (was, now) in enumerate(zip(earlier.forms, forms, strict=False)):
         if was != now.digest:
             return now.difference(earlier.outlines[number]) if number < len(earlier.outlines) else ""

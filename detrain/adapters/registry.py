@@ -1,7 +1,5 @@
-"""The adapters, and the modules whose import calls for them; and frameworks whose state detrain cannot read: a run that
-trains with one is refused, at the latest at its first checkpoint.
-
-An adapter is imported when the program imports its framework.
+"""The table of adapters, each imported when the program imports its framework; and frameworks that have no adapter: a
+run that trains with one is refused, at the latest at its first checkpoint, as detrain cannot read its state.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from detrain.python.inspect.named import user_modules
 from detrain.python.process.random_streams import Streams
 
 ADAPTERS: Final = {each.imported: each for each in FRAMEWORKS}
-"""The frameworks that have an adapter, by the module whose import brings them in."""
+"""The frameworks that have an adapter, each by the module that the program imports."""
 FOLLOWED: Final = tuple(module for each in FRAMEWORKS for module in each.followed)
-"""Other modules of whose import the adapters are told."""
+"""Other modules: the adapters are told when the program has imported one."""
 
 FOREIGN: Final = ("mlx", "mindspore", "mxnet", "paddle", "tinygrad")
 _TODO: Final = f"train with {NAMES}, or run the program with --bare: deterministic settings, no checkpoints"
 left_out: Final[list[str]] = []
-"""Frameworks that another one has imported in passing, and the program does not import by its source."""
+"""Frameworks that another framework has imported, and that the program's source does not import."""
 
 
 def make(name: str, settings: Settings, streams: Streams) -> Adapter:
-    """Return the adapter of a framework, which has just been imported. Raises FrameworkUnsupported."""
+    """Return the adapter of a framework that has just been imported. Raises FrameworkUnsupported."""
     framework = ADAPTERS[name]
     _check_version(framework)
     module, made_by = framework.adapter
@@ -40,7 +38,7 @@ def make(name: str, settings: Settings, streams: Streams) -> Adapter:
 
 
 def _check_version(framework: FrameworkNames) -> None:
-    """Raise FrameworkUnsupported where the adapter does not know the version that has been imported."""
+    """Raise FrameworkUnsupported if the adapter does not know the imported version."""
     imported = str(sys.modules[framework.imported].__version__)
     low, (major, minor) = framework.versions
     if low <= tuple(int(part) for part in re.findall(r"\d+", imported)[:2]) < (major, minor):
@@ -55,15 +53,15 @@ def _check_version(framework: FrameworkNames) -> None:
 
 
 def imported() -> list[str]:
-    """Return the names of such frameworks that the process has imported."""
+    """Return the names of frameworks without an adapter that the process has imported."""
     return [name for name in FOREIGN if name in sys.modules]
 
 
 def check_training(*, has_updates: bool) -> list[str]:
-    """Return, in words, what a checkpoint of a loop does not hold of such frameworks. `has_updates`: of weights
-    of a framework that detrain knows.
+    """Return a description of the state of frameworks without an adapter that a loop's checkpoint does not hold.
+    `has_updates`: the loop has updated weights of a framework that detrain knows.
 
-    Raises FrameworkUnsupported where nothing else than such a framework can have trained in the loop.
+    Raises FrameworkUnsupported if only a framework without an adapter can have trained in the loop.
     """
     names = imported()
     used = next((name for name in left_out if any(_is_of(name, each) for each in user_modules().values())), "")
@@ -89,7 +87,7 @@ def _is_of(name: str, module: Any) -> bool:
 
 
 def check_keras() -> None:
-    """Keras has been imported. Raises FrameworkUnsupported where it computes with a framework that has no adapter."""
+    """Raise FrameworkUnsupported if Keras, which was imported, computes with a framework that has no adapter."""
     backend = keras_backend.in_process()
     if not any(backend == each.imported for each in KNOWN):
         raise FrameworkUnsupported(f"Keras runs on {backend!r} here (KERAS_BACKEND), whose weights no checkpoint holds yet", _TODO)

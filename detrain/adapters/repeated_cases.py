@@ -1,8 +1,8 @@
-"""What the `doctor` of each framework shares: computations that are done again and again, as `detrain doctor` compares.
+"""The shared part of each framework's `doctor`: it repeats computations, and `detrain doctor` compares the results.
 
 It is run as `python -m detrain.adapters.NAME.doctor DETERMINISTIC REPEATS`, and prints JSON: by device and case the
-digest of each repetition, or the name of the error that the framework refused with. Inputs are drawn from fixed seeds
-by NumPy, so that other processes compute the same thing.
+digest of each repetition, or the name of the error with which the framework refused the case. NumPy draws the inputs
+from fixed seeds, so that other processes compute the same results.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RNG: Final = np.random.default_rng(2026)
 
 
 def normal(*shape: int) -> Array:
-    """Return numbers of a normal distribution, as float32."""
+    """Return an array of normally distributed numbers, in float32."""
     return RNG.normal(size=shape).astype(np.float32)
 
 
 def asked() -> tuple[bool, int]:
-    """Return what the command line asks: whether ops are to be deterministic, and how many repetitions."""
+    """Return the command line's arguments: whether ops are to be deterministic, and the number of repetitions."""
     return sys.argv[1] == "1", int(sys.argv[2])
 
 
@@ -37,7 +37,7 @@ def repeated(
     arrays_of: Callable[[Any], Iterable[Array]],
     *refusals: type[Exception],
 ) -> dict[str, list[str]]:
-    """Return the digest of each repetition of each case, or the error that the framework refused it with."""
+    """Return the digest of each repetition of each case, or the error with which the framework refused the case."""
     found: dict[str, list[str]] = {}
     for name, case in cases.items():
         try:
@@ -48,7 +48,7 @@ def repeated(
 
 
 def say(version: str, cases: Mapping[str, Mapping[str, list[str]]]) -> None:
-    """Print what was found, by device and case, with the framework's version."""
+    """Print the results, by device and case, with the framework's version."""
     print(json.dumps({"version": version, "cases": cases}))
 
 

@@ -1,10 +1,9 @@
-"""Which places of a compiled function have faults put in together: compiling takes far longer than a trial does, and so
-one copy of the function serves the trials of many sites.
+"""The choice of places of a compiled function that share one copy for faults: compiling takes far longer than a trial,
+so one copy serves the trials of many sites.
 
-Which these are depends on the function and on the site alone, and not on what else a process tries. So a fault that is
-done again by itself is done in the same copy as among thousands. Unarmed, a copy is to give the bits that the program's
-own function gives, for the inputs of the step that is hit. Where it does not, one with the
-site alone is taken.
+The choice depends on the function and the site alone, not on the other trials of a process. So a fault that is repeated
+by itself runs in the same copy as among thousands. Unarmed, a copy must give the bits that the program's own function
+gives, for the inputs of the step that is hit. If it does not, a copy with the site alone is taken.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, TypeVar
 
 _SIZE: Final = 8
-"""How many places a copy has. With 32 of them, half and more of the copies that were tried had other bits unarmed."""
+"""The number of places in a copy. With 32 places, half or more of the tested copies gave other bits unarmed."""
 
 Place = TypeVar("Place", bound=Hashable)
 
 
 def copies(together: Sequence[Place], wanted: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
-    """Yield the places that are in a copy with the wanted ones, and then these alone.
+    """Yield the places that share a copy with the wanted places, and then the wanted places alone.
 
-    `together`: all those of the function that can share a copy, in its order; wanted others are by themselves.
+    `together`: all places of the function that can share a copy, in the function's order; if a wanted place is not
+    among them, only the wanted places alone are yielded.
     """
     number = {place: at for at, place in enumerate(together)}
     if all(place in number for place in wanted):

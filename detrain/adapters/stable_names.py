@@ -1,13 +1,13 @@
-"""Names for objects by the order of their birth, the same in every run of a program.
+"""Names (keys) for objects by their order of creation, the same in every run of a program.
 
-The order of creation alone is not a name: optimizer slots and metrics come into being when they are first used, and a
+The order of creation alone gives no stable name: optimizer slots and metrics are made when they are first used, and a
 resumed process first uses them at another moment. So an object is named within the object whose method was making it
 (its owner, on the Python stack): the n-th `kernel` made by the first `Dense` made by the first `Sequential`. Only the
-counts at the top, where the program itself makes things, depend on how far the run is; they are part of a checkpoint.
-What is never made ahead (sets of tf.data and their iterators) is always counted there: a program's loop may run in a
-method of its own model. Other things that such a loop makes, or the program's code in a method of an owner at several
-moments (a metric for each epoch, a layer in each call), are counted on in a checkpoint, too. What was made at one
-moment, and is alive, a resumed process will make once more.
+counts at the top, for objects that the program itself makes, depend on how far the run is; a checkpoint holds them.
+Objects that are never made ahead (tf.data's datasets and iterators) always count there: a program's loop may run in a
+method of its own model. A checkpoint also holds the counts of other objects that such a loop makes, or that the
+program's code makes in an owner's method at several moments (a metric for each epoch, a layer in each call). Objects
+made at one moment and still alive need no count: a resumed process makes them again.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from detrain.python.inspect.frames import is_user_file, names_of, outwards
 
 TOP = ""
 _APART = "~"
-"""Begins the keys of what is made again, as long as it has not its own."""
+"""The start of the temporary keys of objects that are made again, until they get their own keys."""
 
 
 class Births:
-    """The registry of owners. Objects are held weakly."""
+    """The registry of named objects, which may own others. Objects are held weakly."""
 
     def __init__(self) -> None:
         self._keys: dict[int, tuple[weakref.ref[object], str]] = {}
         self._counts: dict[str, dict[str, int]] = {}
         self._given: str | None = None
         self.is_aside = False
-        """Whether a library makes things just to look at them."""
+        """Whether a library makes objects just to look at them."""
         self.is_apart = False
-        """Whether what is made now gets its name, and its value, later."""
+        """Whether objects made now get their names, and their values, later."""
         self._turns_apart = 0
         self._of_loop: frozenset[CodeType] | None = None
-        """The code of the training loop, and of what has called it; None before it."""
+        """The code of the training loop and of its callers; None outside of a loop."""
         self._made_in_loop: set[int] = set()
         self._once: dict[tuple[str, str], tuple[int, object]] = {}
-        """What the program's code has made in methods of owners at one moment of the loop: how many there were before,
-        and when."""
+        """For objects that the program's code has made in owners' methods inside the loop, by (owner, label): the count
+        before the first of them, and its moment."""
         self._found_alive: dict[tuple[str, str], int] = {}
         self._going_on: set[tuple[str, str]] = set()
-        """What it makes again and again: a resumed process makes only what comes next."""
+        """(owner, label) of objects that the loop makes again and again: a resumed process makes only the next ones."""
         self.moment: Callable[[], object] = lambda: None
-        """Returns how far the run is."""
+        """Returns the run's position."""
         self.is_building: Callable[[], bool] = lambda: False
-        """Says whether something is being built that a resumed process builds again."""
+        """Returns whether a part is being built that a resumed process builds again."""
 
     def begin_loop(self, frame: FrameType | None) -> None:
-        """The program enters a training loop in this frame."""
+        """Note that the program enters a training loop in this frame."""
         self._of_loop = frozenset(each.f_code for each in outwards(frame))
 
     def end_loop(self) -> None:
-        """The program has left it: what it makes until the next one, a resumed process makes once more."""
+        """Note that the program has left the loop: a resumed process repeats all that it makes until the next loop."""
         self._of_loop = None
 
     @contextlib.contextmanager
     def naming(self, key: str) -> Iterator[None]:
-        """Give the next new object this key: it is made again for one that the first run had."""
+        """Inside, give this key to the next new object: it replaces an object of the first run."""
         self._given = key
         try:
             yield
@@ -71,8 +71,8 @@ class Births:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Name and count nothing: what is made is thrown away at once, and how often that happens depends on the way to
-        a cut.
+        """Inside, name and count no objects: they are thrown away at once, and how often they are made depends on the
+        way to a cut.
         """
         before, self.is_aside = self.is_aside, True
         try:
@@ -81,8 +81,8 @@ class Births:
             self.is_aside = before
 
     def register(self, value: object, label: str, frame: FrameType | None = None) -> str:
-        """Name a new object after its owner, its label and its turn; return the key, empty for what is thrown away at
-        once.
+        """Name a new object after its owner, its label and its turn; return the key, empty for an object that is thrown
+        away at once.
         """
         known = self.key(value)
         if known is not None or self.is_aside:
@@ -111,7 +111,7 @@ class Births:
         return key
 
     def _count_given(self, key: str) -> None:
-        """What was made again has taken its turn."""
+        """Count the turn of an object that was made again under a given key."""
         owner, _, name = key.rpartition("/")
         label, _, turn = name.rpartition(".")
         label, made = (label, int(turn) + 1) if label and turn.isdecimal() else (name, 1)
@@ -120,8 +120,8 @@ class Births:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Name what is made inside, for what the first run had, by keys of its own until it is renamed: it takes
-        nobody's turn.
+        """Inside, objects are made in place of the first run's: give them temporary keys until they are renamed, and
+        let them take no turns.
         """
         counts = {owner: dict(labels) for owner, labels in self._counts.items()}
         self.is_apart = True
@@ -132,11 +132,11 @@ class Births:
             self._counts = counts
 
     def nameless(self) -> list[object]:
-        """Return what was made apart, is alive and has not been renamed."""
+        """Return the live objects that were made apart and have not been renamed."""
         return [value for key, value in self.alive() if key.startswith(_APART)]
 
     def rename(self, value: object, key: str | None) -> None:
-        """Give an object that was made again the key that it had in the first run; with None it has no key any more."""
+        """Give an object that was made again the key that it had in the first run; with None, remove its key."""
         self._keys.pop(id(value), None)
         self._made_in_loop.discard(id(value))
         if key is not None:
@@ -144,16 +144,16 @@ class Births:
             self._made_in_loop.add(id(value))
 
     def counts_of(self, owners: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Return how many of each label these have made."""
+        """Return the number of objects of each label that these owners have made."""
         return {owner: dict(self._counts[owner]) for owner in owners if owner in self._counts}
 
     def set_counts_of(self, owner: str, counts: Mapping[str, int]) -> None:
-        """Count on from there."""
+        """Set counts of an owner, which new objects continue."""
         self._counts.setdefault(owner, {}).update(counts)
 
     def register_at_top(self, value: object, label: str) -> str:
-        """Name a new object by its turn among all of the program: the method of a model that trains may make it, epoch
-        by epoch.
+        """Name a new object by its turn among all objects of the program: the loop may run in a method of a model, and
+        make such an object in each epoch.
         """
         key, self._given = self._given, None
         return self._enter(value, self.next_key(label, None) if key is None else key)
@@ -171,11 +171,11 @@ class Births:
         return _key(owner, label, turn)
 
     def is_of_loop(self, value: object) -> bool:
-        """Return whether the loop has made an object, and that not as it built something."""
+        """Return whether the loop has made an object, other than in lazy building."""
         return id(value) in self._made_in_loop and self.key(value) is not None
 
     def recreated_counts(self) -> dict[str, dict[str, int]]:
-        """Return, by owner and label, how many there have been of what the loop makes again and again."""
+        """Return, by owner and label, the counts of the objects that the loop makes again and again."""
         once = {group: self._counts[group[0]][group[1]] for group in self._once.keys() - self._going_on}
         if any(count != self._found_alive.get(group) for group, count in once.items()):
             gc.collect()
@@ -190,7 +190,7 @@ class Births:
         return found
 
     def set_recreated_counts(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Count on from there."""
+        """Set the counts that `recreated_counts` returned, which new objects continue."""
         for owner, labels in counts.items():
             self._counts.setdefault(owner, {}).update(labels)
             self._going_on.update((owner, label) for label in labels)
@@ -201,7 +201,7 @@ class Births:
         return entry[1] if entry is not None and entry[0]() is value else None
 
     def alive(self) -> list[tuple[str, object]]:
-        """Return every registered object that is alive, after its key."""
+        """Return every live registered object, after its key."""
         return [(key, value) for reference, key in list(self._keys.values()) if (value := reference()) is not None]
 
     def find(self, key: str) -> object | None:
@@ -212,18 +212,18 @@ class Births:
         return None
 
     def living(self, kind: type) -> Iterator[tuple[str, object]]:
-        """Yield the keys and objects of a kind that are alive."""
+        """Yield the live objects of a kind, each after its key."""
         for reference, key in list(self._keys.values()):
             value = reference()
             if isinstance(value, kind):
                 yield key, value
 
     def top_counts(self) -> dict[str, int]:
-        """Return how many of each label the program itself has made."""
+        """Return the number of objects of each label that the program itself has made."""
         return dict(self._counts.get(TOP, {}))
 
     def set_top_counts(self, counts: dict[str, int]) -> None:
-        """Set the counts, so that what the program makes from here on is named as in the first run."""
+        """Set the counts, so that new objects of the program get the names that they had in the first run."""
         self._counts[TOP] = dict(counts)
 
     def owner(self, frame: FrameType | None, kind: type, value: object = None) -> str:
@@ -242,8 +242,8 @@ class Births:
 
 
 def _is_of_program(frame: FrameType | None, outermost: FrameType) -> bool:
-    """Return whether the program's code is on the stack, up to a frame: no library makes this as it builds something
-    lazily.
+    """Return whether code of the program is on the stack between a frame and `outermost`: if not, a library makes the
+    object in lazy building.
     """
     for each in outwards(frame):
         if is_user_file(each.f_code.co_filename):

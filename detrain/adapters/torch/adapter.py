@@ -1,8 +1,7 @@
 """The adapter for PyTorch 2.9 to 2.15.
 
-The state of PyTorch is Python attributes (modules, optimizers, schedulers, scalers, samplers), which the codec goes
-through; tensors are leaves there. Public API is used where there is one; what is private is checked when the adapter is
-made.
+PyTorch's state is in Python attributes (of modules, optimizers, schedulers, scalers, samplers), which the codec walks;
+tensors are leaves there. The adapter uses public API where there is one, and checks private parts when it is made.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ if TYPE_CHECKING:
     from detrain.adapters.torch.faults.instruments import TorchInstruments
 
 _SERIALIZE: Final = "serialize_file"
-"""What the modules of safetensors write a file by."""
+"""The function by which the modules of safetensors write a file."""
 _SAFETENSORS: Final = ("safetensors.torch", "safetensors.numpy")
 
 
 class Torch(Adapter):
-    """See `detrain.adapters.api.Adapter`. Make it right after PyTorch was imported, before the program uses it."""
+    """See `detrain.adapters.api.Adapter`. Make it right after the import of PyTorch, before the program uses it."""
 
     name = "torch"
     devices: TorchDevices
@@ -90,7 +89,7 @@ class Torch(Adapter):
         self._saved = SavedFiles(partial(settings.contents.writes, how="written")) if settings.contents is not None else None
 
     def on_import(self, module: str) -> None:
-        """Follow what is compiled, and what is saved."""
+        """Hook the compiler and functions that save files, once the program has imported their modules."""
         self._compiled.on_import(module)
         if self._instruments is not None:
             self._instruments.on_import(module)
@@ -98,7 +97,7 @@ class Torch(Adapter):
             self._saved.on_import(module)
 
     def state(self) -> bytes:
-        """Return the settings of the process, and how many loaders, iterators and hooks were made."""
+        """Return the process's settings, counts of iterators and hooks, and state of FSDP2, DDP and the compiler."""
         state = {
             "flags": flags.flags(),
             "loaders": self.loaders.counts(),
@@ -111,7 +110,7 @@ class Torch(Adapter):
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, positions: Mapping[str, Array], mode: Mode) -> None:
-        """Set the settings and counts; bring loaders to their positions."""
+        """Restore the result of `state`; bring loaders to their positions."""
         was = json.loads(state)
         if self._processes.buckets is not None:
             self._processes.buckets.restore(was.get("buckets", []))  # first: it moves streams, and leaves gradients
@@ -122,11 +121,13 @@ class Torch(Adapter):
         self._hooks.set_count(was["hooks"])
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about bits, besides versions."""
+        """Return the facts, besides versions, that decide about bits: processor, devices, backend of process groups."""
         return flags.environment() | self._processes.environment()
 
     def begin_phase(self) -> None:
-        """Fix what the program has set otherwise. Raises FrameworkUnsupported for processes that are not exact."""
+        """Fix again the settings that the program has changed. Raises FrameworkUnsupported for processes that are not
+        exact.
+        """
         try:
             self._processes.check()
         except FrameworkUnsupported as error:
@@ -139,18 +140,18 @@ class Torch(Adapter):
         self._spread.begin_phase()
 
     def uncaptured(self) -> list[str]:
-        """Return what PyTorch keeps for the process; what else is not captured, the codec names where it meets it."""
+        """Return descriptions of uncaptured state that PyTorch keeps for the process; the codec names the rest."""
         keep = (self._hooks, self._fully_sharded, self._spread, self._compiled, self.loaders)
         return [loss for each in keep for loss in each.uncaptured()]
 
     def at_rest(self) -> AbstractContextManager[None]:
-        """Inside, modules under FSDP2 have their shards. The program's objects are about to be gone through."""
+        """Inside, modules under FSDP2 have their shards. A walk over the program's objects is about to begin."""
         self.devices.forget()
         return self._fully_sharded.at_rest()
 
 
 class SavedFiles:
-    """Tells of each file that is written from here on."""
+    """Reports the path of each file that PyTorch or safetensors writes from here on."""
 
     def __init__(self, note: Callable[[str], object]) -> None:
         self._note = note
@@ -164,7 +165,7 @@ class SavedFiles:
         self.on_import("")
 
     def on_import(self, _module: str) -> None:
-        """A module has been imported, others with it."""
+        """Wrap the writing functions of safetensors' modules that have been imported."""
         for name in _SAFETENSORS:
             module = sys.modules.get(name)
             serialize = vars(module).get(_SERIALIZE) if module is not None else None

@@ -1,11 +1,11 @@
-"""Storages of a CUDA device, held while training goes on; and the devices that a checkpoint's tensors were on, where
-they are not: refused, or all on the CPU.
+"""Copies of a CUDA device's storages, held while training goes on; and a checkpoint's devices that this machine lacks:
+the adapter reports them, or maps them all to the CPU.
 
 A storage is copied on its device at once, on the stream on which the program computes; the thread that writes the
-checkpoint brings the copy to the host, on a stream of its own, into memory that the device can write to by itself. So
-training waits for copies within the device alone. Where there is no room for them, the bytes come to the host at once.
+checkpoint brings the copy to the host, on its own stream, into memory that the device can write to directly. So
+training waits only for copies within the device. If a device has no room for them, the bytes go to the host at once.
 
-What PyTorch says of each call: `torch.cuda.Stream` and "Memory management" in its notes on CUDA.
+PyTorch's documentation of the calls: `torch.cuda.Stream` and "Memory management" in its notes on CUDA.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from detrain.python.codec.table import kind_named
 from detrain.python.inspect.object_graph import Graph, Item
 
 _SMALL_BYTES: Final = 1 << 16
-"""So much is brought over in less time than a copy, an event and a wait take."""
+"""Fewer bytes than these reach the host in less time than a copy, an event and a wait take."""
 _SHARE: Final = 0.9
-"""Of the room beside the program's own peak: memory is cut into pieces."""
+"""The share of the room beside the program's peak that copies may take: free memory is in pieces."""
 
 _CUDA: Final = re.compile(r"cuda(:\d+)?")
 _HERE: Final = ("cpu", "meta")
 _UNTOUCHED: Final = frozenset({"enum", "set", "frozenset", "generator", "class", "memory", "inside"})
-"""Kinds of nodes, beside those that hold nothing, in which a text that reads like a device is none, or where two would
-become one.
+"""Kinds of nodes, besides those that hold nothing, that are not mapped: a text that reads like a device is none there,
+or two items would become one.
 """
 
 
 class HeldBytes:
-    """The bytes that a storage of a device had when it was held."""
+    """The bytes that a device's storage had when it was held."""
 
     def __init__(self, copy: Any, event: Any, stream: Any) -> None:
-        """`event`: reached when the copy is done; `stream`: on which it is brought over."""
+        """`event`: reached when the copy is done; `stream`: for the transfer to the host."""
         self._copy, self._event, self._stream = copy, event, stream
         self.nbytes: int = copy.numel()
 
     def fetch(self) -> Array:
-        """Bring the bytes to the host, once; waits for that, on any thread."""
+        """Bring the bytes to the host, once, on any thread; wait until they are there."""
         with unseen(), torch.no_grad():
             host = _host_memory(self.nbytes)
             with torch.cuda.stream(self._stream):
                 self._stream.wait_event(self._event)
                 host.copy_(self._copy, non_blocking=True)
             self._stream.synchronize()
-            self._copy = None  # not before: the allocator, which knows the other stream alone, would hand it out again
+            self._copy = None  # not before: the allocator knows only the program's stream, and would reuse the memory
             found: Array = host.numpy()
             return found
 
 
 def _host_memory(size: int) -> Any:
-    """Return bytes of the host's that a device writes to by itself, which PyTorch keeps for the next time; if there are
-    none, other ones.
+    """Return host memory that a device can write to directly, which PyTorch keeps for the next time; if there is none,
+    ordinary memory.
     """
     try:
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
@@ -68,19 +68,19 @@ def _host_memory(size: int) -> Any:
 
 
 class Copies:
-    """Holds storages of devices."""
+    """Holds the bytes of devices' storages."""
 
     def __init__(self) -> None:
         self._is_later = False
         self._room: dict[int, float] = {}
-        """What may still be copied in this save, in bytes by device."""
+        """The bytes that may still be copied in this save, by device."""
         self._peak: dict[int, int] = {}
-        """The most that the program has had there, as far as it was looked at: it may set PyTorch's count back."""
+        """The program's highest use seen so far, in bytes by device: the program may reset PyTorch's own count."""
         self._streams: dict[int, Any] = {}
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """Inside, what is held may still be on the device (`HeldBytes`)."""
+        """Inside, held bytes may still be on the device (`HeldBytes`)."""
         self._is_later, self._room = True, {}
         try:
             yield
@@ -114,9 +114,9 @@ class Copies:
         return HeldBytes(copy, event, self._streams[device])
 
     def _room_on(self, device: int) -> float:
-        """Return how much the program leaves free even where it needs most, in bytes."""
+        """Return the bytes that copies may take on a device: a share of the room that the program's peak leaves."""
         peak = self._peak[device] = max(self._peak.get(device, 0), torch.cuda.max_memory_allocated(device))
-        if not has_stepped():  # what a step needs is not known yet
+        if not has_stepped():  # the memory that a step needs is not known yet
             return 0
         free, _all = torch.cuda.mem_get_info(device)
         return _SHARE * float(free + torch.cuda.memory_reserved(device) - peak)
@@ -131,11 +131,11 @@ class TorchDevices:
         self.copies = Copies()
 
     def forget(self) -> None:
-        """The program's objects are gone through anew."""
+        """Forget the devices met so far, as a new walk over the program's objects begins."""
         self._seen.clear()
 
     def note(self, device: str) -> None:
-        """A tensor or generator on a device was met."""
+        """Note that the walk has met a tensor or generator on a device."""
         if device not in _HERE:
             self._seen.add(device)
 
@@ -144,22 +144,22 @@ class TorchDevices:
         return sorted(self._seen)
 
     def missing(self, state: bytes) -> list[str]:
-        """Return the CUDA devices of a checkpoint's tensors that are not here."""
+        """Return the CUDA devices that a checkpoint's tensors need and this machine lacks."""
         was = [device for device in json.loads(state).get("devices", ()) if _CUDA.fullmatch(device)]
         here = torch.cuda.device_count() if was else 0
         return [device for device in was if int(device.partition(":")[2] or 0) >= here]
 
     def others(self) -> int:
-        """Return how many CUDA devices are here."""
+        """Return how many CUDA devices this machine has."""
         return int(torch.cuda.device_count())
 
     def map_to_cpu(self) -> None:
-        """Have what was on CUDA devices go to the CPU from here on."""
+        """From here on, map CUDA devices to the CPU."""
         self._maps = True
 
     def mapped(self, graph: Graph) -> Graph:
-        """Return a graph of Python state with what was on CUDA devices on the CPU, if that is wanted: tensors, and
-        values of the program that are devices or their names.
+        """Return a graph of Python state with CUDA devices mapped to the CPU, if that is wanted: in tensors, and in the
+        program's values that are devices or their names.
         """
         if not self._maps:
             return graph
@@ -174,7 +174,7 @@ class TorchDevices:
         return graph
 
     def copies_later(self) -> AbstractContextManager[None]:
-        """Inside, what is held of CUDA devices may still be there."""
+        """Inside, held bytes of CUDA devices may still be on the device."""
         return self.copies.later()
 
 

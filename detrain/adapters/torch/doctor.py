@@ -1,4 +1,4 @@
-"""Which computations PyTorch repeats bit for bit (see `detrain.adapters.repeated_cases`)."""
+"""Computations that test if PyTorch repeats results bit for bit (see `detrain.adapters.repeated_cases`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _gradients(function: Callable[..., Any], *inputs: Any) -> list[Any]:
 
 
 def cases(device: str) -> dict[str, Case]:
-    """Return the computations by name. Sizes are such that work is split among threads."""
+    """Return the computations by name. They are large enough for PyTorch to split the work among threads."""
 
     def normal(*shape: int) -> Any:
         return torch.from_numpy(repeated_cases.normal(*shape)).to(device)
@@ -81,7 +81,7 @@ def _arrays(result: Any) -> list[Array]:
 
 
 def main() -> None:
-    """Measure, as the arguments say, on all kinds of devices there are."""
+    """Repeat the computations on each kind of device of this machine, as the command line asks; print the digests."""
     is_deterministic, repeats = repeated_cases.asked()
     if is_deterministic:
         settings.fix(0, os.cpu_count() or 1)

@@ -1,11 +1,11 @@
-"""The bytes of storages: looked at where they lie, and held while training goes on, by copy on write.
+"""The bytes of storages: read in place, and held while training goes on, by copy on write.
 
-`torch._lazy_clone` gives a storage and its clone one memory, and who writes first takes another: to hold is cheap, and
-what is held stays. PyTorch 2.13 fails where such a storage is made larger (INTERNAL ASSERT, `c10/core/impl/COW.cpp`),
-as `out=` may do: so it is only done to what optimizers have, nearly all of a state, and before `resize_` of a storage
-it is undone. It does not know who got the address before: arrays of NumPy (behind them PyTorch does not resize a
-storage any more), and what DLPack gave to other libraries, which is noted here. What these may write into is copied, as
-is memory that PyTorch did not allocate. An address that the program asked for and kept (`data_ptr`) is not known.
+`torch._lazy_clone` gives a storage and its clone one memory, and the first to be written takes another: so holding is
+cheap, and held bytes stay. PyTorch 2.13 fails if such a storage is made larger (INTERNAL ASSERT,
+`c10/core/impl/COW.cpp`), as `out=` may do: so only storages of optimizers, nearly all of a state, are held this way,
+and `resize_` undoes it first. PyTorch does not know who got the address before: NumPy's arrays (PyTorch no longer
+resizes a storage with one), and other libraries by DLPack, which is noted here. Memory that these may write into is
+copied, as is memory that PyTorch did not allocate. An address that the program has kept (`data_ptr`) is not known.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detrain.base.digest import Array
 
 _SMALL_BYTES: Final = 1 << 14
-"""To copy so much takes less time than to have it copied on write."""
+"""Fewer bytes than these are copied in less time than copying on write takes."""
 _Reference = weakref.ref[Any]
 _given_away: Final[dict[int, _Reference]] = {}
-"""Storages whose address DLPack has told, by their identity."""
+"""Storages with an address that DLPack has handed out, by their identity."""
 
 
 def is_spread(tensor: object) -> bool:
@@ -40,13 +40,13 @@ def is_spread(tensor: object) -> bool:
 
 
 def shard_of(tensor: Any) -> Any:
-    """Return what has the memory: of a tensor that is spread over processes the shard that is here, else the tensor."""
+    """Return the tensor that has the memory: this process's shard if a tensor is spread over processes, else itself."""
     return tensor._local_tensor if is_spread(tensor) else tensor
 
 
 class unseen:
-    """Let nobody of the program's see what is done to tensors, nor change it: tensors and modes that follow each call
-    (`torch.set_default_device`, a counter of operations).
+    """Inside, no code of the program sees or changes detrain's work on tensors: classes of tensors and modes that
+    follow each call (`torch.set_default_device`, a counter of operations) are off.
     """
 
     __slots__ = ("_functions", "_modes")
@@ -73,12 +73,12 @@ class _OfOptimizers:
         self._storages: dict[int, _Reference] = {}
 
     def stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        """Hear of a step."""
+        """Note a step of an optimizer."""
         self._optimizers.add(optimizer)
         self.steps += 1
 
     def has(self, storage: Any) -> bool:
-        """Return whether a storage is one of theirs."""
+        """Return whether a storage belongs to one of these optimizers."""
         if self._read_at != self.steps:
             self._read_at, self._storages = self.steps, {}
             for optimizer in self._optimizers:
@@ -96,12 +96,12 @@ _of_optimizers: Final = _OfOptimizers()
 
 
 def has_stepped() -> bool:
-    """Return whether an optimizer has made a step."""
+    """Return whether any optimizer has made a step."""
     return _of_optimizers.steps > 0
 
 
 def watch() -> None:
-    """Hear from now on of the steps of optimizers, and to which storages DLPack leads."""
+    """From now on, note the steps of optimizers, and the storages that DLPack hands out."""
     if hasattr(torch.Tensor.__dlpack__, "__wrapped__"):
         return
     torch.Tensor.__dlpack__ = _noting(torch.Tensor.__dlpack__)
@@ -133,21 +133,21 @@ def _noting(export: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def address_of(storage: Any) -> int:
-    """Return where a storage lies, without having it copied for that."""
+    """Return the address of a storage, without causing a copy on write."""
     with unseen():
         return int(torch._C._data_address(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)))
 
 
 def start_of(tensor: Any) -> int:
-    """Return where the storage of a tensor lies, as `address_of` does; faster where the tensor is a plain one."""
+    """Return the address of a tensor's storage, as `address_of` does, but faster for a plain tensor."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
         return address_of(tensor.untyped_storage())
     return int(torch._C._data_address(tensor) - tensor.storage_offset() * tensor.element_size())
 
 
 def look_at(storage: Any) -> Array:
-    """Return the bytes of a storage in the host's memory, without a copy, to be used at once: not as `numpy()` does,
-    behind which PyTorch would not resize it any more, and which copies what is copied on write.
+    """Return the bytes of a storage in the host's memory, without a copy, to be used at once. (After `numpy()` PyTorch
+    would not resize the storage any more, and `numpy()` copies a storage that is copied on write.)
     """
     return np.frombuffer((ctypes.c_uint8 * storage.nbytes()).from_address(address_of(storage)), np.uint8)
 

@@ -1,5 +1,5 @@
-"""What else of PyTorch's are leaves of Python objects: values such as dtypes and devices, generators, tensors that are
-made of others (sparse, quantised, nested, wrapped), handles of hooks.
+"""PyTorch's leaves of Python objects, besides plain tensors: values (dtypes, devices, …), generators, tensors made of
+other tensors (sparse, quantised, nested, wrapped), handles of hooks.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class TorchLeaves(TensorLeaves):
         self._loaders, self._spread, self._devices = loaders, spread, devices
 
     def to_array(self, value: Any) -> Array | None:
-        """Return a tensor's value; of dtypes that NumPy has not (bfloat16) its bytes, of one that is made of others all
-        of theirs.
+        """Return a tensor's value; its bytes if NumPy lacks the dtype (bfloat16), and the bytes of all parts if it is
+        made of other tensors.
         """
-        if type(value) is torch.Tensor:  # batches are: this is asked of each
+        if type(value) is torch.Tensor:  # the usual type of batches: this is called for each
             try:
                 return value.numpy()  # type: ignore[no-any-return]
-            except (RuntimeError, TypeError):  # NumPy has none of this dtype, layout or device
+            except (RuntimeError, TypeError):  # NumPy has no arrays of this dtype, layout or device
                 return self._bytes_of(value)
         return self._bytes_of(value) if isinstance(value, torch.Tensor) else None
 
@@ -85,11 +85,11 @@ class TorchLeaves(TensorLeaves):
             return np.asarray(plain.contiguous().view(torch.uint8).numpy())
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> object | None:
-        """Return a tensor: of a checkpoint that another framework's adapter has taken there may be one."""
+        """Return a tensor for an array without a form, which a checkpoint by another framework's adapter may have."""
         return torch.from_numpy(np.array(array)) if form is None else None
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind of such a value and what it is made of; None for anything else."""
+        """Return the kind and parts of such a leaf; None for any other object."""
         cls = type(value)
         if cls is FunctionType:
             return wrapped_steps.parts(value)
@@ -122,16 +122,16 @@ class TorchLeaves(TensorLeaves):
         if isinstance(value, torch.Tensor):
             with unseen():
                 return _tensor_parts(value)
-        if isinstance(value, torch.nn.Module | torch.optim.Optimizer) and not is_own_class(cls):  # its class is not open
+        if isinstance(value, torch.nn.Module | torch.optim.Optimizer) and not is_own_class(cls):  # its state is not known
             return "torch.unknown", [Unknown()]
         return None
 
     def parts_of_new(self, value: object) -> tuple[str, list[object]] | None:
-        """Return what an iterator over a DataLoader is made of."""
+        """Return the kind and parts of an iterator over a DataLoader; None for any other object."""
         return self._loaders.parts_of_new(value)
 
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
-        """Return what `parts` described."""
+        """Return the object that `parts` described: `current` if it is that or can become it, else a new one."""
         if kind in KINDS:
             return self._loaders.remake(kind, parts)
         if kind == "torch.Size":
@@ -174,7 +174,7 @@ class TorchLeaves(TensorLeaves):
 
 
 def _of_program(module: Any) -> dict[str, object]:
-    """Return the attributes of a compiled module that are not the compiler's own, which are addresses and functions."""
+    """Return the attributes of a compiled module without the compiler's own, which are addresses and functions."""
     return {name: item for name, item in vars(module).items() if name not in type(module)._opt_mod_attributes}
 
 
@@ -189,17 +189,17 @@ def _remake_compiled(parts: list[Any], current: Any) -> object | None:
 
 
 class Unknown:
-    """Stands for the state of what cannot be read: no run holds it, so that it is named."""
+    """A stand-in for unreadable state: no checkpoint can hold it, so the codec reports it."""
 
 
 def _tensor_parts(value: Any) -> tuple[str, list[object]] | None:
-    """Return what a tensor is made of, and last what all tensors have: class, gradient, hooks, attributes."""
+    """Return the kind and parts of a tensor that is not plain; its class, gradient, hooks, attributes come last."""
     if torch.nn.parameter.is_lazy(value):
         return "torch.lazy", [class_name(type(value)), value.requires_grad, str(value.dtype), str(value.device)]
     is_wrapper = hasattr(type(value), "__tensor_flatten__")
     if value.layout is torch.strided and not (is_wrapper or value.is_nested or value.is_quantized):
         return None
-    if grad_function(value) is not None:  # the graph behind it cannot be had, and no tensor of these kinds stands for it
+    if grad_function(value) is not None:  # the graph behind it cannot be captured, and these kinds have no stand-in
         return "torch.unknown", [Unknown()]
     parts = _wrapper_parts(value) if is_wrapper else _inner_parts(value)
     if parts is None:
@@ -209,7 +209,7 @@ def _tensor_parts(value: Any) -> tuple[str, list[object]] | None:
 
 
 def _attributes(value: Any) -> dict[str, object]:
-    """Return the attributes that are not what a tensor is made of."""
+    """Return the attributes of a tensor except the tensors inside."""
     if not hasattr(type(value), "__tensor_flatten__"):
         return dict(vars(value))
     inside = value.__tensor_flatten__()[0]
@@ -219,7 +219,7 @@ def _attributes(value: Any) -> dict[str, object]:
 def _wrapper_parts(value: Any) -> tuple[str, list[object]]:
     names, context = value.__tensor_flatten__()
     held = [getattr(value, name) for name in names]
-    # A jagged one finds its size itself.
+    # A jagged tensor finds its size itself.
     size = [None, None] if value.is_nested else [list(value.shape), list(value.stride())]
     return "torch.wrapper", [class_name(type(value)), list(names), held, *size, context]
 

@@ -1,5 +1,5 @@
-"""What stands for the graph behind a tensor that was computed before a checkpoint, which does not hold it: the value is
-exact, and a gradient through it ends the run.
+"""A stand-in for the graph behind a tensor that was computed before a checkpoint, as checkpoints hold no graphs: the
+tensor's value is exact, and a gradient through it ends the run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from detrain.python.inspect.held import walk
 _WHAT: Final = "a gradient goes through a tensor that was computed before the checkpoint, which does not hold the graph behind it"
 _TODO: Final = "compute it again, or take checkpoints where no graph goes on (--every 1)"
 _fail: list[Callable[[DetrainError], NoReturn]] = []
-"""Who ends the process: the program must not take this for an error of its own, and go on."""
+"""The function that ends the process, if there is one: the program must not catch the error and go on."""
 
 
 def fail_by(fail: Callable[[DetrainError], NoReturn]) -> None:
-    """Have `fail` called where something goes backward through what is not there."""
+    """Call `fail` from now on when a gradient goes through a lost graph."""
     _fail[:] = [fail]
 
 
@@ -32,11 +32,11 @@ def _refuse() -> NoReturn:
 
 
 class Lost(torch.autograd.Function):  # type: ignore[misc]
-    """The function that is said to have computed such a tensor."""
+    """The autograd function that stands for a lost graph."""
 
     @staticmethod
     def forward(_ctx: Any, _reason: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
-        """Return the tensor that a list holds: of an argument it would be a view, that nothing may be added to."""
+        """Return the tensor in a list: given by itself, it would come back as a view that forbids writes in place."""
         return held[0]
 
     @staticmethod
@@ -46,7 +46,7 @@ class Lost(torch.autograd.Function):  # type: ignore[misc]
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as one that was computed."""
+    """Return a tensor with a stand-in for its lost graph."""
     if not _watched:
         for module in (torch.autograd, torch.autograd.graph):
             _watched.append(module)
@@ -57,8 +57,8 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _watched: Final[list[Any]] = []
-"""Modules in which the function is replaced that runs backward: for gradients of some tensors alone PyTorch does not
-call functions that lead to none of them, and would leave out what the graph had led to."""
+"""Modules in which the function that runs backward is replaced: for gradients of given tensors alone, PyTorch skips
+functions that lead to none of these, and would leave out the part of a lost graph."""
 
 
 def _refusing(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,8 +77,8 @@ def _leads_to_lost(outputs: Any) -> bool:
 
 
 def functions_behind(first: Iterable[Any], most: int) -> Iterator[Any]:
-    """Yield the functions of a graph that a `backward` from these would call (None: there is none), each once, up to so
-    many.
+    """Yield the functions of a graph that a `backward` from `first` (which may have Nones) would call, each once, up to
+    `most`.
     """
 
     def below(function: Any) -> list[Any]:

@@ -1,8 +1,8 @@
-"""How the program itself calls its modules and optimizers: by the names that lead to them, the same in every run.
+"""The program's own names for its modules, optimizers and tensors, the same in every run.
 
-`model.layer1.0.conv2` is a module, `optimizer` an optimizer, `weights.0` a tensor that gradients are taken of. Names of
-the outermost frame come first, in the order in which its code has them, functions last; the first name that leads to
-an object is its name.
+`model.layer1.0.conv2` is a module, `optimizer` an optimizer, `weights.0` a tensor of which gradients are taken. Names
+of the outermost frame come first, in the order of its code, functions last; the first name that leads to an object is
+its name.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from detrain.python.inspect.named import inside, namespaces
 from detrain.python.inspect.names import own_attributes
 
 _DEEPEST: Final = 4
-"""How far from a name modules are looked for."""
+"""The depth below a name to which the walk looks for modules."""
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None), np.ndarray, torch.device, torch.dtype, torch.Size})
 
 _COMPILED: Final = "_orig_mod"
-"""The name by which what `torch.compile` returns for a module holds it: no part of the module's name."""
+"""The attribute by which the result of `torch.compile` holds a module: no part of the module's name."""
 
 _WHOLE: Final = (torch.nn.Module, Optimizer, torch.amp.GradScaler, torch.Tensor, Dataset, DataLoader, Sampler, ModuleType, type)
-"""What nothing further is looked for in."""
+"""Types of objects inside which the walk looks no further."""
 
 
 class NamedObjects:
-    """What names lead to now. Nothing of earlier looks counts: a run that has resumed in between has had none."""
+    """The objects that names lead to now. Earlier looks do not count: a run resumed in between has not had them."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._taken: set[str] = set()
         self._owners: dict[int, tuple[weakref.ref[Any], str]] = {}
-        """The modules whose parameters tensors are, by the tensors' identity."""
+        """Each parameter and the name of its module, by the parameter's identity."""
 
     def look(self) -> None:
-        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        """Look from the program's frames that call this; if there are none any more, keep the objects found before."""
         frames = user_frames(sys._getframe())[::-1]
         if not frames:
             return
@@ -59,7 +59,7 @@ class NamedObjects:
             self._enter(name, value)
 
     def name(self, value: Any, fallback: str = "") -> str:
-        """Return the name of an object; that of its class, if no name has led to it."""
+        """Return the name of an object; if no name leads to it, return `fallback`, or the name of its class."""
         known = self._names.get(id(value))
         return known[1] if known is not None and known[0]() is value else fallback or type(value).__name__
 
@@ -69,13 +69,13 @@ class NamedObjects:
         return known[1] if known is not None and known[0]() is not None else ""
 
     def owner(self, tensor: Any) -> str:
-        """Return the name of the module that a parameter is of; empty if it is of none."""
+        """Return the name of a parameter's module; empty if it belongs to none."""
         known = self._owners.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else ""
 
     def tensors(self) -> dict[str, Array]:
-        """See `detrain.adapters.api.NamedTensors`: the values of parameters and buffers, of what optimizers and scalers
-        keep, and of tensors of the program's own that gradients are taken of, as bytes.
+        """See `detrain.adapters.api.NamedTensors`: the values, as bytes, of parameters and buffers, of the state of
+        optimizers and scalers, and of the program's own tensors of which gradients are taken.
         """
         found: dict[str, Array] = {}
         seen: set[int] = set()
@@ -88,7 +88,7 @@ class NamedObjects:
         return found
 
     def variables(self) -> dict[str, tuple[MemoryKind, Any]]:
-        """Return what `tensors` has the values of, each by its name, with what kind of memory it is."""
+        """Return the tensors behind the values of `tensors`, each by its name and with its kind of memory."""
         found: dict[str, tuple[MemoryKind, Any]] = {}
         seen: set[int] = set()
         for reference, name in list(self._names.values()):
@@ -119,7 +119,7 @@ class NamedObjects:
             self._give(name, value)
 
     def _enter_part(self, name: str, value: Any) -> None:
-        """Enter a layer or an optimizer of Keras's."""
+        """Enter a layer or an optimizer of Keras."""
         if id(value) not in self._names:
             found = self._give(name, value)
             for _name, tensor, is_trained in keras_objects.tensors_of(value):
@@ -146,7 +146,9 @@ def _below(at: tuple[str, Any, int]) -> list[tuple[str, Any, int]]:
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a module itself, of an optimizer or a scaler, or a tensor itself, with the way there."""
+    """Yield (path, tensor) for the tensors of a module without its submodules, of an optimizer or a scaler, or a tensor
+    itself.
+    """
     if keras_objects.is_layer(value) or keras_objects.is_optimizer(value):
         yield from ((f".{name}", tensor) for name, tensor, _is_trained in keras_objects.tensors_of(value))
     if isinstance(value, torch.nn.Module):
@@ -165,7 +167,7 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(holder: Any, path: str) -> MemoryKind:
-    """Return what kind of memory a tensor is that `_held_by` has found on a way."""
+    """Return the kind of memory of a tensor that `_held_by` has yielded with this path."""
     if isinstance(holder, Optimizer):
         return "weight" if path[1:].isdigit() else "slot"
     if keras_objects.is_optimizer(holder):
@@ -190,8 +192,8 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _arrays(tensor: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the bytes of a tensor, row-major, with dtype and shape in the name; of one that is made of others, those of
-    its parts.
+    """Yield the bytes of a tensor, row-major, with dtype and shape in the name; for one that is made of others, the
+    bytes of its parts.
     """
     if torch.nn.parameter.is_lazy(tensor) or tensor.device.type == "meta":
         return

@@ -1,10 +1,10 @@
-"""What is set for all of PyTorch and decides about bits: fixed when it is imported, told as environment, kept as state;
-and what else it keeps for the whole process, where no name leads to it: how many hooks were made, which keys them;
-those that are called for every module and optimizer; weights in other forms.
+"""PyTorch's global settings that decide about bits: fixed at its import, reported as environment, kept as state. Also
+other state that it keeps for the whole process, where no name leads: the count of hooks, which numbers them; the hooks
+of every module and optimizer; cached weights in other forms.
 
-Of 66 computations on a CPU with two threads, 6 do not repeat as PyTorch is (`index_put_`, `index_copy_`, the backward
-of indexing and `take`), and all do with deterministic algorithms; 22 depend on the number of threads. Measured with
-PyTorch 2.13.
+Of 66 computations on a CPU with two threads, 6 do not repeat with PyTorch's defaults (`index_put_`, `index_copy_`, the
+backward of indexing and `take`), and all repeat with deterministic algorithms; 22 depend on the number of threads.
+Measured with PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRECISIONS: Final = (
     *("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn"),
     *("mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
 )
-"""Where below `torch.backends` a precision of float32 is set, the whole ahead of its parts: setting it sets these."""
+"""Paths below `torch.backends` that have a float32 precision, a whole before its parts, as setting it sets these."""
 
 _COMPILER: Final = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
 _SCALARS: Final = (bool, int, float, str, type(None))
@@ -50,7 +50,7 @@ def _set_autocast(states: list[tuple[str, bool, str]]) -> None:
 
 
 def _matmul_precision() -> str | None:
-    """Return the precision for all backends; None once a program has set it for one: PyTorch knows none then."""
+    """Return the precision for all backends; None once a program has set it for one: PyTorch then has no common one."""
     try:
         return str(torch.get_float32_matmul_precision())
     except RuntimeError:
@@ -69,7 +69,7 @@ def _set_precisions(values: list[str]) -> None:
 
 
 def _attributes(owner: Any, *names: str) -> Flag:
-    """Return a setting that is attributes of an object."""
+    """Return the getter and setter of a setting that consists of attributes of an object."""
 
     def set_to(values: list[Any]) -> None:
         for name, value in zip(names, values, strict=True):
@@ -80,7 +80,7 @@ def _attributes(owner: Any, *names: str) -> Flag:
 
 
 def _compiler_settings() -> dict[str, dict[str, Any]]:
-    """Return the settings of the compiler, by its modules: the scalars."""
+    """Return the scalar settings of the compiler, by its modules."""
     modules = {name: sys.modules[name] for name in _COMPILER if name in sys.modules}
     found = {name: module.get_config_copy() for name, module in modules.items()}
     return {name: {key: value for key, value in of.items() if isinstance(value, _SCALARS)} for name, of in found.items()}
@@ -92,7 +92,7 @@ def _compiler_at_first() -> dict[str, dict[str, Any]]:
 
 
 def _compiler_changes() -> dict[str, dict[str, Any]]:
-    """Return what of them is other than it was when PyTorch was imported, and by deterministic algorithms the
+    """Return the compiler's settings that have changed since `fix`, where deterministic algorithms import the
     compiler."""
     first = _compiler_at_first()
     changed = {
@@ -153,16 +153,16 @@ FLAGS: Final[dict[str, Flag]] = {
     "checks of distributions": _attributes(torch.distributions.Distribution, "_validate_args"),
     "printing": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update),
 }
-"""What a program may set for all of PyTorch, and its loop may change. What each gives goes through JSON."""
+"""Global settings of PyTorch that a program may set, and its loop may change. Their values go through JSON."""
 
 
 def flags() -> dict[str, Any]:
-    """Return what is set of them."""
+    """Return the values of all `FLAGS`."""
     return {name: get() for name, (get, _set) in FLAGS.items()}
 
 
 def set_flags(was: dict[str, Any]) -> None:
-    """Set those that are others now."""
+    """Set the flags that have other values now."""
     for name, value in was.items():
         get, set_flag = FLAGS[name]
         if get() != value:
@@ -170,9 +170,9 @@ def set_flags(was: dict[str, Any]) -> None:
 
 
 def fix(seed: int, threads: int) -> None:
-    """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, it warns.
+    """Fix the seed, the number of threads, and deterministic algorithms; where CUDA has none, PyTorch warns.
 
-    PyTorch has the number of threads that the user asks for by a variable already.
+    If the user sets the number of threads by an environment variable, PyTorch already has it.
     """
     torch.manual_seed(seed)
     if not any(os.environ.get(name) for name in _THREADS):
@@ -182,10 +182,10 @@ def fix(seed: int, threads: int) -> None:
 
 
 def refix() -> None:
-    """Set again what a program may have set otherwise, though it decides about bits."""
+    """Set again the settings that decide about bits and that a program may have changed."""
     if not torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(True, warn_only=True)
-    # Filling what is to be overwritten anyway takes time, and makes nothing that is defined repeat.
+    # Filling memory that is overwritten anyway takes time, and makes no defined result repeat.
     torch.utils.deterministic.fill_uninitialized_memory = False
     if _CUDNN.benchmark and torch.cuda.is_available():
         messages.say("torch.backends.cudnn.benchmark is switched off: it chooses kernels by time, so bits by chance")
@@ -208,32 +208,32 @@ def _name(dtype: torch.dtype) -> str:
 
 
 class GlobalHooks:
-    """The count of hooks, which is state, and hooks of the process, which are named where a loop changes them."""
+    """The count of hooks, which is state, and the hooks of the process, which are reported if a loop changes them."""
 
     def __init__(self) -> None:
         self._before = _global()
 
     def begin_phase(self) -> None:
-        """What there is now, a resumed process has, too."""
+        """Note the hooks that exist now: a resumed process has them, too."""
         self._before = _global()
 
     def count(self) -> int:
-        """Return the number of the next hook: two of one number would be one."""
+        """Return the number of the next hook: two hooks of one number would be one."""
         return int(RemovableHandle.next_id)
 
     def set_count(self, count: int) -> None:
-        """Set it; hooks that were made to come here have lower numbers."""
+        """Set the number of the next hook; hooks that a resumed run has made on its way have lower numbers."""
         RemovableHandle.next_id = count
 
     def uncaptured(self) -> list[str]:
-        """Return what the loop has registered or removed for all modules or optimizers, in words."""
+        """Return descriptions of cached weights, and of changes by the loop to hooks of all modules or optimizers."""
         now = _global()
         return [*_kept(), *(f"hooks of every {name.partition(' ')[0]}" for name, held in now.items() if held != self._before[name])]
 
 
 def _kept() -> list[str]:
-    """Return what weights in other forms PyTorch keeps as long as a loop is inside of a `with`: a resumed run would
-    make them anew, of weights that have been trained since.
+    """Return descriptions of weights in other forms that PyTorch caches while a loop is inside a `with`: a resumed run
+    would make them anew, from weights that have been trained since.
     """
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()

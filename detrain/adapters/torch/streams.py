@@ -22,20 +22,20 @@ class TorchStreams:
     """See `detrain.adapters.api.RandomStreams`."""
 
     def streams(self) -> dict[str, Stream]:
-        """Return the CPU's default generator, and those of all CUDA devices as one."""
+        """Return the CPU's default generator as a stream, and those of all CUDA devices as one stream, by name."""
         return {"torch": GeneratorStream(torch.default_generator), "torch.cuda": _CudaStream()}
 
     def held_generator(self, value: object) -> Stream | None:
-        """Return a `torch.Generator` as a stream, None for all other objects."""
+        """Return a `torch.Generator` as a stream; None for any other object."""
         return GeneratorStream(value) if type(value) is torch.Generator else None
 
 
 def watch_seeds() -> None:
-    """Have `torch.seed()` and `Generator.seed()` take their number from `os.urandom`, as `random.seed()` does: a run
-    that resumes asks for it again before its loop. PyTorch's own asks the system in C++
+    """Make `torch.seed()` and `Generator.seed()` take their number from `os.urandom`, as `random.seed()` does: a
+    resumed run asks for it again before its loop, and gets the same. PyTorch's own functions ask the system in C++
     (aten/src/ATen/CPUGeneratorImpl.cpp).
 
-    The class is of C: its dictionary is reached by `gc`.
+    The class is written in C: its dictionary is reached by `gc`.
     """
     [methods] = gc.get_referents(vars(torch.Generator))
 
@@ -56,11 +56,11 @@ class GeneratorStream:
         self._source = source
 
     def pack(self) -> bytes:
-        """Return its state, the spare Gaussians included."""
+        """Return the generator's state, the spare Gaussians included."""
         return bytes(self._source.get_state().numpy().tobytes())
 
     def unpack(self, packed: bytes) -> None:
-        """Set its state. That of another kind of device is left out: the generator was on CUDA there."""
+        """Set the generator's state. A state of another size is left out: it is of another kind of device."""
         if len(packed) != self._source.get_state().numel():
             messages.say(f"the state of a generator is left out: its device was another than {self._source.device}")
             return

@@ -1,8 +1,9 @@
-"""Tensors of PyTorch that are changed in place: how one looks at its storage, and how both are put back.
+"""PyTorch's tensors that are changed in place: the description of a tensor and its storage, and the way to restore
+both.
 
-A storage is what tensors share (views, tied weights, `state_dict()`'s aliases); it is described by its bytes, so that
-each dtype is exact. A tensor is the rest: class, dtype, offset, shape, strides and flags. Writing a storage's bytes
-needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableTypeManual.cpp`).
+A storage is memory that tensors share (views, tied weights, `state_dict()`'s aliases); it is described by its bytes, so
+that each dtype is exact. The rest describes a tensor: class, dtype, offset, shape, strides and flags. Writing a
+storage's bytes needs no `no_grad`, and moves no version counter (`torch/csrc/autograd/VariableTypeManual.cpp`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _META: Final = "meta"
 _MOVED: Final = "what it was a view of, before its `data` was set"
 _ELSEWHERE: Final = "mapped to a file that is not below the program's folder"
 _FILE: Final = 11
-"""Where a form has the file that its storage is mapped to."""
+"""The index in a form of the file to which the storage is mapped."""
 _CREATION: Final = torch._C._autograd.CreationMeta
 _creation: Final = torch._C._autograd._get_creation_meta
 _MOST_FUNCTIONS: Final = 100
@@ -45,13 +46,13 @@ class TorchTensors:
         _folder()
 
     def is_computed(self, value: object) -> bool:
-        """Return whether a value is a tensor on an autograd graph: what weights went into, and no data."""
+        """Return whether a value is a tensor with an autograd graph: computed from weights, and no data."""
         return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
     def is_shared(self, value: object) -> bool:
         """Return whether a value is a tensor with a storage of plain memory.
 
-        Sparse, quantised, nested and lazy ones, and those that wrap others, are made of parts (`leaves`).
+        Sparse, quantised, nested and lazy tensors, and those that wrap others, are made of parts (`leaves`).
         """
         if not isinstance(value, torch.Tensor):
             return False
@@ -59,7 +60,7 @@ class TorchTensors:
             return _is_plain(value)
 
     def look(self, value: Any) -> SharedTensor | None:
-        """Return what a tensor is: its storage, how it looks at it, its gradient and hooks."""
+        """Return the description of a tensor: its storage, its view of the storage, its gradient and hooks."""
         if not isinstance(value, torch.Tensor):
             return None
         with unseen():
@@ -69,7 +70,7 @@ class TorchTensors:
         return found
 
     def read(self, memory: Any, *, holds: bool) -> Array:
-        """Return a storage's bytes; with `holds` such as stay as they are now."""
+        """Return a storage's bytes; with `holds` they stay as they are now."""
         if memory.nbytes() == 0 or memory.device.type == _META:
             return np.empty(0, np.uint8)
         if memory.device.type != "cpu":
@@ -77,13 +78,13 @@ class TorchTensors:
         return hold(memory) if holds else look_at(memory)
 
     def fill(self, memory: Any, size_bytes: int, write: Callable[[Array], None]) -> bool:
-        """Have bytes written into a storage of their size."""
+        """Let `write` fill a storage; return False, with nothing written, if it has another size."""
         if memory.device.type == _META:
             return True
         if memory.nbytes() != size_bytes:
             return False
         if size_bytes and memory.device.type == "cpu":
-            memory.data_ptr()  # of one that is copied on write: now
+            memory.data_ptr()  # a storage that is copied on write is copied now
             write(look_at(memory))
         elif size_bytes:
             content = np.empty(size_bytes, np.uint8)
@@ -92,7 +93,7 @@ class TorchTensors:
         return True
 
     def new_memory(self, size_bytes: int, write: Callable[[Array], None], form: list[Item]) -> object:
-        """Return a storage with so many bytes, on the device of a form, or mapped to its file."""
+        """Return a new storage, filled by `write`, on the device of a form, or mapped to the form's file."""
         with unseen():
             if len(form) > _FILE and _is_below(form[_FILE]):
                 made = torch.from_file(form[_FILE], shared=True, size=size_bytes, dtype=torch.uint8).untyped_storage()
@@ -116,14 +117,14 @@ class TorchTensors:
             return torch.from_numpy(array).untyped_storage()
 
     def put(self, form: list[Item], memory: Any, current: Any, base: Any) -> object:
-        """Return the tensor of a form at a storage, a view of `base` if that is not None. Raises ValueError where it
-        cannot be.
+        """Return the tensor of a form at a storage, a view of `base` if that is not None. Raises ValueError if it
+        cannot be made.
         """
         with unseen(), torch.inference_mode(mode=False):
             return _put(form, memory, current, base)
 
     def set_parts(self, tensor: Any, parts: list[Any]) -> None:
-        """Give a tensor the gradient and hooks that it had."""
+        """Give a tensor the gradient and hooks that `look` has described."""
         grad, backward, accumulated = (*parts, None, None, None)[:3]
         with unseen():
             if grad_function(tensor) is None and tensor.grad is not grad:
@@ -149,7 +150,7 @@ def _is_plain(value: Any) -> bool:
         return False
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return True
-    # A subclass may wrap others, and have a storage in name only.
+    # A subclass may wrap other tensors, and have a storage in name only.
     has_memory = value.device.type != "cpu" or value.untyped_storage().nbytes() == 0 or torch._C._data_address(value) != 0
     return has_memory and not hasattr(type(value), "__tensor_flatten__")
 
@@ -194,13 +195,13 @@ def _is_below(file: str) -> bool:
 
 @functools.cache
 def _folder() -> str:
-    """Return the folder that the program has run in since it imported PyTorch."""
+    """Return the working folder of the program when it imported PyTorch."""
     return os.path.realpath(os.getcwd())
 
 
 def _wants_gradient(value: Any) -> bool:
-    """Return whether a tensor that was not computed has gradients itself: PyTorch says so of a view, too, where
-    what it is a view of has some.
+    """Return whether a tensor that was not computed requires gradients itself: PyTorch also says so of a view, if the
+    tensor behind the view requires them.
     """
     if not (value.requires_grad and value._is_view() and value._base.requires_grad):
         return bool(value.requires_grad)
@@ -213,13 +214,13 @@ def _wants_gradient(value: Any) -> bool:
 
 
 def _is_seen_as(base: Any, dtype: Any) -> bool:
-    """Return whether what a dtype sees of a tensor is a view for autograd: of complex numbers their parts are."""
+    """Return whether autograd has views of a tensor in this dtype: its own, or that of a complex tensor's parts."""
     return dtype is base.dtype or (base.dtype.is_complex and dtype is base.dtype.to_real() and not base.is_conj())
 
 
 def grad_function(value: Any) -> Any:
-    """Return the function that computed a tensor, or None: also of a view made without gradients whose tensor was
-    written since, of which PyTorch does not say.
+    """Return the function that computed a tensor, or None; None, too, for a view made without gradients, if its base
+    was written since: PyTorch raises an error there.
     """
     try:
         return value.grad_fn
@@ -265,7 +266,7 @@ def _put(form: list[Item], memory: Any, current: Any, base: Any) -> object:
 
 
 def _subclass(name: str) -> Any:
-    """Return a class of tensors of any imported module by its name, or None: to see a memory as one runs none of its
+    """Return a class of tensors by its name, from any imported module, or None: making a tensor of it runs none of its
     code.
     """
     module, _, found = name.partition(":")
@@ -275,7 +276,7 @@ def _subclass(name: str) -> Any:
 
 @contextmanager
 def _large_enough(memory: Any, size: int) -> Iterator[None]:
-    """Let a storage be of a size for a moment: the program may have let go of the memory behind a tensor."""
+    """Inside, an empty storage has this size: the program may have freed the memory behind a tensor."""
     before = memory.nbytes()
     if before < size and before == 0 and memory.resizable():
         memory.resize_(size)
@@ -305,7 +306,7 @@ def _view(base: Any, form: list[Item]) -> Any:
 
 
 def _extent(value: torch.Tensor) -> tuple[int, int]:
-    """Return the first byte of its storage that a tensor looks at, and that behind the last."""
+    """Return the range of its storage's bytes that a tensor uses: the first byte, and the one after the last."""
     start, size = value.storage_offset(), value.element_size()
     if value.numel() == 0 or value.device.type == _META:
         return 0, 0
@@ -314,9 +315,9 @@ def _extent(value: torch.Tensor) -> tuple[int, int]:
 
 
 def _may_go_backward(function: Any) -> bool:
-    """Return whether a graph may be gone through: after a `backward`, what it had kept for that has been freed.
+    """Return whether a `backward` through a graph is possible: an earlier one may have freed the tensors saved for it.
 
-    What a resume has put in a graph's place cannot.
+    None is possible through a stand-in for a lost graph.
     """
     if type(function) is lost_graph.Lost._backward_cls:
         return False

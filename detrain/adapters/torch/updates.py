@@ -1,5 +1,5 @@
-"""Where weights change: the step of an optimizer; in a program that has none, the next gradient after they did; and
-forward passes of whole models without gradients: the steps of a program, or a part of one, that evaluates.
+"""The places where weights change: an optimizer's step, or, in a program without one, the next gradient after a change;
+and forward passes of whole models without gradients: the steps of a program, or a part of one, that evaluates.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from detrain.base.in_place import in_place_of
 
 _MOST_FUNCTIONS: Final = 100_000
 _BY_HAND: Final = 1
-"""The number of what updates without an optimizer."""
+"""The number that stands for updates without an optimizer."""
 
 _OF_PICTURES: Final = 4
-"""Dimensions from which on axis 1 is the class (of pixels), not the last."""
+"""From this number of dimensions on, axis 1 is the class (of pixels), not the last axis."""
 
 
 class TorchUpdates:
-    """Tells of each update, with a number of what makes it.
+    """Reports each update of weights, with a number that tells one updater from another.
 
     PyTorch calls the hook for all optimizers, also for derived classes, steps in hooks of `backward`, and compiled
-    steps (`torch/optim/optimizer.py`, `profile_hook_step`). Where a `GradScaler` skips a step nothing changes.
+    steps (`torch/optim/optimizer.py`, `profile_hook_step`). If a `GradScaler` skips a step, nothing changes.
 
-    A program may move its weights by hand: `w -= lr * w.grad`, `p.data.add_(...)`, new ones in the place of old. As
-    long as no optimizer has stepped, what gradients are taken of is looked at when the next are taken: has it changed,
-    or is it no more what it was, then there was an update. What is computed is no weight: MAML takes gradients of those
-    that it tries a task with. A search without gradients sets them by `vector_to_parameters`: again and again, so the
-    first time alone is none.
+    A program may change its weights by hand: `w -= lr * w.grad`, `p.data.add_(...)`, new tensors in place of old. As
+    long as no optimizer has stepped, the tensors of which gradients were taken are compared when the next gradients are
+    taken: if one has changed or is gone, there was an update. A computed tensor is no weight: MAML takes gradients of
+    such tensors when it tries a task. A search without gradients sets weights by `vector_to_parameters`: again and
+    again, so the first call alone is no update.
     """
 
     def __init__(self, on_update: Callable[[int], None], kept_of: Callable[[Any], Any] = lambda tensor: tensor) -> None:
-        """`kept_of`: of what gradients are taken of, what is there between two steps."""
+        """`kept_of`: returns the tensor that exists between two steps, for one of which gradients are taken."""
         self._on_update, self._kept_of = on_update, kept_of
         self._has_optimizer = self._is_by_hand = self._has_set = False
         self._leaves: list[tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = []
@@ -76,7 +76,7 @@ class TorchUpdates:
         self._on_update(id(optimizer))
 
     def _look(self, tensors: Iterable[Any], inputs: Iterable[Any]) -> None:
-        """Gradients are about to be taken: tell of an update if what they were taken of before is another now."""
+        """Report an update, before gradients are taken, if the tensors of the last gradients have changed."""
         if self._is_by_hand:
             self._on_update(_BY_HAND)
             return
@@ -91,21 +91,21 @@ class TorchUpdates:
 
 
 def _leaves_behind(tensors: Iterable[Any]) -> Iterable[torch.Tensor]:
-    """Return the tensors that a `backward` of these would leave gradients on."""
+    """Return the leaf tensors that would get gradients from a `backward` of these tensors."""
     first = (each.grad_fn for each in tensors if isinstance(each, torch.Tensor))
     leaves = (getattr(function, "variable", None) for function in functions_behind(first, _MOST_FUNCTIONS))
     return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _plain(tensor: Any) -> Any:
-    """Return the tensor that the wrappers of `torch.func` are around."""
+    """Return the tensor inside the wrappers of `torch.func`."""
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor
 
 
 def _mark(tensor: Any) -> tuple[object, ...]:
-    """Return what tells whether a tensor has changed: by counts, and by its bytes, as `.data` is not counted."""
+    """Return a mark that tells whether a tensor has changed: its version, and a digest, as `.data` moves no version."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return (tensor._version,)
     with torch._C._DisableFuncTorch():
@@ -114,24 +114,24 @@ def _mark(tensor: Any) -> tuple[object, ...]:
             start = plain.storage_offset() * plain.element_size()
             found = look_at(plain.untyped_storage())[start : start + plain.nbytes]
             return tensor._version, digest_array(found)
-        # A copy: PyTorch lets go of no storage (as FSDP2 does) that an array of NumPy's has looked at.
+        # A copy: once a NumPy array has looked at a storage, PyTorch cannot free it (as FSDP2 does).
         return tensor._version, digest_array(plain.view(torch.uint8).clone().numpy())
 
 
 class ForwardPasses:
-    """Hears of each call of a module that is in no other one's call, while no gradients are taken.
+    """Notes each outermost call of a module while no gradients are taken.
 
-    `Module.__call__` is replaced: a hook for all modules would be a part of what `torch.compile` compiles. What is
-    compiled and called in another way is heard of by `note`.
+    `Module.__call__` is replaced: `torch.compile` would compile a hook of all modules, too. Compiled code that is
+    called in another way is reported by `note`.
     """
 
     def __init__(self, on_pass: Callable[[int], None]) -> None:
-        """`on_pass` is called behind each, with a number that tells one module from another."""
+        """`on_pass` is called after each pass, with a number that tells one module from another."""
         self._on_pass = on_pass
         self._inside = threading.local()
         self._outputs: list[Any] = []
         self.count = 0
-        """How many there have been."""
+        """The number of passes so far."""
         original: Any = Module.__call__
 
         def call(module: Any, *args: Any, **named: Any) -> Any:
@@ -145,7 +145,7 @@ class ForwardPasses:
             self.note(result, id(module))
             return result
 
-        # PyTorch's compiler decides by the file of a function whether it looks inside: here as in what this stands for.
+        # PyTorch's compiler decides by a function's file whether it looks inside: so `call` gets the original's file.
         call.__code__ = call.__code__.replace(co_filename=original.__code__.co_filename)
         Module.__call__ = functools.update_wrapper(call, original)
 
@@ -155,8 +155,8 @@ class ForwardPasses:
         return getattr(self._inside, "is_inside", False)
 
     def note(self, result: Any, number: int) -> None:
-        """A module has been called, or what calls one, and has given a result; `number` tells it from others."""
-        is_traced = torch._guards.TracingContext.try_get() is not None  # the compiler calls what it has made, with no values
+        """Note the result of a call of a module, or of code that calls one; `number` tells one callee from another."""
+        is_traced = torch._guards.TracingContext.try_get() is not None  # the compiler calls its own code, with no values
         if torch.is_grad_enabled() or self.is_inside or is_traced:
             return
         self._outputs.append(result)
@@ -164,18 +164,18 @@ class ForwardPasses:
         self._on_pass(number)
 
     def outputs(self) -> list[Array]:
-        """Return what passes have given since the last call: scores, the class on the last axis."""
+        """Return the scores of the passes since the last call, the class on the last axis."""
         given, self._outputs = self._outputs, []
         return [scores for each in given for scores in scores_of(each)]
 
 
 def scores_of(given: Any) -> list[Array]:
-    """Return the scores in what a model gives, the class on the last axis; none, if it gives no number with a point."""
+    """Return the scores in a model's output, the class on the last axis; none if it has no floating-point tensor."""
     return [_scores(tensor) for tensor in _tensors(given)]
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:
-    """Return the scores in what a model gives: a tensor, what it calls `logits`, or the first of several."""
+    """Return the tensor of scores in a model's output: the output itself, its `logits`, or the first of several."""
     if isinstance(given, torch.Tensor):
         return [given] if given.is_floating_point() else []
     if hasattr(given, "logits") or (isinstance(given, dict) and "logits" in given):

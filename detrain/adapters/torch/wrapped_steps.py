@@ -1,8 +1,9 @@
-"""The functions that PyTorch puts around the `step` of an optimizer: one into its class, as the first object of that is
-made; one into the optimizer, as its first scheduler is. And those that torchmetrics puts around `update` and `compute`
-of a metric. They are described by what they are around, and made again from the libraries' own code.
+"""The wrappers that PyTorch puts around the `step` of an optimizer: one into its class, when the class's first object
+is made; one into the optimizer, when its first scheduler is made. And the wrappers that torchmetrics puts around
+`update` and `compute` of a metric. They are described by the objects inside, and made again from the libraries' own
+code.
 
-And modules that `torch.jit` has compiled: their state lies in C++, and is read and set by its names.
+And modules that `torch.jit` has compiled: their state lies in C++, and is read and set by the names of attributes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ SCRIPTED: Final = "torch.script"
 _OF_WRAPPER: Final = frozenset(
     {"_c", "_concrete_type", "_initializing", "_modules", "_parameters", "_buffers", "forward", "training"}
 )
-"""What the Python object around such a module holds for itself."""
+"""Attributes that the Python object around a compiled module holds for itself."""
 
 
 def _code_inside(function: Any, *path: str) -> CodeType | None:
-    """Return the code of a function that is defined inside another, or None in a PyTorch that has none of this name."""
+    """Return the code of a function that is defined inside another; None if this PyTorch has none of this name."""
     code: CodeType | None = getattr(function, "__code__", None)
     for name in path:
         inside = () if code is None else code.co_consts
@@ -42,8 +43,8 @@ _HOOKED: Final = _code_inside(Optimizer.profile_hook_step, "wrapper")
 
 
 def parts(value: FunctionType) -> tuple[str, list[object]] | None:
-    """Return the kind of such a function and what it is around; None for any other, and for those of PyTorch's own
-    classes, which are there in every process.
+    """Return the kind of a wrapper and the objects inside; None for any other function, and for wrappers in PyTorch's
+    own classes, which exist in every process.
     """
     code = value.__code__
     if not all(map(has_contents, value.__closure__ or ())):
@@ -68,8 +69,8 @@ def parts(value: FunctionType) -> tuple[str, list[object]] | None:
 
 
 def remake(kind: str, inside: list[Any], current: Any) -> object | None:
-    """Return such a function around others: `current` if it is that."""
-    if any(each is None for each in inside):  # a metric makes another of what is compared with it
+    """Return the wrapper of a kind around these objects: `current` if it is that."""
+    if any(each is None for each in inside):  # by identity: `==` with a metric would make another metric
         return None
     now = parts(current) if isinstance(current, FunctionType) else None
     if now is not None and now[0] == kind and list(map(id, now[1])) == list(map(id, inside)):
@@ -91,8 +92,8 @@ def remake(kind: str, inside: list[Any], current: Any) -> object | None:
 
 
 def scripted_parts(value: Any) -> list[object]:
-    """Return what one is made of: the compiled module itself, which only a process that has compiled it has, and its
-    attributes (tensors, numbers, lists, by the module inside that has them), then those of the Python object.
+    """Return the parts of a compiled module: the module itself, which exists only in a process that has compiled it,
+    its attributes (tensors, numbers, lists) by submodule, and the attributes of the Python object.
     """
     attributes = {name: _attributes(module) for name, module in _modules(value._c)}
     own = {name: item for name, item in vars(value).items() if name not in _OF_WRAPPER and not name.startswith("__")}
@@ -100,7 +101,7 @@ def scripted_parts(value: Any) -> list[object]:
 
 
 def remade_scripted(values: list[Any], current: Any) -> object | None:
-    """Give the live module the attributes that one had; its tensors were put back in place."""
+    """Give the live module the attributes that `scripted_parts` has returned; its tensors were put back in place."""
     if not isinstance(current, torch.jit.ScriptModule) or values[0] is not current._c:
         return None
     _handle, attributes, own = values
@@ -121,7 +122,7 @@ def _modules(compiled: Any) -> list[tuple[str, Any]]:
 
 
 def _attributes(module: Any) -> dict[str, Any]:
-    """Return all attributes of a compiled module that are no modules, by name."""
+    """Return all attributes of a compiled module by name, except submodules."""
     inside = torch._C._jit_debug_module_iterators(module)
     found = dict(inside["named_attributes"]) | dict(inside["named_parameters"]) | dict(inside["named_buffers"])
     modules = dict(inside["named_children"])

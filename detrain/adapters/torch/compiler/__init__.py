@@ -1,1 +1,1 @@
-"""`torch.compile`: what it has compiled so far is state, and what it puts into modules is not."""
+"""`torch.compile`: its compilations so far are state, and the attributes that it puts into modules are not."""

@@ -1,15 +1,16 @@
-"""What `torch.compile` has compiled so far: a resumed process compiles it again, as the first one had it.
+"""The history of `torch.compile` in a run: a resumed process compiles each frame again, as the first run had compiled
+it.
 
-Which code a frame runs follows from what came before. Dynamo compiles a frame for the sizes that it meets first; where
-another size comes, for any size, and that serves the first size, too; behind `recompile_limit` variants the frame runs
-without being compiled; one that it could not compile once it never tries again. Kernels for one size and for any give
-other bits, and compiled dropout draws otherwise than `nn.Dropout`.
+The code that runs for a frame depends on earlier calls. Dynamo compiles a frame for the sizes that it meets first; when
+another size comes, it compiles the frame for any size, and this variant then serves the first size, too; beyond
+`recompile_limit` variants the frame runs uncompiled; a frame that it could not compile once it never tries again.
+Kernels for one size and for any size give different bits, and compiled dropout draws other numbers than `nn.Dropout`.
 
-So of each frame the variants are state, the last used first: what Dynamo knew of sizes when it made one, a digest of
-its guards, which say for which inputs it is, and digests of its kernels. Where a resumed process comes to a frame, it
-compiles it with what was known of sizes at the first of these variants; the guards are this one's if the first run
-would have taken it here. Else it goes on with the next one, and behind the last one with what was known at the cut. The
-kernels must be those of the first run.
+So the variants of each frame are state, the last used first. The state of a variant is Dynamo's knowledge of sizes when
+it made the variant, a digest of the guards (conditions on the inputs), and digests of the kernels. When a resumed
+process comes to a frame, it compiles the frame with the knowledge of sizes of the first variant; if the guards then
+equal the variant's, the first run would have used this variant here. Else it tries the next variant, and after the last
+one the knowledge at the cut. The kernels must be those of the first run.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from detrain.base.losses import OF_CACHE
 DYNAMO: Final = "torch._dynamo"
 KERNELS: Final = "torch._inductor.codecache"
 GRAPHS: Final = "torch._functorch.aot_autograd"
-"""The modules that must have been imported before something is compiled, before a kernel is loaded, and before a graph
-is handed to a backend."""
+"""The modules that must have been imported before Dynamo compiles a frame, before a kernel is loaded, and before a
+graph is handed to a backend."""
 _KNOWN: Final = ((2, 13), (2, 14))
-"""The versions of PyTorch whose compiler is followed, by private functions that other versions have otherwise."""
+"""The versions of PyTorch whose compiler is followed: other versions have other private functions."""
 _OWN: Final = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=__builtins_dict___)\d+|(?<=eval_with_key>\.)\d+|# AOT ID: .*")
-"""What differs in each process: addresses, and the number of a compilation."""
+"""Text that differs in each process: addresses, and the number of a compilation."""
 _REMARK: Final = re.compile(r"  +# .*")
-"""Where a guard comes from, and advice, which follows from the size that came."""
+"""The remark at a guard: its source, and advice that depends on the size that came."""
 
 
 class Variant(msgspec.Struct, eq=False):
@@ -53,13 +54,13 @@ class Variant(msgspec.Struct, eq=False):
     guards: str
     kernels: list[str] = []
     expected: list[str] | None = None
-    """The kernels of the first run, where it had this variant."""
+    """Digests of the first run's kernels, if it had this variant."""
     code: object = None
-    """What runs, in this process."""
+    """The compiled code, in this process."""
 
 
 class History:
-    """Hears what is compiled, from the import of Dynamo on."""
+    """Records all compilations from the import of Dynamo on."""
 
     def __init__(self, fail: Callable[[DetrainError], NoReturn] | None) -> None:
         self._fail = fail
@@ -67,24 +68,24 @@ class History:
         self._sizes = sizes.Sizes()
         self._made: dict[int, tuple[CodeType, list[Variant]]] = {}
         self._by_id: dict[str, Variant] = {}
-        """The variants of this process by what PyTorch calls their compilation: kernels of a gradient come later."""
+        """This process's variants by PyTorch's name for the compilation: kernels of a gradient are loaded later."""
         self._loading: list[str] | None = None
-        """The kernels that are loaded while a frame is compiled."""
+        """Digests of the kernels that are loaded while a frame is compiled."""
         self._waiting: dict[str, list[Variant]] = {}
-        """Those of the first run that this process has not come to yet."""
+        """The first run's variants, by frame, that this process has not made yet."""
         self._left: dict[str, str] = {}
-        """Frames that are not compiled, and how the frames that they call are handled."""
+        """For each frame that is not compiled, how the frames that it calls are handled."""
         self._is_timed = False
         """Whether measured times have chosen kernels."""
         self._given_up: dict[str, str] = {}
-        """Frames that Dynamo has given up compiling, in words."""
+        """A description of each frame that Dynamo has given up compiling."""
 
     def on_import(self, module: str) -> None:
-        """Hear of what is compiled, and of the kernels that are loaded."""
+        """Hook the compiler's modules once they are imported, to record compiled frames and loaded kernels."""
         if not self.is_followed:
             return
         if module == DYNAMO:
-            # Behind a graph break it would compile what our hooks call (of an optimizer whose `step` is compiled).
+            # After a graph break Dynamo would compile the code of detrain's hooks (in an optimizer's compiled `step`).
             sys.modules[f"{DYNAMO}.trace_rules"].add(PACKAGE.name)
             self._hear_of_frames()
             self._sizes.watch()
@@ -92,7 +93,7 @@ class History:
             self._hear_of_kernels()
 
     def state(self) -> Mapping[str, object] | None:
-        """Return what has been compiled, as data; None if nothing has."""
+        """Return the record of all compilations, as data; None if there were none."""
         frames: dict[str, list[list[object]]] = {}
         for code, variants in self._made.values():
             frames.setdefault(_key(code), []).extend([each.sizes, each.guards, each.kernels] for each in _in_order(code, variants))
@@ -104,7 +105,7 @@ class History:
         return {"frames": frames, "sizes": self._sizes.known(), "left": self._left, "given up": self._given_up}
 
     def restore(self, was: Mapping[str, Any] | None) -> None:
-        """Have everything compiled as it was: what this process has compiled otherwise goes away."""
+        """Make Dynamo compile all frames as the recorded run had; drop this process's compilations if they differ."""
         now = self.state()
         if json.loads(json.dumps(now)) == was:
             return
@@ -119,7 +120,7 @@ class History:
         self._sizes.restore(was["sizes"])
 
     def uncaptured(self) -> list[str]:
-        """Return the frames that a resumed run would compile again, and which of its settings it does not know."""
+        """Return descriptions of frames that a resumed run may compile otherwise, and of a setting not followed."""
         if not self.is_followed:
             return [_NOT_FOLLOWED] if has_compiled() else []
         found = [f"{words})" for words in self._given_up.values()]
@@ -136,17 +137,17 @@ class History:
         return found
 
     def _of_cache(self) -> set[str]:
-        """Return the frames whose kernels are for any size, or were chosen by time."""
+        """Return the keys of frames whose kernels are for any size, or were chosen by measured times."""
         made = [(_key(code), variants) for code, variants in self._made.values()]
         variants = [(key, each) for key, all_ in (*made, *self._waiting.items()) for each in all_]
         loaded = [(key, each) for key, each in variants if each.kernels or each.expected]
         return {key for key, each in loaded if self._is_timed or sizes.has_any(each.sizes)}
 
     def apart(self) -> AbstractContextManager[object]:
-        """Inside, what is compiled is not the program's."""
+        """Inside, loaded kernels are not the program's."""
         return self._loads()
 
-    # What is compiled.
+    # Compiled frames and kernels.
 
     def _hear_of_frames(self) -> None:
         dynamo = _module(DYNAMO)
@@ -197,7 +198,7 @@ class History:
         return result
 
     def _check(self, code: CodeType, variant: Variant) -> None:
-        """Compare kernels with those of the first run. Raises Diverged."""
+        """Raise Diverged if a variant's kernels are not those of the first run."""
         expected = variant.expected or []
         if all(now == then for now, then in zip(variant.kernels, expected, strict=False)):
             return
@@ -213,7 +214,7 @@ class History:
 
     @contextmanager
     def _loads(self) -> Iterator[list[str]]:
-        """Inside, a frame is compiled; gives its kernels."""
+        """Inside, a frame is compiled; yield a list that fills with digests of its kernels."""
         before, self._loading = self._loading, []
         try:
             yield self._loading
@@ -221,7 +222,7 @@ class History:
             self._loading = before
 
     def _counting(self, waiting: int) -> Any:
-        """Inside, variants that are still to come count, too: Dynamo gives up where the first run did."""
+        """Inside, Dynamo's limit counts the variants still to come, too: it gives up where the first run did."""
         config = sys.modules[f"{DYNAMO}.config"]
         return config.patch(recompile_limit=config.recompile_limit - waiting) if waiting else nullcontext()
 
@@ -258,7 +259,7 @@ _OF_PYTORCH: Final = "frame is in the Dynamo skipfiles list"
 
 
 def has_compiled() -> bool:
-    """Return whether Dynamo has come to a frame in this process."""
+    """Return whether Dynamo has met a frame in this process."""
     utils = sys.modules.get(f"{DYNAMO}.utils")
     return utils is not None and bool(utils.counters["frames"]["total"])
 
@@ -276,7 +277,7 @@ def _guards(guarded: Any) -> str:
 
 
 def _key(code: CodeType) -> str:
-    """Return what a frame is called in every process: its name, where it is, and a digest of what it does."""
+    """Return a key for a frame that is the same in every process: its name, file and line, and a digest of its code."""
     file = _OWN.sub("", code.co_filename).rpartition("/")[2]
     return f"{code.co_qualname} {file}:{code.co_firstlineno} {_digest(sizes.code_text(code))}"
 
@@ -287,7 +288,7 @@ def _shown(key: str) -> str:
 
 
 def _in_order(code: CodeType, variants: list[Variant]) -> list[Variant]:
-    """Return the variants that there still are, in the order in which Dynamo asks them."""
+    """Return the variants that still exist, in the order in which Dynamo tries them."""
     entries = sys.modules[f"{DYNAMO}.eval_frame"]._debug_get_cache_entry_list(code)
     by_code = {id(variant.code): variant for variant in variants}
     return [by_code[id(entry.code)] for entry in entries if id(entry.code) in by_code]

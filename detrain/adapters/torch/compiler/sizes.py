@@ -1,5 +1,5 @@
-"""What Dynamo knows of the sizes of a frame's inputs ("automatic dynamic"): those that it has met in two forms it takes
-for any from then on.
+"""Dynamo's knowledge of the sizes of a frame's inputs ("automatic dynamic"): a size that it has met with two values may
+be any from then on.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from detrain.base.byte_digests import digest_bytes
 from detrain.base.in_place import in_place_of
 
 Known = dict[str, dict[str, Any]]
-"""By frame, and by where an input comes from: what is known of its size, as data."""
+"""By frame and by the source of an input: Dynamo's knowledge of the input's size, as data."""
 _ANY: Final = "any"
 _UNSET: Final = "unset"
 _PGO: Final = "torch._dynamo.pgo"
 
 
 class Sizes:
-    """Hears what Dynamo comes to know, and makes it know what it knew in the first run."""
+    """Records Dynamo's knowledge of sizes, and gives Dynamo the knowledge that it had in the first run."""
 
     def __init__(self) -> None:
         self._now: Known = {}
         self._noting: Known | None = None
         self._forced: Known | None = None
-        """What is known while a frame is compiled as it was."""
+        """The first run's knowledge, while a frame is compiled as it was there."""
         self._before: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self._told: set[tuple[str, str]] = set()
-        """What of `_now` Dynamo has been told in this process."""
+        """(frame, input) of the entries of `_now` that Dynamo has been told in this process."""
 
     def known(self) -> Known:
-        """Return what is known now, of all frames."""
+        """Return the present knowledge about all frames."""
         return self._now
 
     def restore(self, known: Known) -> None:
-        """From here on Dynamo knows this."""
+        """Give Dynamo this knowledge from here on."""
         self._now, self._told = copy.deepcopy(known), set()
 
     @contextmanager
     def noted(self) -> Iterator[Known]:
-        """Inside, a frame is compiled; gives what is known then of all that goes into it."""
+        """Inside, a frame is compiled; yield a dictionary that fills with the knowledge about its inputs."""
         before, self._noting = self._noting, {}
         try:
             yield self._noting
@@ -54,7 +54,7 @@ class Sizes:
 
     @contextmanager
     def as_known(self, known: Known) -> Iterator[None]:
-        """Inside, Dynamo knows this alone."""
+        """Inside, Dynamo has this knowledge alone."""
         self._forced, self._before = known, {}
         try:
             yield
@@ -67,7 +67,7 @@ class Sizes:
                     held[name] = value
 
     def watch(self) -> None:
-        """Hear of each look at a size."""
+        """Hook each look of Dynamo at a size."""
         pgo: Any = sys.modules[_PGO]
         original = pgo.update_automatic_dynamic
 
@@ -90,9 +90,9 @@ class Sizes:
 
 
 def has_any(known: Known) -> bool:
-    """Return whether some of what is known is that a size, a stride or a number may be any.
+    """Return whether a size, a stride or a number is known to be any.
 
-    Of a tensor no number is known, and of a number no size: there it says the same.
+    A tensor's entry also says "any" for the number, and a number's entry for the size: neither of these counts.
     """
     return any(_is_any(entry) for frame in known.values() for entry in frame.values())
 
@@ -103,7 +103,7 @@ def _is_any(entry: Mapping[str, Any]) -> bool:
 
 
 def code_text(code: CodeType) -> str:
-    """Return what a function does, as a text that is the same in every process."""
+    """Return the code of a function as a text that is the same in every process."""
     constants = [code_text(each) if isinstance(each, CodeType) else repr(type(each)) for each in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 

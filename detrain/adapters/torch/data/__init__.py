@@ -1,1 +1,1 @@
-"""`torch.utils.data`: how far loaders are, and what their workers hold."""
+"""`torch.utils.data`: the positions of loaders, and the state of their workers."""

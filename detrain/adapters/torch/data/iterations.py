@@ -1,6 +1,6 @@
-"""Iterators of DataLoaders: what is noted of each as it is made, how far it is, and how it is brought there again.
+"""Iterators of DataLoaders: the record of each iterator, its place, and the ways to bring it to that place again.
 
-Private parts of `torch.utils.data.dataloader` are replaced; `watch` checks that they are what they were.
+Private parts of `torch.utils.data.dataloader` are replaced; `_check` checks that they take the known parameters.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ _ITERATION: Final = "_detrain_iteration"
 
 
 class IteratorPlace(msgspec.Struct, frozen=True):
-    """How far an iterator is, as data."""
+    """The position of an iterator, as data."""
 
     number: int
-    """Of the iterator: how many were made before it."""
+    """The iterator's number: the count of iterators made before it."""
     given: int
-    """How many batches it has handed out."""
+    """The number of batches that it has handed out."""
     seed: int
-    """From which its workers' seeds are made."""
+    """The seed from which its workers' seeds are made."""
     workers: int
     streams: dict[int, dict[str, bytes]]
-    """The workers' random streams behind the last batch of each that was handed out, by worker and name."""
+    """The states of each worker's random streams after its last batch that was handed out, by worker and name."""
     birth: list[bytes]
-    """The streams as its sampler drew first: Python's, NumPy's, PyTorch's, and those of generators that the loader
-    holds; none if it has not drawn."""
+    """The states of the streams before its sampler's first draw: Python's, NumPy's, PyTorch's, and the loader's own
+    generators; empty if the sampler has not drawn."""
     is_loaded: bool = False
-    """Whether the batches before are loaded again, as nothing else brings the iterator there."""
+    """Whether the earlier batches are loaded again, as nothing else brings the iterator to this place."""
     has_ended: bool = False
     reason: str = ""
-    """Why no process can bring an iterator there, other than the program itself."""
+    """Why only the program itself can bring an iterator to this place; empty if detrain can."""
     drawn: str = ""
-    """Digest of what a sampler that is watched has drawn."""
+    """A digest of the items that a watched sampler has drawn."""
     turns: list[tuple[int, list[bytes]]] = []
-    """Of a sampler that `takes_turns`: (how many it had handed out, the streams) as the last ones began, the first of
-    them at or before `given`."""
+    """For a sampler that `takes_turns`: (items handed out before, states of the streams) at the start of each of its
+    last turns; the first of these began at or before item `given`."""
     count: int = 0
-    """How many the sampler has handed out: workers are ahead."""
+    """The number of items that the sampler has handed out: workers are ahead."""
 
 
 class Indices:
-    """What a sampler hands out, counted; the last ones are kept, as workers are ahead of what is handed out."""
+    """The counted items of a sampler; the last ones are kept, as workers are ahead of the batches handed out."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Indices:
         watch: SamplerWatch | None = None,
         turns: list[tuple[int, list[bytes]]] | None = None,
     ) -> None:
-        """`turns`: those that have begun, of a sampler that takes turns; else None."""
+        """`turns`: the turns that have begun, for a sampler that takes turns; else None."""
         self.source, self.count, self.keeps, self._read, self.watch = source, count, keeps, read, watch
         self.ahead: deque[Any] = deque(maxlen=keeps)
         self._drawn: deque[str] = deque([""], maxlen=keeps + 1)
@@ -114,22 +114,22 @@ class Indices:
         return index
 
     def drawn(self, given: int) -> str:
-        """Return a digest of the first so many of a sampler that is watched; empty if it is not, or no longer known."""
+        """Return a digest of a watched sampler's first `given` items; empty if none is kept, or it is not watched."""
         ahead = self.count - given
         return self._drawn[-1 - ahead] if self.watch is not None and 0 <= ahead < len(self._drawn) else ""
 
     def turns(self, given: int) -> list[tuple[int, list[bytes]]]:
-        """Return the turns from that on in which the sampler has handed out so many."""
+        """Return the last turns, from the one in which the sampler hands out the item number `given`."""
         turns = self._turns or []
         return turns[max(sum(count <= given for count, _streams in turns) - 1, 0) :]
 
     def is_closed(self, given: int) -> bool:
-        """Return whether the sampler is watched, and all that it has drawn follows from what it held as it began."""
+        """Return whether the sampler is watched, and its items depend on nothing but its state at the start."""
         is_told = given == 0 or bool(self.drawn(given))
         return self.watch is not None and is_told and self.watch.is_closed()
 
     def behind(self, given: int) -> Indices:
-        """Return those that come behind so many."""
+        """Return the items after the first `given` items."""
         for _ in range(given - self.count):
             next(self)
         rest = list(self.ahead)[len(self.ahead) - (self.count - given) :] if self.count > given else []
@@ -140,23 +140,23 @@ class Indices:
 
 
 class StatefulIndices(Indices):
-    """The same, of a sampler of torchdata's, whose iterators give and take their state."""
+    """The items of a torchdata sampler, whose iterator returns and takes its state."""
 
     def state_dict(self) -> Any:
         """Return the state of the source."""
         return self.source.state_dict()  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Any) -> None:
-        """Set it."""
+        """Set the state of the source."""
         self.source.load_state_dict(state)  # type: ignore[attr-defined]
 
     def update_state_dict(self) -> None:
-        """Have the source note its state, where it does so when it is asked to."""
+        """Make the source note its state, if it has a method for that."""
         getattr(self.source, "update_state_dict", lambda: None)()
 
 
 class Iteration(msgspec.Struct):
-    """What is known of one run of an iterator over its loader."""
+    """The record of one run of an iterator over its loader."""
 
     number: int
     moment: object
@@ -167,32 +167,32 @@ class Iteration(msgspec.Struct):
     is_moved: bool = False
     """Whether a worker's copy of the data set has changed."""
     thread: int = 0
-    """The number of the thread that has drawn its last batch; 0 for none."""
+    """The number of the thread that has drawn the last batch; 0 for none."""
     is_pulled: bool = False
-    """Whether a generator has begun it that is pulled again."""
+    """Whether a generator that is pulled again has begun the run."""
     ended: dict[int, dict[str, bytes]] = {}
-    """What workers hold behind all of their batches, some of which may still wait here."""
+    """The stream states of workers after all of their batches, some of which may still wait in this process."""
 
     copied: str = ""
-    """What the data set was as workers that live on copied it, as far as that is cheap to tell."""
+    """The `signature` of the data set when persistent workers copied it."""
 
     def behind_all(self) -> dict[int, dict[str, bytes]]:
-        """Return what workers hold when the run is over."""
+        """Return the stream states of the workers at the end of the run."""
         return self.states | self.ended
 
 
 class Rebuild(msgspec.Struct):
-    """An iterator that is being made again, instead of drawn anew."""
+    """The plan to make an iterator again at a place, instead of drawing its batches again."""
 
     place: IteratorPlace
     indices: Indices
     before: list[bytes] = []
-    """The streams before it is made: a sampler that draws behind the seed of the workers draws from these."""
+    """The stream states before it is made: a sampler that draws after the workers' seed draws from these."""
 
 
 class Iterations:
-    """Watches the iterators of all DataLoaders of the process. `elements` hears of batches that bodies draw from those
-    that live on; `fail` ends the process with what it raises.
+    """Watches the iterators of all DataLoaders of the process. `elements` notes the batches that bodies draw from
+    iterators of earlier moments; `fail` ends the process with an error from that.
     """
 
     def __init__(
@@ -210,20 +210,20 @@ class Iterations:
         self._watch()
 
     def alive(self) -> list[tuple[Any, Iteration]]:
-        """Return the iterators that are alive, in the order in which their runs began."""
+        """Return the live iterators with their records, in the order in which their runs began."""
         found = [(each, vars(each)[_ITERATION]) for each in list(self._alive) if _ITERATION in vars(each)]
         return sorted(found, key=lambda pair: pair[1].number)
 
     def drawn_by_pulls(self) -> set[int]:
-        """Return the identities of iterators that pulling generators again brings to their places."""
+        """Return the identities of iterators that reach their places when generators are pulled again."""
         return set() if self._elements is None else self._elements.drawn_by_pulls()
 
     def workers(self) -> set[int]:
-        """Return the numbers of the workers' processes."""
+        """Return the process numbers of all workers."""
         return {worker.pid for each in list(self._alive) for worker in getattr(each, "_workers", ())}
 
     def place(self, iterator: Any) -> IteratorPlace:
-        """Return how far an iterator is."""
+        """Return the place of an iterator."""
         known: Iteration = vars(iterator)[_ITERATION]
         return IteratorPlace(
             number=known.number,
@@ -264,29 +264,30 @@ class Iterations:
         return "" if known.indices.is_closed(iterator._num_yielded) else reason_to_load(iterator._index_sampler)
 
     def no_position(self, iterator: Any) -> str:
-        """Return why an iterator that lives on cannot be brought to its place, not even by loading its batches again.
+        """Return why an iterator that lives on cannot be brought to its place, not even by loading its batches again;
+        empty if it can.
 
-        Workers load the same again: all that goes into it is their seed, the data set, and what the sampler says.
+        Workers load the same batches again: these depend on their seed, the data set, and the sampler's items alone.
         """
         known: Iteration = vars(iterator)[_ITERATION]
         reason = self.reason_to_load(iterator)
         if not reason or (iterator._num_yielded == 0 and not known.is_moved and not known.indices.count):
             return ""
         if known.thread not in (0, threading.get_ident()):
-            return reason  # it cannot be made anew under that
+            return reason  # it cannot be made anew while the thread draws
         is_alone = type(iterator) is _Many and not iterator._persistent_workers and known.loader() is not None
         is_iterable = is_alone and iterator._dataset_kind != dataloader._DatasetKind.Map
         return "" if is_iterable or (is_alone and not self._reason_to_draw(iterator)) else reason
 
     def have_old_copies(self) -> bool:
-        """Return whether workers that live on hold a data set that is not what the program's is now: those of a run
-        that resumes copy this one.
+        """Return whether persistent workers hold a copy of a data set that the program has changed since: a resumed
+        run's workers copy the present one.
         """
         alive = [(known.copied, known.loader()) for _, known in self.alive()]
         return any(copied and loader is not None and copied != signature(loader.dataset) for copied, loader in alive)
 
     def _streams(self, iterator: Any) -> dict[int, dict[str, bytes]]:
-        """Return what workers hold behind what was handed out."""
+        """Return the stream states of workers after the batches that were handed out."""
         known: Iteration = vars(iterator)[_ITERATION]
         return known.behind_all() if self.has_ended(iterator) else known.states
 
@@ -316,20 +317,20 @@ class Iterations:
         if place.is_loaded:
             self._load(iterator, loader, place)
             return
-        # Where bodies draw the batches, the sampler of this process has not drawn yet, or not from the same streams.
+        # If bodies draw the batches, the sampler of this process has not drawn yet, or not from the same streams.
         ahead = indices.count - place.given
         is_kept = is_same_run and ahead <= len(indices.ahead) and (ahead >= 0 or not place.turns)
         self._build(iterator, loader, Rebuild(place, indices.behind(place.given) if is_kept else self._indices(loader, place)))
 
     def _load(self, iterator: Any, loader: Any, place: IteratorPlace) -> None:
-        """Bring an iterator with workers to a place by loading what lies before again."""
+        """Bring an iterator with workers to a place by loading the earlier batches again."""
         begin = msgspec.structs.replace(place, given=0, streams={}, drawn="")  # the batches themselves are compared
         self._build(iterator, loader, Rebuild(begin, self._indices(loader, begin)))
         for _ in range(place.given):
             next(iterator)
 
     def make(self, loader: Any, place: IteratorPlace) -> Any:
-        """Return a new iterator of a loader at a place: of a run that the loop had begun."""
+        """Return a new iterator of a loader, at the place of a run that the loop had begun."""
         kind = _Many if loader.num_workers else _Single
         made = kind.__new__(kind)
         if place.is_loaded:
@@ -339,7 +340,7 @@ class Iterations:
         return made
 
     def _indices(self, loader: Any, place: IteratorPlace) -> Indices:
-        """Return what the sampler of a loader hands out behind a place, from where it drew first."""
+        """Return the items of a loader's sampler after a place, drawn again from the streams at its first draw."""
         generators = generators_of(loader)
         if place.has_ended:
             ended = Indices(iter(()), 1, lambda: _read(generators), place.given)
@@ -355,7 +356,7 @@ class Iterations:
                 _write(streams, generators)
                 while indices.count < end:
                     next(indices)
-            if place.birth and not place.turns:  # it had drawn its seed, though no batch was handed out yet: workers are ahead
+            if place.birth and not place.turns:  # it had drawn its seed, even if no batch was handed out yet: workers are ahead
                 next(indices, None)
             indices = indices.behind(place.given)
         finally:
@@ -369,7 +370,7 @@ class Iterations:
         return indices
 
     def _build(self, iterator: Any, loader: Any, rebuild: Rebuild) -> None:
-        """Make an iterator from its seed and behind so many batches, in place."""
+        """Initialise an iterator again, in place, from its seed and after the batches that it had given."""
         if type(iterator) is _Many and vars(iterator):
             iterator._shutdown_workers()
         generators = generators_of(loader)
@@ -396,12 +397,12 @@ class Iterations:
             if self._rebuild is not None:
                 self._begin(iterator, loader)
                 self._turn(iterator, self._rebuild.place.given)
-            elif first_iter and known is not None:  # the constructor has noted it; its sampler was asked again since
+            elif first_iter and known is not None:  # the constructor has noted the run; its sampler was asked again since
                 known.indices.source = iterator._sampler_iter
                 iterator._sampler_iter = known.indices
             else:
                 self._begin(iterator, loader)
-                if known is not None:  # workers that live on
+                if known is not None:  # its workers live on
                     vars(iterator)[_ITERATION].states, vars(iterator)[_ITERATION].is_moved = known.behind_all(), known.is_moved
 
         def workers_made(iterator: Any, loader: Any) -> None:
@@ -444,7 +445,7 @@ class Iterations:
 
     @staticmethod
     def _stamp(iterator: Any, worker: int, stamp: Any, *, has_ended: bool = False) -> None:
-        """Note what a worker holds, if it is not what it held before."""
+        """Note the state of a worker; a missing stamp says that it has not changed."""
         known: Iteration = vars(iterator)[_ITERATION]
         if stamp is not None:
             (known.ended if has_ended else known.states)[worker], is_moved = Stamp(*stamp)
@@ -460,10 +461,10 @@ class Iterations:
             self._fail(error)
 
     def _begin(self, iterator: Any, loader: Any) -> None:
-        """Note a run of an iterator over its loader that begins, or is made again."""
+        """Note that an iterator's run over its loader begins, or is made again."""
         rebuild, generators, moment = self._rebuild, generators_of(loader), self._moment()
         if rebuild is None:
-            again, states = vars(iterator).get(_ITERATION), {}  # one with workers that live on keeps its number
+            again, states = vars(iterator).get(_ITERATION), {}  # an iterator with persistent workers keeps its number
             number = self.made if again is None else again.number
             self.made += again is None
             kind = StatefulIndices if stateful_loader.hands_over_state(iterator._sampler_iter) else Indices
@@ -484,7 +485,7 @@ class Iterations:
         self._alive.add(iterator)
 
     def _turn(self, iterator: Any, given: int) -> None:
-        """Have workers take turns as behind so many batches, when the first one is about to be asked."""
+        """Continue the workers' turns after `given` batches, as soon as the first worker is about to be asked."""
 
         def first() -> None:
             del vars(iterator)["_try_put_index"]
@@ -497,20 +498,20 @@ class Iterations:
 
 
 def _held(loader: Any) -> Callable[[], Any]:
-    """Return what returns a loader, and keeps it alive for an iterator of a loader without a name. Not where the loader
-    holds its iterator: that must be gone, and its workers with it, as the loader is."""
+    """Return a function that returns a loader, and keeps it alive for its iterator if no name leads to the loader. A
+    loader that holds its iterator is not kept alive: with it, the iterator and its workers must go."""
     return weakref.ref(loader) if loader.persistent_workers else lambda: loader
 
 
 def _counted(kind: type[Indices], loader: Any, source: Iterator[Any], generators: list[Any], count: int = 0) -> Indices:
-    """Return what the sampler of a loader hands out through an iterator, of which so many are behind."""
+    """Return the items of a loader's sampler, drawn from `source`, which has handed out `count` items already."""
     turns: list[tuple[int, list[bytes]]] | None = [] if takes_turns(loader._index_sampler) else None
     return kind(source, _ahead(loader), lambda: _read(generators), count, _watched(loader), turns)
 
 
 def _watched(loader: Any) -> SamplerWatch | None:
-    """Return what watches the sampler of a loader, if it is not known."""
-    is_ahead = loader.num_workers and generators_of(loader)  # these are where the workers are, not where the program is
+    """Return a watch on the sampler of a loader; None if its class is known, or its generators run ahead."""
+    is_ahead = loader.num_workers and generators_of(loader)  # these stand at the workers' place, not at the program's
     return None if is_ahead or is_known(loader._index_sampler) else SamplerWatch(loader._index_sampler)
 
 
@@ -531,7 +532,7 @@ def _write(states: list[bytes], generators: list[Any]) -> None:
 
 
 def _check() -> None:
-    """Raise FrameworkUnsupported where PyTorch's loaders are not those that are known."""
+    """Raise FrameworkUnsupported if functions of PyTorch's loaders take other parameters than the known ones."""
     for cls, name, expected in _SIGNATURES:
         found = list(inspect.signature(getattr(cls, name)).parameters)
         if found != expected:

@@ -1,4 +1,4 @@
-"""How far the program's DataLoaders are."""
+"""The positions of the program's DataLoaders."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TorchLoaders(LoaderPositions):
         children.exempt(iterations.workers)
 
     def positions(self, mode: Mode) -> tuple[dict[str, Array], list[str]]:
-        """Return the positions of iterators alive, and why those that this epoch has made must be loaded again.
+        """Return the positions of live iterators, and the reasons why iterators made in this epoch must load again.
 
-        With `forward` they are positions, too: what bodies draw is not drawn again, and must be set.
+        The mode `forward` needs these positions, too: it does not repeat the draws of bodies.
         """
         found: dict[str, Array] = {}
         reasons: list[str] = []
@@ -59,14 +59,14 @@ class TorchLoaders(LoaderPositions):
         return isinstance(value, dataloader._BaseDataLoaderIter)
 
     def no_position(self, value: Any) -> str:
-        """Return why an iterator over a DataLoader that lives on cannot be put where it is; empty if it can."""
+        """Return why an iterator over a DataLoader that lives on cannot be brought to its place; empty if it can."""
         for iterator, _known in self._iterations.alive():
             if iterator is value:
                 return self._iterations.no_position(iterator)
         return ""
 
     def uncaptured(self) -> list[str]:
-        """Return what workers hold that those of a resumed run would not."""
+        """Return a description of a data set that workers hold and that a resumed run's workers would not hold."""
         return [_OLD_COPIES] if self._iterations.have_old_copies() else []
 
     def loader_key(self, loader: object) -> str:
@@ -77,11 +77,11 @@ class TorchLoaders(LoaderPositions):
         return ""
 
     def places(self) -> list[tuple[weakref.ref[Any], IteratorPlace]]:
-        """Return how far the iterators alive are."""
+        """Return the live iterators with their places."""
         return [(weakref.ref(iterator), self._iterations.place(iterator)) for iterator, _known in self._iterations.alive()]
 
     def given(self) -> list[tuple[int, int]]:
-        """Return how many batches each iterator alive has handed out, by its number."""
+        """Return (iterator's number, count of batches handed out) for each live iterator."""
         return [(known.number, iterator._num_yielded) for iterator, known in self._iterations.alive()]
 
     def goes_back(self, iterator: Any) -> bool:
@@ -89,7 +89,7 @@ class TorchLoaders(LoaderPositions):
         return not self._iterations.reason_to_load(iterator)
 
     def put_back(self, places: list[tuple[weakref.ref[Any], IteratorPlace]]) -> list[str]:
-        """Bring iterators back to where they were, or return, with nothing done, why one cannot be."""
+        """Bring iterators back to their places; or change nothing, and return the reasons why some cannot be."""
         moved = [
             (there, place) for each, place in places if (there := each()) is not None and self._iterations.place(there) != place
         ]
@@ -112,10 +112,10 @@ class TorchLoaders(LoaderPositions):
         return {"begun": self._iterations.made}
 
     def restore(self, counts: dict[str, int], positions: Mapping[str, Array], mode: Mode) -> None:
-        """Bring iterators that are alive to their positions.
+        """Bring live iterators to their positions.
 
-        A generator that is pulled again has begun some of them in another order than the first run. What their samplers
-        drew from first tells which they are; pulling is what brings them to their place.
+        A generator that is pulled again may have begun iterators in another order than the first run. The streams at
+        their samplers' first draws tell which iterator is which; the pulls bring them to their places.
         """
         packed = [array for key, array in positions.items() if key.startswith(_KEY)]
         places = {place.number: place for place in (msgspec.msgpack.decode(each.tobytes(), type=IteratorPlace) for each in packed)}
@@ -130,7 +130,7 @@ class TorchLoaders(LoaderPositions):
         self._iterations.made = counts["begun"]
 
     def parts_of_new(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the loader and the place of an iterator that the loop has made; None for anything else."""
+        """Return the kind and parts (loader, place) of an iterator that the loop has made; None for other objects."""
         if stateful_loader.is_stateful(value):
             known = next((known for iterator, known in self._iterations.alive() if iterator is value), None)
             return stateful_loader.parts_of_ended(value, None if known is None else known.loader())
@@ -140,8 +140,8 @@ class TorchLoaders(LoaderPositions):
         return None
 
     def remake(self, kind: str, parts: list[Any]) -> object:
-        """Return the iterator that `parts_of_new` described: the one that goes over the loader already, as inside of a
-        progress bar, if there is one.
+        """Return the iterator that `parts_of_new` described: one that already goes over the loader (inside a progress
+        bar), if there is one, else a new one.
         """
         if kind == stateful_loader.KIND:
             return stateful_loader.remake(parts)

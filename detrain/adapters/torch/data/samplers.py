@@ -1,9 +1,9 @@
-"""Which samplers may be advanced alone, without the batches between: those that draw when they begin, and never again
+"""The rules by which a sampler may be advanced alone, without loading batches: it draws when it begins, and never again
 from a generator that others draw from.
 
-A sampler that is not known is watched as it draws: what it says may then follow from what it held as it began, and from
-nothing else. That is so where its draws behind the first move none of the streams that bodies draw from, and all that
-it leads to is at a cut what it was. A resumed process has it draw again, and compares.
+A sampler of an unknown class is watched as it draws, to tell if its items depend on nothing but its state at the start.
+So they do if no draw after the first moves a stream that bodies draw from, and if all objects that the sampler leads to
+are unchanged at the cut. A resumed process lets the sampler draw again, and compares the items.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_START: Final = (SequentialSampler, SubsetRandomSampler, WeightedRandomSample
 
 
 _REPEATS: Final = "_RepeatSampler"
-"""What timm, ultralytics and programs call a sampler that goes over another one again and again."""
+"""The class name that timm, ultralytics and programs give to a sampler that repeats another one for ever."""
 
 _MOST: Final = sys.maxsize
 _MOST_BYTES: Final = 1 << 26
@@ -40,7 +40,7 @@ _MOST_BYTES: Final = 1 << 26
 def reason_to_load(sampler: Any) -> str:
     """Return why a sampler cannot be advanced alone; empty if it can.
 
-    The source: torch/utils/data/sampler.py, distributed.py.
+    Source: torch/utils/data/sampler.py, distributed.py.
     """
     if type(sampler) is BatchSampler:
         return reason_to_load(sampler.sampler)
@@ -57,7 +57,7 @@ def reason_to_load(sampler: Any) -> str:
 
 
 def is_known(sampler: Any) -> bool:
-    """Return whether a sampler, by its class, is known to draw, or not to draw, from what others draw from."""
+    """Return whether a sampler's class tells if the sampler draws from generators that others draw from."""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     return type(inner) in (RandomSampler, *_AT_START) or _repeats(inner)
 
@@ -67,8 +67,8 @@ def _repeats(sampler: Any) -> bool:
 
 
 def takes_turns(sampler: Any) -> bool:
-    """Return whether a sampler goes over a RandomSampler again and again that seeds a generator of its own each time,
-    and draws from no other: what the streams are as that begins says all that it hands out until it begins again.
+    """Return whether a sampler repeats a RandomSampler that seeds its own generator in each turn, and draws from no
+    other: the states of the streams at a turn's start determine all items of the turn.
     """
     inner: Any = sampler.sampler if _repeats(sampler) else None
     inner = inner.sampler if type(inner) is BatchSampler else inner
@@ -76,7 +76,7 @@ def takes_turns(sampler: Any) -> bool:
 
 
 def _reason_to_repeat(sampler: Any) -> str:
-    """Return why a sampler that is gone over again and again cannot be advanced alone: each time it draws anew."""
+    """Return why a repeated sampler, which draws anew in each turn, cannot be advanced alone; empty if it can."""
     if type(sampler) is BatchSampler:
         return _reason_to_repeat(sampler.sampler)
     if type(sampler) in (SequentialSampler, range, list, tuple):
@@ -104,7 +104,7 @@ def _generators(loader: Any) -> Iterator[Any]:
 
 
 class SamplerWatch:
-    """What is seen of a sampler as it draws."""
+    """A watch on the draws of a sampler."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -114,8 +114,8 @@ class SamplerWatch:
         self._digest = xxhash.xxh3_128()
 
     def draw(self, source: Iterator[Any], read: Callable[[], list[bytes]], *, is_first: bool) -> Any:
-        """Return what the sampler's iterator hands out next. `read` reads the streams: three of the process, and those
-        that the sampler has to itself unless bodies move them, too.
+        """Return the next item of the sampler's iterator. `read` reads the streams: three of the process, and the
+        generators that the sampler alone uses, unless bodies move them, too.
         """
         streams = read()
         if is_first:
@@ -130,17 +130,17 @@ class SamplerWatch:
 
     @property
     def drawn(self) -> str:
-        """A digest of all that was drawn."""
+        """A digest of all drawn items."""
         return self._digest.hexdigest()
 
     def is_closed(self) -> bool:
-        """Return whether all that the sampler has drawn follows from what it held as it began."""
+        """Return whether all drawn items depend on nothing but the sampler's state at the start."""
         return not self._stirs and self._before is not None and self._before == leads_to(self._sampler)
 
 
 def leads_to(sampler: Any) -> str | None:
-    """Return a digest of all that an object's attributes and the code of its classes lead to; None where that cannot be
-    told. Generators of PyTorch count by themselves."""
+    """Return a digest of all values that an object's attributes and its classes' code lead to; None if some value has
+    no digest. Generators of PyTorch are left out: they are streams."""
     state, size = xxhash.xxh3_128(), 0
     for place, value, is_data in reached(sampler, deepest=_MOST, most_items=_MOST):
         if not is_data and not (isinstance(value, torch.Generator) or type(value).__module__.startswith("torch.utils.data.")):
@@ -156,7 +156,7 @@ def leads_to(sampler: Any) -> str | None:
 
 
 def _array_of(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return the bytes of a tensor, or what else gives itself as an array. Raises ValueError for a tensor of parts."""
+    """Return the bytes of a tensor, or an array-like object as an array. Raises ValueError for a tensor of parts."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value) if hasattr(type(value), "__array__") else None
     if value.layout is not torch.strided:

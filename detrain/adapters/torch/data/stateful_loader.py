@@ -1,7 +1,7 @@
-"""Iterators of torchdata's StatefulDataLoader that have ended, which their loader holds on to.
+"""Iterators of torchdata's StatefulDataLoader that have ended, which their loader keeps.
 
-One that goes on is only loaded again (`iterations.py`). One that has ended is asked for nothing but its state, which is
-data: a resumed run has an iterator in its place that has ended, too, and says the same.
+An iterator that goes on is only loaded again (`iterations.py`). One that has ended is asked for nothing but its state,
+which is data: a resumed run puts an ended iterator with the same state in its place.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def is_stateful(iterator: object) -> bool:
 
 
 def hands_over_state(source: object) -> bool:
-    """Return whether an iterator over a sampler gives and takes its state, as torchdata's do."""
+    """Return whether an iterator over a sampler returns and takes its state, as torchdata's do."""
     return all(callable(getattr(source, name, None)) for name in _NO_STATE)
 
 
 def parts_of_ended(iterator: Any, loader: Any) -> tuple[str, list[object]] | None:
-    """Return what an iterator that has ended is made of; None for one that goes on, or may begin again."""
+    """Return the kind and parts (loader, state) of an ended iterator; None for one that goes on, or may begin again."""
     own = vars(iterator)
     if _STATE in own:
         return KIND, own[_STATE]
@@ -37,7 +37,7 @@ def parts_of_ended(iterator: Any, loader: Any) -> tuple[str, list[object]] | Non
 
 
 def remake(parts: list[Any]) -> object:
-    """Return an iterator that has ended, of a loader and with a state."""
+    """Return an ended iterator from the parts of one: a loader and a state."""
     loader, state = parts
     cls = sys.modules[_MODULE]._StatefulSingleProcessDataLoaderIter
     made = cls.__new__(cls)  # no worker: none will be asked

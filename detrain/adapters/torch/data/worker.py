@@ -1,4 +1,4 @@
-"""What runs in a worker of a DataLoader: its random streams travel with each batch, and are set where a run resumes.
+"""Code that runs in a DataLoader's worker: it sends the random streams with each batch, and sets them in a resumed run.
 
 `StampedInit` stands in for the program's `worker_init_fn`. It is pickled by its name, so it works with `spawn`, too.
 """
@@ -37,36 +37,36 @@ _SMALL_BYTES: Final = 1 << 12
 
 
 class Stamp(NamedTuple):
-    """What a worker holds behind a batch."""
+    """The state of a worker after a batch."""
 
     streams: dict[str, bytes]
-    """Its random streams, by name."""
+    """The states of its random streams, by name."""
     is_moved: bool
-    """Whether its copy of the data set is not what it was at the start."""
+    """Whether its copy of the data set has changed since the start."""
 
 
 @dataclass(frozen=True)
 class WorkerExhausted(_worker._IterableDatasetStopIteration):  # type: ignore[misc]
-    """Says that a worker has no further batch, and what it holds now: a batch that was dropped may have drawn."""
+    """A worker's message that it has no further batch, with its state now: a dropped batch may have drawn numbers."""
 
     stamp: Stamp | None
 
 
 @functools.cache
 def _leaving() -> Any:
-    """Return a number that workers share with this process: whether it is at its end."""
+    """Return a number in memory shared with workers: 1 once this process is at its end, else 0."""
     found, here = RawValue("b", 0), os.getpid()
 
     def leave() -> None:
         if os.getpid() == here:
             found.value = 1
 
-    atexit.register(leave)  # behind that of `multiprocessing`, so called before it
+    atexit.register(leave)  # registered after `multiprocessing`'s function, so called before it
     return found
 
 
 class StampedInit:
-    """Calls the program's `worker_init_fn`, sets the streams if a run resumes, and has each batch stamped."""
+    """Calls the program's `worker_init_fn`, sets the streams in a resumed run, and stamps each batch."""
 
     def __init__(self, original: Callable[[int], None] | None, states: dict[int, dict[str, bytes]]) -> None:
         self._original, self._states = original, states
@@ -74,8 +74,8 @@ class StampedInit:
         self._parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
     def __call__(self, worker: int) -> None:
-        """Begin as the worker of this number. It ends with the process that has started it, also where that is killed:
-        PyTorch's waits for ever until somebody takes what it hands out, if that is more than a pipe holds."""
+        """Set up the worker of this number. It ends with the process that has started it, even if that is killed: a
+        worker of PyTorch would wait for ever for a reader of its batches, if they are more than a pipe holds."""
         die_with(self._parent)
         if self._leaving is not None:
             signal.signal(signal.SIGTERM, _Outlived(self._leaving))
@@ -106,11 +106,11 @@ class StampedInit:
 
 
 class _Outlived:
-    """The answer of a worker to SIGTERM.
+    """A worker's handler of SIGTERM.
 
-    Who ends a job sends it to all its processes (Slurm, systemd, `timeout`), and the run still needs its workers for
-    the batches up to its last checkpoint. A second one ends the worker, and so does one from a process that is at its
-    end: that waits for the workers which it had not let go before.
+    Slurm, systemd and `timeout` send SIGTERM to all processes of a job that they end, and the run still needs its
+    workers for the batches up to its last checkpoint. So only a second signal ends the worker, or one that comes when
+    the run's process is at its end: that process waits for the workers that it has not let go before.
     """
 
     def __init__(self, leaving: Any) -> None:
@@ -140,7 +140,7 @@ class _Stamps:
             self._streams[name].unpack(packed)
 
     def take(self) -> Stamp | None:
-        """Return what the worker holds now; None if that is what it held behind the batch before."""
+        """Return the worker's state now; None if it is the same as after the batch before."""
         legacy: Any = np.random.get_state(legacy=False)
         python, torch_now = random.getstate(), torch.default_generator.get_state().numpy().tobytes()
         words, rest = legacy["state"].get("key"), (legacy["state"].get("pos"), legacy.get("has_gauss"), legacy.get("gauss"))
@@ -154,7 +154,7 @@ class _Stamps:
 
 
 def signature(value: object) -> str:
-    """Return what an object holds, as far as that is cheap to tell: numbers, texts, small arrays, generators, sizes."""
+    """Return a digest of an object's content that is cheap to read: numbers, texts, small arrays, generators, sizes."""
     state = xxhash.xxh3_128()
 
     def below(at: tuple[object, int]) -> list[tuple[object, int]]:
@@ -168,7 +168,7 @@ def signature(value: object) -> str:
 
 
 def _parts(item: Any, state: Any) -> list[object]:
-    """Return what an object leads to; what is no object of Python's goes into the digest here."""
+    """Return the objects that an object leads to; add generators, tensors, arrays and sizes to the digest here."""
     if is_stream(item):
         state.update(repr(state_of(item)).encode())
     elif isinstance(item, torch.Generator):

@@ -1,1 +1,1 @@
-"""Programs of several processes: which of them are exact, and how gradients come into the same sums again."""
+"""Programs of several processes: a check that they are exact, and ways to sum gradients in the same order again."""

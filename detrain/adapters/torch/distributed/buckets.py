@@ -1,11 +1,11 @@
-"""The buckets in which DistributedDataParallel sums gradients: a resumed run has the ones that the first run had.
+"""The buckets in which DistributedDataParallel (DDP) sums gradients: a resumed run gets the buckets of the first run.
 
-In the first iteration DDP has one set of buckets, by the order in which parameters were registered; behind it, it makes
-them anew, by the order in which gradients came. With three processes and more, the place of a gradient in a bucket
-decides in which order the ring of all_reduce adds it up, and so about its bits. The order is noted where gradients
-come, and a resumed process has the same gradients come in the same order once, by a graph that computes nothing.
+In the first iteration DDP has buckets by the order in which parameters were registered; after it, DDP makes new ones by
+the order in which gradients arrived. With three or more processes, a gradient's place in its bucket decides the order
+in which the ring of all_reduce adds it up, and so its bits. detrain notes the order of arrival, and a resumed process
+lets the same gradients arrive in this order once, by a graph that computes nothing.
 
-Not needed with `find_unused_parameters`: there DDP keeps its first buckets. The source:
+This is not needed with `find_unused_parameters`: there DDP keeps its first buckets. Source:
 torch/csrc/distributed/c10d/reducer.cpp (`rebuild_buckets`), torch/nn/parallel/distributed.py (`_pre_forward`).
 """
 
@@ -24,24 +24,24 @@ from torch.utils.hooks import RemovableHandle
 from detrain.adapters.torch.held_memory import start_of, unseen
 
 _FAR: Final = 1 << 60
-"""From here on hooks are numbered that are not the program's."""
+"""The first number of hooks that are not the program's."""
 
 
 class Buckets:
-    """Watches all models that are made distributed, from when PyTorch is imported."""
+    """Watches all models that are wrapped in DDP, from the import of PyTorch on."""
 
     def __init__(self) -> None:
         self._orders: dict[int, _Order] = {}
-        """By the number in which the models are made."""
+        """The order of each model, by the model's number: the count of models wrapped before it."""
         self._optimizers: list[weakref.ref[Any]] = []
-        """In the order of their first steps."""
+        """The optimizers, in the order of their first steps."""
         register_optimizer_step_post_hook(self._stepped)
         made: Any = DistributedDataParallel._ddp_init_helper
         before_forward: Any = DistributedDataParallel._pre_forward
         of_model: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
 
         def init(model: Any, *arguments: Any, **named: Any) -> None:
-            made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
+            made(model, *arguments, **named)  # called inside `__init__`: warnings name the caller of that
             of_model[model] = self._orders[len(self._orders)] = _Order(model)
 
         def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
@@ -55,13 +55,13 @@ class Buckets:
         DistributedDataParallel._pre_forward = pre_forward
 
     def state(self) -> list[tuple[int, list[int]]]:
-        """Return, of each model, how many iterations DDP has seen on its way to its own buckets, and the order in which
-        gradients came in the last of them.
+        """Return for each model the number of iterations that DDP has seen on the way to its final buckets, and the
+        order in which gradients arrived in the last of them.
         """
         return [(order.turns, order.arrived) for order in self._orders.values()]
 
     def unknown_hooks(self) -> list[str]:
-        """Return the communication hooks of models that keep a state of their own, in words."""
+        """Return a description of each communication hook of a model that keeps a state of its own."""
         models = [order.model() for order in self._orders.values()]
         hooks = [hook for model in models if model is not None for hook in model._comm_hooks]
         groups = (type(None), torch.distributed.ProcessGroup)
@@ -70,8 +70,8 @@ class Buckets:
         ]
 
     def addresses(self) -> dict[int, str]:
-        """See `detrain.adapters.api.Replicas`: parameters that are summed, what optimizers keep of each, and gradients
-        where the last ones were summed.
+        """See `detrain.adapters.api.Replicas`: the models' parameters, the state that optimizers keep for each, and
+        gradients if the last ones were summed.
         """
         models = self._orders.items()
         names = {id(each): f"{number}.{place}" for number, order in models for place, each in order.parameters()}
@@ -94,7 +94,7 @@ class Buckets:
             self._optimizers.append(weakref.ref(optimizer))
 
     def restore(self, state: list[tuple[int, list[int]]]) -> None:
-        """Have gradients come in these orders. All ranks do this together: it communicates."""
+        """Let gradients arrive in these orders. All ranks do this together: it communicates."""
         for number, (turns, arrived) in enumerate(state):
             order = self._orders.get(number)
             if order is not None and arrived:
@@ -102,7 +102,7 @@ class Buckets:
 
 
 class _Order:
-    """The order in which the gradients of one model come, until DDP has made its buckets by it."""
+    """The order in which one model's gradients arrive, until DDP has made its final buckets by it."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
@@ -111,23 +111,23 @@ class _Order:
         self._hooks: list[Any] = []
         self._turns_before = 0
         self.is_summing = False
-        """Whether the gradients of the last forward are summed: not inside of `no_sync`."""
+        """Whether the gradients of the last forward are summed: not inside `no_sync`."""
         self.arrived: list[int] = []
         self.is_final = False
-        """Whether nothing that comes now changes the buckets."""
+        """Whether later gradients no longer change the buckets."""
         self._watch()
 
     def parameters(self) -> Iterator[tuple[int, Any]]:
-        """Return the parameters whose gradients are summed, by number, as long as the model is there."""
+        """Return (number, parameter) for each parameter whose gradient is summed; none once the model is gone."""
         return enumerate(self._parameters if self.model() is not None else ())
 
     @property
     def turns(self) -> int:
-        """How many iterations have been seen."""
+        """The number of iterations seen so far."""
         return self._turns_before + bool(self.arrived)
 
     def begin(self, model: Any) -> None:
-        """A forward has begun: if DDP makes its buckets by what came before, it has made them now."""
+        """Note that a forward has begun: if DDP makes its buckets by earlier gradients, it has made them by now."""
         self.is_summing = model.require_backward_grad_sync
         if self.is_final:
             return
@@ -138,9 +138,9 @@ class _Order:
             self._turns_before, self.arrived = self.turns, []
 
     def repeat(self, turns: int, arrived: list[int]) -> None:
-        """Have gradients come in this order, in so many iterations that compute nothing, if they have not yet."""
+        """Let gradients arrive in this order, in `turns` iterations that compute nothing, unless they already have."""
         model: Any = self.model()
-        # They have come in this process where a forward and a backward stand between the epoch's start and the cut.
+        # They already have if this process ran a forward and a backward between the epoch's start and the cut.
         if model is None or (self.arrived == arrived and (self.is_final or self.turns == turns)):
             return
         self._unwatch()
@@ -150,11 +150,11 @@ class _Order:
                 _come(model, [self._parameters[number] for number in arrived])
         self._turns_before, self.arrived = turns - 1, arrived
         if turns < _needed(model):
-            self.is_final = False  # buckets are made by what comes in the next one
+            self.is_final = False  # buckets are made by the gradients of the next iteration
             self._watch()
 
     def _watch(self) -> None:
-        """Hook what adds up gradients, where no name leads to the hook, and none of the program's gets its number."""
+        """Hook the nodes that add up gradients: no name leads to the hooks, and they take no numbers of the program."""
         number, RemovableHandle.next_id = RemovableHandle.next_id, _FAR
         for place, parameter in enumerate(self._parameters):
             with torch.enable_grad(), unseen():
@@ -168,18 +168,18 @@ class _Order:
         self._hooks = []
 
     def note(self, place: int) -> None:
-        """A gradient has come."""
+        """Note that a gradient has arrived."""
         if self.is_summing:
             self.arrived.append(place)
 
 
 def _needed(model: Any) -> int:
-    """Return in how many iterations gradients have come when DDP makes its buckets."""
+    """Return the number of iterations with gradients after which DDP makes its final buckets."""
     return 2 if model.static_graph else 1
 
 
 class _Note:
-    """The hook of one parameter."""
+    """The hook on one parameter's gradient."""
 
     def __init__(self, order: _Order, place: int) -> None:
         self._order, self._place = order, place
@@ -190,7 +190,7 @@ class _Note:
 
 @contextmanager
 def _as_it_was(model: Any, parameters: list[Any]) -> Iterator[None]:
-    """Leave gradients and buffers of a model as they are."""
+    """Inside, a model has no gradients; afterwards its gradients and buffers are put back."""
     gradients = [parameter.grad for parameter in parameters]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.module.buffers()]
     for parameter in parameters:
@@ -207,7 +207,7 @@ def _as_it_was(model: Any, parameters: list[Any]) -> Iterator[None]:
 
 
 def _come(model: Any, parameters: list[Any]) -> None:
-    """Have the gradients (zeros) of a model come in the order of these parameters."""
+    """Let a model's gradients (zeros) arrive in the order of these parameters."""
     device = parameters[0].device
 
     def chain() -> Any:
@@ -231,7 +231,7 @@ def _come(model: Any, parameters: list[Any]) -> None:
 
 
 class _Link(torch.autograd.Function):  # type: ignore[misc]  # it is Any to mypy
-    """Backward: the gradient of this parameter first, then the rest of the chain."""
+    """A link of a chain: its backward first gives this parameter's gradient, then goes on to the rest of the chain."""
 
     @staticmethod
     def forward(ctx: Any, parameter: Any, rest: Any) -> Any:

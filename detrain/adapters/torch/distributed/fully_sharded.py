@@ -1,12 +1,12 @@
-"""Modules under FSDP2 (`fully_shard`): what it keeps beside the shards of their weights, and where no name leads to it.
+"""Modules under FSDP2 (`fully_shard`): the state that it keeps besides the shards of weights, where no name leads.
 
-Between two steps the weights of a module are, as a rule, sharded. They may be whole instead: behind a forward without
-a backward (a validation) those of the root module are, and those of modules that the program wants so. Whole weights
-are no state, they come of the shards: for a checkpoint the module has its shards, and a resumed process gathers where
-the first run had gathered, all ranks together. Gradients that are still to be reduced (accumulation without
-communication) are state of a weight, and so are the switches that the program has set.
+Between two steps a module's weights are usually sharded. They may be whole instead: after a forward without a backward
+(a validation), the root module's weights are, and those of modules for which the program has asked this. Whole weights
+are no state, as they are made from the shards: for a checkpoint the module has its shards, and a resumed process
+gathers the weights that the first run had gathered, all ranks together. Gradients that are still to be reduced
+(accumulation without communication) are state, and so are the switches that the program has set.
 
-The source: torch/distributed/fsdp/_fully_shard (`_fsdp_state.py`, `_fsdp_param_group.py`, `_fsdp_param.py`).
+Source: torch/distributed/fsdp/_fully_shard (`_fsdp_state.py`, `_fsdp_param_group.py`, `_fsdp_param.py`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LATE: Final = "modules of FSDP2 (the loop has called `fully_shard`)"
 
 
 class FullySharded:
-    """What FSDP2 keeps in this process."""
+    """The state that FSDP2 keeps in this process."""
 
     def __init__(self) -> None:
         if torch.distributed.is_available():
             _name_alike()
         self._wanted: list[tuple[Any, str]] = []
-        """Groups of weights that are to be gathered, and in which form they are then."""
+        """The groups of weights that are to be gathered, each with the form that its weights had."""
         self._known: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
-        """The group and FSDP2's parameter of each sharded weight, by its identity."""
+        """The group and FSDP2's parameter object of each sharded weight, by the weight's identity."""
         self._at_phase: list[weakref.ref[Any]] = []
-        """The states that there were when the loop was entered."""
+        """The states that existed when the loop was entered."""
 
     def states(self) -> list[Any]:
         """Return FSDP2's states, in the order in which the program called `fully_shard`."""
@@ -56,17 +56,17 @@ class FullySharded:
         return list({id(each): each for each in found if isinstance(each, known.FSDPState)}.values())
 
     def is_newer(self) -> bool:
-        """Return whether the program has modules under an FSDP2 that is not known: there gradients to be reduced are at
-        a place of a layout of their own (`_partial_reduce_output_layout`).
+        """Return whether the program has modules under a newer FSDP2 than detrain knows, which keeps gradients that are
+        still to be reduced in another layout (`_partial_reduce_output_layout`).
         """
         return any(hasattr(group, "_partial_reduce_output_layout") for group in self._groups())
 
     def begin_phase(self) -> None:
-        """A loop is entered: have what is done at the first forward without communication done now, so that tensors and
-        hooks are there, and stay.
+        """Note that a loop is entered. Do now the part of the first forward's work that needs no communication, so that
+        its tensors and hooks exist, and stay.
         """
         if self.states():
-            gc.collect()  # modules under FSDP2 hold each other: those that nobody holds any more are no state
+            gc.collect()  # modules under FSDP2 hold each other: those that the program has dropped are no state
         self._at_phase = [weakref.ref(state) for state in self.states()]
         for group in self._groups():
             if group.is_sharded and not group._reset_sharded_params:
@@ -76,8 +76,8 @@ class FullySharded:
             _number(group)
 
     def state(self) -> list[dict[str, Any] | None]:
-        """Return, as data, of each state that there was when the loop was entered: its part, its switches, and in which
-        form its weights are; None of one that is gone.
+        """Return, as data, for each state that existed when the loop was entered: its role (root or not), its switches,
+        and the form of its weights; None for a state that is gone.
         """
         return [
             state
@@ -98,9 +98,9 @@ class FullySharded:
         ]
 
     def restore(self, was: list[dict[str, Any] | None]) -> None:
-        """Set parts and switches, and have all weights sharded, to be filled. All ranks do this together.
+        """Set roles and switches, and shard all weights, to be filled. All ranks do this together.
 
-        Raises Diverged where the program has others.
+        Raises Diverged if the program has other modules under FSDP2.
         """
         states = self._kept()
         both = [(state, held) for state, held in zip(states, was, strict=False) if state is not None and held is not None]
@@ -127,9 +127,9 @@ class FullySharded:
                     self._wanted.append((group, before["form"]))
 
     def build_made(self) -> None:
-        """The shards are as they were: gather them where they were gathered. All ranks do this together.
+        """Gather the weights that were gathered, now that the shards are restored. All ranks do this together.
 
-        Raises Diverged where a weight was made anew: FSDP2 would go on with the one that it knows.
+        Raises Diverged if a weight was made anew: FSDP2 would go on with the one that it knows.
         """
         for group, parameter in [(each, parameter) for each in self._groups() for parameter in each.fsdp_params]:
             for holder, name in _places(parameter):
@@ -146,7 +146,7 @@ class FullySharded:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Let names lead to the shards of weights that are gathered."""
+        """Inside, names lead to the shards of weights that are gathered."""
         before: list[tuple[dict[str, Any], str, Any]] = []
         self._known = self._parameters()
         for group in self._groups():
@@ -161,8 +161,8 @@ class FullySharded:
                 held[name] = value
 
     def unreduced(self, tensor: Any) -> list[Any] | None:
-        """Return gradients of a sharded weight that are still to be reduced: as they came, in the type they are reduced
-        in, and, with the first weight of a group, its sums over the shards alone; None if there are none.
+        """Return a sharded weight's gradients that are still to be reduced: as they came, in the dtype of the
+        reduction, and, for the first weight of a group, the group's sums over shards alone; None if there are none.
         """
         found = self._find(tensor)
         if found is None:
@@ -174,7 +174,7 @@ class FullySharded:
         return held if any(each is not None for each in held) else None
 
     def set_unreduced(self, tensor: Any, held: list[Any] | None) -> bool:
-        """Set them; return whether that could be done."""
+        """Set the gradients that `unreduced` returned; return whether that could be done."""
         found = self._find(tensor)
         if found is None:
             return held is None
@@ -191,18 +191,18 @@ class FullySharded:
         return True
 
     def kept_of(self, tensor: Any) -> Any:
-        """Return the sharded weight of one that is whole, and its memory perhaps gone; any other tensor itself."""
+        """Return the sharded weight of a whole one, whose memory may be gone; return any other tensor itself."""
         parameters = (each for group in self._groups() for each in group.fsdp_params)
         return next((each.sharded_param for each in parameters if vars(each).get("_unsharded_param") is tensor), tensor)
 
     def uncaptured(self) -> list[str]:
-        """Return what a resumed run would have otherwise, in words."""
+        """Return a description of each part of FSDP2's state that would differ in a resumed run."""
         found = [STALE] if any(map(_is_stale, self._groups())) else []
         before = self._kept()
         return found if all(any(each is other for other in before) for each in self.states()) else [*found, _LATE]
 
     def unknown(self) -> list[str]:
-        """Return what of FSDP2 is not known to be exact, in words."""
+        """Return a description of each used part of FSDP2 that is not known to be exact."""
         groups = list(self._groups())
         found = {"a hook of FSDP2's for all_reduce" for group in groups if getattr(group, "_all_reduce_hook", None) is not None}
         for name, default in (("_all_gather_comm", "DefaultAllGather"), ("_reduce_scatter_comm", "DefaultReduceScatter")):
@@ -229,12 +229,12 @@ class FullySharded:
 
 
 def _nothing() -> None:
-    """Stands for a reference to what is gone."""
+    """Return None, as a weak reference to a deleted object does."""
 
 
 def _name_alike() -> None:
-    """Have all processes name alike the attributes under which modules hold such states: PyTorch draws the names when
-    it is imported.
+    """Give the attributes by which modules hold FSDP2's states the same names in all processes: PyTorch draws the names
+    when it is imported.
     """
     module: Any = importlib.import_module("torch.distributed._composable.contract")
     module.STATE_KEY, module.REGISTRY_KEY = (f"__composable_api_state_key_{kind}" for kind in ("state", "registry"))
@@ -246,15 +246,15 @@ def _groups(state: Any) -> list[Any]:
 
 
 def _places(parameter: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield what holds a weight, and by which name."""
+    """Yield each dictionary that holds a weight, and the weight's name there."""
     info = parameter._module_info
     names = (info.param_name, *info.shared_param_names)
     yield from ((module._parameters, name) for module, name in zip((info.module, *info.shared_modules), names, strict=True))
 
 
 def _number(group: Any) -> None:
-    """Number the hooks of a group in the order of its weights: FSDP2 goes by a set of modules, whose order is by
-    chance.
+    """Number the hooks of a group in the order of its weights: FSDP2 numbers them in the order of a set of modules,
+    which is left to chance.
     """
     modules = dict.fromkeys(each._module_info.module for each in group.fsdp_params)
     held = (group._module_to_pre_save_state_dict_hook_handle, group._module_to_pre_load_state_dict_hook_handle)
@@ -266,14 +266,14 @@ def _number(group: Any) -> None:
 
 
 def _gather(group: Any) -> None:
-    if not group._reset_sharded_params:  # else it has seen its first forward, and its types are those of then
+    if not group._reset_sharded_params:  # else its first forward has run, which fixed its dtypes
         group.lazy_init()
     group.unshard()
     group.wait_for_unshard()
 
 
 def _is_stale(group: Any) -> bool:
-    """Return whether whole weights are not those that gathering now would give, as far as this process has them."""
+    """Return whether a group's whole weights are not those that gathering now would give, in this process's shards."""
     if group.is_sharded or group._sharded_state.name == _POST_FORWARD:
         return False
     for parameter in group.fsdp_params:

@@ -1,10 +1,9 @@
-"""Processes that a program starts itself: one that joins a process group is a rank that no launcher has told detrain
-of. It is refused there, before it trains, and its end ends the run.
+"""Processes that a program starts itself: one that joins a process group is a rank that no launcher has announced to
+detrain. detrain refuses it there, before it trains, and its end ends the run.
 
-Where a launcher has started the ranks, `torch.multiprocessing.spawn` need not start them: each rank calls the function
-that it was to run, with its own number. If that then joins no group, it was not the training, and is refused, too.
-
-Processes of the program import this, too: PyTorch is imported nowhere at its top.
+If a launcher has started the ranks, `torch.multiprocessing.spawn` need not start them: each rank itself calls the
+function that was to be spawned, with its own number. If this function joins no group, it was not the training, and the
+run is refused, too. The program's own processes also import this module: so it imports PyTorch in functions only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import is_user_file
 
 _NO_RANKS: Final = ("multiprocessing.", "torch.utils.data.")
-"""What the modules begin with whose functions run in no rank: servers of Python's, workers of loaders."""
+"""Beginnings of names of modules with functions that never run as ranks: Python's servers, workers of loaders."""
 _AGENTS_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 _LAUNCH: Final = " or torchrun; or run it with --bare"
 _AS_IT_IS: Final = ", as it is: each rank calls the function that it was to start"
@@ -33,9 +32,9 @@ _SELF: Final = ", with the function that trains called by each rank itself, as u
 
 
 class OwnRanks:
-    """Watches who joins a process group. `fail` ends the process with an error.
+    """Watches for processes that join a process group. `fail` ends the process with an error.
 
-    Make it right after PyTorch was imported.
+    Make one right after the import of PyTorch.
     """
 
     def __init__(self, ranks: Ranks | None, fail: Callable[[FrameworkUnsupported], NoReturn]) -> None:
@@ -63,26 +62,26 @@ class OwnRanks:
                 return several(*arguments, **named)
 
     def _joining(self) -> None:
-        """The process is about to join a group of several."""
+        """Note that the process is about to join a group of several processes."""
         if os.getpid() != self._process:
             _end_child(self._refusal)
         if self._address != _address():
             os.environ.pop(_AGENTS_STORE, None)  # the launcher does not listen where the program says
 
     def _joined(self, world: int) -> None:
-        """The process has joined a group of so many. Where it is to end, the others hear of it, and end, too."""
+        """Note that the process has joined a group of `world` processes. If it must end, the others notice and end."""
         self._has_joined = True
         if self._ranks is None and world > 1:
             self._fail(_refusal(str(world), _LAUNCH))
 
     def _is_of_ranks(self, count: int) -> bool:
-        """Return whether so many processes would be the ranks that a launcher has started."""
+        """Return whether this count of processes is that of the ranks that a launcher has started."""
         if self._ranks is None or self._has_joined:
             return False
         return str(count) == os.environ.get("LOCAL_WORLD_SIZE", str(self._ranks.world))
 
     def _call(self, function: Any, arguments: Any) -> None:
-        """Be the one of the processes that has this rank's number."""
+        """Call the function in place of the spawned process with this rank's number."""
         function(int(os.environ.get("LOCAL_RANK", self._ranks.rank if self._ranks is not None else 0)), *arguments)
         if not self._has_joined:
             self._fail(
@@ -100,7 +99,7 @@ class OwnRanks:
         self._refusal = before
 
     def _start(self, start: Callable[[BaseProcess], None], process: BaseProcess) -> None:
-        """Start a process, which is refused if it joins a group; that ends this one when it hears of it."""
+        """Start a process that is refused if it joins a group; this process then ends, too, when it learns of that."""
         module = getattr(getattr(process, "_target", None), "__module__", None) or ""
         if f"{module}.".startswith(_NO_RANKS):
             return start(process)
@@ -123,7 +122,7 @@ class OwnRanks:
 
 
 class _WatchedRank:
-    """What a process of the program runs."""
+    """The `run` of a process that the program starts."""
 
     def __init__(self, run: Callable[[Any], None], process: BaseProcess) -> None:
         self._run, self._of = run, process
@@ -138,11 +137,11 @@ class _WatchedRank:
 
 
 _is_watched = False
-"""Whether the process that has started this one hears how it ends."""
+"""Whether the parent process watches how this one ends."""
 
 
 def _replace_join(joining: Callable[[], None], joined: Callable[[int], None] = lambda _world: None) -> None:
-    """Have it told before and after a process joins a group of more than one."""
+    """Call `joining` before and `joined` after a process joins a group of more than one."""
     import torch.distributed
     from torch.distributed import distributed_c10d
 

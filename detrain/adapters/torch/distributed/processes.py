@@ -1,10 +1,10 @@
-"""Which programs of several processes are exact, what their processes tell each other, and that their end comes.
+"""Programs of several processes: a check that they are exact, a separate store for each start, and a sure end.
 
-In PyTorch, what sums the gradients of a model (its reducer) may be the last that refers to a process group. It is
+In PyTorch, the object that sums a model's gradients (its reducer) may hold the last reference to a process group. It is
 deleted with Python's lock held, the group with it, and the group waits for its threads. One of these may wait for that
-lock, to let go of the last collective's tensors: then the process stands still behind its last line (seen with 2.13 and
-gloo, torch/csrc/distributed/c10d: `~ProcessGroupGloo`, `runLoop`). An object of Python that refers to the group is
-deleted without the lock. So here one does, until the reducer is gone; and where that is never, for ever.
+lock, to release the last collective's tensors: then the process hangs after its last line (seen with 2.13 and gloo,
+torch/csrc/distributed/c10d: `~ProcessGroupGloo`, `runLoop`). If a Python object holds the last reference, the group is
+deleted without the lock. So this module keeps such a reference until the reducer is gone; if it never goes, for ever.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _FSDP: Final = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShar
 _STAGES: Final = ("torch.distributed.pipelining.stage", "_PipelineStageBase", "pipeline stages")
 _TENSORS: Final = ("torch.distributed.tensor", "DTensor", "DTensor (FSDP2, tensor parallelism)")
 _ZERO: Final = ("torch.distributed.optim.zero_redundancy_optimizer", "ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer")
-"""Classes (module, name) whose objects spread a state over processes, and what they are called."""
+"""Classes with objects that spread a state over processes: module, name, and words for messages."""
 
 _SWITCH_S: Final = 0.02
-"""Some times what Python lets a thread wait for its lock (`sys.getswitchinterval`)."""
+"""A few times the time that Python lets a thread wait for its lock (`sys.getswitchinterval`)."""
 _kept: set[weakref.finalize[Any, Any]] = set()
-"""By object that may delete a group, what refers to the group until that object is gone."""
+"""Finalizers of the objects that may delete a group: each refers to the group until its object is gone."""
 
 
 class Processes:
-    """The part of the adapter that knows of other processes. `ranks`: which one this is, as the launcher says."""
+    """The part of the adapter that knows of other processes. `ranks`: this process's rank, from the launcher."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Processes:
                 _tell_of_joins(lambda: on_unheld("ranks may train on unequal numbers of batches from here on (`join`)"))
 
     def check(self) -> None:
-        """Raise FrameworkUnsupported where the processes of the program do not belong together as detrain knows it."""
+        """Raise FrameworkUnsupported if the program's processes do not form a job whose checkpoints are exact."""
         distributed = torch.distributed
         if not (self.is_here and distributed.is_initialized()):
             return
@@ -125,7 +125,7 @@ class Processes:
             )
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about sums."""
+        """Return the backend, which decides about the bits of sums."""
         distributed = torch.distributed
         if not (self.is_here and distributed.is_initialized()):
             return {}
@@ -133,7 +133,7 @@ class Processes:
 
 
 def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
-    """Have it told when a collective raises, before the program sees that."""
+    """Call `on_error` when a collective raises an error, before the program sees it."""
 
     def telling(function: Any) -> Any:
         @functools.wraps(function)
@@ -155,7 +155,7 @@ def _tell_of_errors(on_error: Callable[[BaseException], None]) -> None:
 
 
 def _tell_of_joins(on_uneven: Callable[[], object]) -> None:
-    """Have it told when the program enters what lets ranks do more batches than others."""
+    """Call `on_uneven` when the program enters `Join`, which lets some ranks train on more batches than others."""
     enter = Join.__enter__
 
     @in_place_of(Join, "__enter__")
@@ -166,7 +166,7 @@ def _tell_of_joins(on_uneven: Callable[[], object]) -> None:
 
 
 def _objects(*described: tuple[str, str, str]) -> list[tuple[Any, str]]:
-    """Return the objects of some classes that the program holds, each with what its class is called."""
+    """Return the live objects of some classes, each with the words for its class."""
     classes = [(getattr(sys.modules.get(module), name, None), words) for module, name, words in described]
     known = [(cls, words) for cls, words in classes if cls is not None]
     every = gc.get_objects() if known else []
@@ -178,9 +178,9 @@ def _words(objects: list[tuple[Any, str]]) -> list[str]:
 
 
 def _keep_starts_apart(job: str) -> None:
-    """Have what the program's processes tell each other, to find together, lie under a name of this start alone.
+    """Put the entries by which the program's processes find each other under a prefix of this start of the job alone.
 
-    A store may outlive the processes (`torchrun --master-port`), and still hold the addresses of those before.
+    A store may outlive the processes (`torchrun --master-port`), and still hold the addresses of earlier ones.
     """
     handlers: Any = _rendezvous_handlers
     original = handlers["env"]
@@ -193,12 +193,12 @@ def _keep_starts_apart(job: str) -> None:
 
 
 def have_groups_outlive_reducers() -> None:
-    """Have it so for all models that are made distributed from now on."""
+    """Keep the process groups of all models that are wrapped in DDP from now on alive until their reducers are gone."""
     made: Any = DistributedDataParallel._ddp_init_helper
     moved: Any = DistributedDataParallel._update_process_group
 
     def init(model: Any, *arguments: Any, **named: Any) -> None:
-        made(model, *arguments, **named)  # inside of `__init__`, whose caller warnings name
+        made(model, *arguments, **named)  # called inside `__init__`: warnings name the caller of that
         _keep_group(model)
 
     def update(model: Any, group: Any) -> None:
@@ -212,19 +212,19 @@ def have_groups_outlive_reducers() -> None:
 
 def _keep_group(model: Any) -> None:
     _kept.difference_update([each for each in _kept if not each.alive])
-    for each in (model.reducer, model.logger):  # that refers to the reducer, too
+    for each in (model.reducer, model.logger):  # the logger refers to the reducer, too
         finalizer = weakref.finalize(each, _let_go, model.process_group)
         finalizer.atexit = False
         _kept.add(finalizer)
 
 
 def _let_go(_group: object) -> None:
-    """The group is deleted when this returns, if nothing else refers to it."""
+    """Do nothing: the group is deleted when this returns, if nothing else refers to it."""
 
 
 def _at_exit() -> None:
-    """What Python deletes from here on, it deletes in any order: keep the groups that are there for ever, and let the
-    threads have the lock that wait for it.
+    """Keep the existing groups for ever, as Python deletes objects in any order from here on, and give the lock to the
+    threads that wait for it.
     """
     for found in [each.peek() for each in _kept]:
         if found is not None:

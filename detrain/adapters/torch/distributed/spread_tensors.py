@@ -1,8 +1,8 @@
 """Tensors that are spread over the processes of a job (`DTensor`: FSDP2, tensor parallelism) as leaves of objects.
 
-Each process keeps what it has: its shard, a tensor as any other, and beside it, as data, how all shards lie: the mesh,
-the placements, the shape of the whole. No process asks another one. A tensor of the program's own is put back in place;
-it is known by its shard, which has an address. One that the loop has made (a moment of Adam's) is made anew over a mesh
+Each process keeps its own part: its shard, as an ordinary tensor, and, as data, the layout of all shards: the mesh, the
+placements, the shape of the whole. No process asks another one. A tensor that the program has is put back in place; its
+shard, which has an address, identifies it. A tensor that the loop has made (a moment of Adam) is made anew over a mesh
 that the process has.
 """
 
@@ -25,26 +25,26 @@ _DRAWN: Final = "what draws random numbers for DTensors on GPUs (made in the loo
 
 
 class SpreadTensors:
-    """Describes such tensors and their meshes, and makes them again."""
+    """Describes spread tensors and their meshes, and makes them again."""
 
     def __init__(self, fully_sharded: FullySharded) -> None:
         self._fully_sharded = fully_sharded
         self._by_shard: dict[int, weakref.ref[Any]] = {}
-        """The tensors that have been met, by the identity of their shards."""
+        """The tensors met so far, by the identity of their shards."""
         self._random: object = None
 
     def begin_phase(self) -> None:
-        """A loop is entered."""
+        """Note that a loop is entered."""
         self._random = _random()
 
     def uncaptured(self) -> list[str]:
-        """Return what a resumed run would have otherwise, in words: what draws for spread tensors on GPUs takes, when
-        it is made, the random streams of rank 0 for all.
+        """Return a description of the object that draws random numbers for spread tensors on GPUs, if the loop has made
+        it: when it is made, it takes the random streams of rank 0 for all ranks.
         """
         return [_DRAWN] if _random() is not self._random else []
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind and the parts of a spread tensor that was not computed, or of a mesh; None for others."""
+        """Return the kind and parts of a mesh, or of a spread tensor without a graph; None for any other object."""
         mesh = _find("torch.distributed.device_mesh", "DeviceMesh")
         if mesh is not None and type(value) is mesh:
             return MESH, _mesh_parts(value)
@@ -59,7 +59,7 @@ class SpreadTensors:
         return TENSOR, [value._local_tensor, value.device_mesh, layout, *held, unreduced, dict(vars(value))]
 
     def remake(self, kind: str, parts: list[Any], current: Any) -> object | None:
-        """Return what `parts` described: the one that is there, with what it held; else a new one."""
+        """Return the tensor or mesh that `parts` described: the existing one with its old content, else a new one."""
         if kind == MESH:
             return _mesh(parts, current)
         shard, mesh, layout, requires_grad, grad, backward, accumulated, unreduced, attributes = parts
@@ -84,7 +84,7 @@ class SpreadTensors:
         return found if self._fully_sharded.set_unreduced(found, unreduced) else None
 
     def _there(self, shard: Any, layout: list[Any], current: Any) -> Any:
-        """Return the tensor that the process has with this shard, or None."""
+        """Return the process's tensor with this shard and layout, or None."""
         known = self._by_shard.get(id(shard))
         candidates: list[Any] = [current, None if known is None else known()]
         for each in candidates:
@@ -94,7 +94,7 @@ class SpreadTensors:
 
 
 def _layout(value: Any) -> list[object] | None:
-    """Return how the shards of a tensor lie, as data; None where it is not known what would make it again."""
+    """Return the layout of a tensor's shards, as data; None if detrain does not know how to make it again."""
     placements = [_placement(each) for each in value._spec.placements]
     if None in placements:
         return None
@@ -138,7 +138,7 @@ def _mesh_parts(mesh: Any) -> list[object]:
 
 
 def _groups(mesh: Any) -> list[str]:
-    """Return the names of the groups of processes along a mesh: by the order they were made in, alike in each run."""
+    """Return the names of the process groups along a mesh: they follow the order of creation, alike in each run."""
     try:
         return [str(mesh.get_group(dimension).group_name) for dimension in range(mesh.ndim)]
     except RuntimeError:  # this process is not in it
@@ -146,7 +146,7 @@ def _groups(mesh: Any) -> list[str]:
 
 
 def _mesh(parts: list[Any], current: Any) -> object | None:
-    """Return the mesh that the process has of a description: which of several of one kind, all processes say alike."""
+    """Return the process's mesh with a description, or None; names of groups tell it from others of the same kind."""
     cls = _find("torch.distributed.device_mesh", "DeviceMesh")
     if cls is None:
         return None
@@ -160,5 +160,5 @@ def _random() -> object:
 
 
 def _find(module: str, name: str) -> Any:
-    """Return a class of a module that the program has imported, or None."""
+    """Return an attribute of a module that the program has imported, or None."""
     return getattr(sys.modules.get(module), name, None)

@@ -1,1 +1,1 @@
-"""Faults in PyTorch: the ops of a step seen by a dispatch mode, values corrupted there, the losses of a step."""
+"""Faults in PyTorch: a dispatch mode that watches a step's ops and corrupts values, and the losses of a step."""

@@ -1,7 +1,7 @@
-"""Programs that `torch.compile` is called in: what it compiles is heard of; what of it can have no faults is refused.
+"""Faults in programs that call `torch.compile`: compiled graphs are watched and hit, or refused if they can have none.
 
-While ops are watched one by one PyTorch runs no compiled code, or other code. So the watch is off in a compiled call,
-and each graph that runs there, or in the backward pass, is gone through in its place, and hit.
+While ops are watched one by one, PyTorch runs no compiled code, or other code. So the watch is off in a compiled call;
+each graph that runs there, or in the backward pass, is walked through op by op before it runs, and hit.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ from detrain.base.errors import FaultInvalid
 from detrain.base.in_place import in_place_of
 
 _OFF: Final = "TORCHDYNAMO_DISABLE"
-"""Set to 1, `torch.compile` returns what it is given."""
+"""Environment variable: set to 1, `torch.compile` returns its argument as it is."""
 _CALL: Final = "compile_wrapper"
-"""The function of PyTorch's that stands for what was compiled."""
+"""PyTorch's function that stands for a compiled function."""
 
 
 class Compiled:
-    """Hears of compiled calls and graphs, from the import of the compiler on."""
+    """Follows compiled calls and graphs, from the import of the compiler on."""
 
     def __init__(self, ops: WatchedOps, injectors: Injectors, history: History, passes: ForwardPasses | None) -> None:
-        """`passes`: of an experiment of inference."""
+        """`passes`: the forward passes, in an experiment on inference."""
         self._ops, self._injectors, self._history, self._passes = ops, injectors, history, passes
         self._call: FrameType | None = None
-        """The compiled call that runs, the outermost one."""
+        """The frame of the outermost compiled call that runs."""
         self._owner: Any = None
-        """The module or optimizer whose method it is."""
+        """The module or optimizer that has the called method."""
         self._passes_before = 0
         self._has_graph = self._has_module = False
-        """Whether it has run a graph, and one with ops of a module."""
+        """Whether the call has run a graph, and whether one with ops of a module."""
         self._graphs = 0
         self._root: weakref.ref[Any] | None = None
-        """The module whose method is compiled."""
+        """The module that has the method which is compiled."""
         self._obstacle = ""
-        """Why no faults can be put into what has been compiled."""
+        """Why no faults can be put into the compiled code; empty if they can."""
         self._calls: Counter[tuple[int, Hashable]] = Counter()
         self._forward: dict[Hashable, GraphCall] = {}
         """The calls of forward graphs in this step, by the number of autograd's function."""
         self.is_unarmed_equal: bool | None = None
-        """Whether the graphs that were hit would have given the same bits with a site and no fault; None: none was."""
+        """Whether the graphs that were hit give the same bits with a site and no fault; None: none was hit."""
 
     def on_import(self, module: str) -> None:
-        """Hear of what is compiled."""
+        """Hook the compiler's modules once they are imported."""
         if module == DYNAMO and self._history.is_followed:
             self._hear_of_calls()
         elif module == GRAPHS and self._history.is_followed:
             self._hear_of_graphs()
 
     def begin(self) -> None:
-        """A step begins that is watched."""
+        """Note that a watched step begins."""
         self._calls.clear()
         self._forward.clear()
         self.is_unarmed_equal = None
 
     def check(self) -> None:
-        """Raise FaultInvalid if something has been compiled that no faults can be put into."""
+        """Raise FaultInvalid if the program has compiled code into which no faults can be put."""
         dynamo = sys.modules.get(f"{DYNAMO}.compiled_autograd")
         why = self._obstacle
         if not self._history.is_followed and has_compiled():
@@ -92,14 +92,14 @@ class Compiled:
         first, last, compile_graph = frames.set_eval_frame, frames._maybe_set_eval_frame, graphs.call_user_compiler
 
         def set_eval_frame(callback: Any) -> Any:
-            """What a compiled call does first; before it looks at PyTorch's modes."""
+            """Note the start of a compiled call, which calls this first, before it looks at PyTorch's modes."""
             frame = sys._getframe(1)
             if self._call is None and frame.f_code.co_name == _CALL and self._ops.is_of_thread():
                 self._enter(frame)
             return first(callback)
 
         def set_eval_frame_back(callback: Any) -> Any:
-            """And last."""
+            """Note the end of a compiled call, which calls this last."""
             result = last(callback)
             if sys._getframe(1) is self._call and not callable(callback):
                 self._leave()
@@ -121,7 +121,7 @@ class Compiled:
 
         @in_place_of(module, "__call__")
         def call_module(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._call is None and self._ops.is_on:  # or it warns of our hooks
+            if self._call is None and self._ops.is_on:  # else PyTorch warns of detrain's hooks
                 with self._ops.where.unheard():
                     return call(this, *args, **kwargs)
             return call(this, *args, **kwargs)
@@ -175,13 +175,13 @@ class Compiled:
                 self._heard(inference or forward, passes),
             )
 
-        # What comes from AOTAutograd's own cache comes without its graph; kernels are in another one.
+        # A hit in AOTAutograd's own cache would come without its graph; the cache of kernels is another one.
         module.should_use_local_autograd_cache = module.should_use_remote_autograd_cache = lambda: False
 
     def _heard(
         self, compiler: Callable[..., Any], passes: Passes, *, has_gradients: bool = False, is_backward: bool = False
     ) -> Callable[..., Any]:
-        """Return a compiler of graphs that tells of what it compiles, and of each call of that."""
+        """Return a compiler that notes each graph that it compiles, and each call of the compiled graph."""
 
         @wraps(compiler)
         def compile_graph(module: Any, inputs: Any) -> Any:
@@ -206,7 +206,7 @@ class Compiled:
         return compile_graph
 
     def _compiler(self, compiler: Callable[..., Any], inputs: list[Any]) -> Callable[[Any], Callable[[list[Any]], Any]]:
-        """Return what compiles a graph later as it would now."""
+        """Return a function that compiles a graph later in the way in which it would be compiled now."""
         guards = sys.modules["torch._guards"]
         tracing, compiling = guards.TracingContext.try_get(), guards.CompileContext.try_get()
 
@@ -216,14 +216,14 @@ class Compiled:
             before = len(sizes.guards) if sizes is not None else 0
             with self._history.apart(), as_then[0], as_then[1], as_then[2], torch.no_grad():
                 found = _boxed(compiler(module, inputs))
-            if sizes is not None and len(sizes.guards) > before:  # nobody would look whether they hold
+            if sizes is not None and len(sizes.guards) > before:  # no code would check the new guards
                 raise FaultInvalid("with the site it is for other sizes", "have it compiled for one size (dynamic=False)")
             return found
 
         return compile_
 
     def _run(self, graph: Graph, args: list[Any]) -> Any:
-        """Run a graph in a step that is watched."""
+        """Run a graph in a watched step."""
         with self._unwatched(), torch.no_grad():
             call = self._call_of(graph, args)
             walk, faulty = GraphWalk(call, self._ops, self._injectors), None
@@ -281,7 +281,7 @@ class _Unwatched:
 
 
 def _boxed(function: Any) -> Callable[[list[Any]], Any]:
-    """Return what a backend has given as a function of a list."""
+    """Return a backend's compiled function as a function of one list of arguments."""
     if getattr(function, "_boxed_call", False):
         return function  # type: ignore[no-any-return]
     return lambda args: function(*args)

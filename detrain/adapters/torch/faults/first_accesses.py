@@ -1,7 +1,7 @@
-"""What a step does first with each byte of what outlives it: reads it, writes over it, or neither.
+"""The first access of a step to each byte of the tensors that outlive it: a read, an overwrite, or none.
 
-Ops are seen as they run, so this is exact as far as ops go. Of memory that something beside PyTorch's ops may read
-(NumPy, DLPack), nothing is said.
+Ops are seen as they run, so the result is exact for accesses by ops. There is no result for memory that code other than
+PyTorch's ops may read (NumPy, DLPack).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _WRITERS: Final = frozenset(
         *("geometric_", "_foreach_copy_", "_foreach_zero_"),
     }
 )
-"""Ops in place that do not look at what they write over."""
+"""Ops in place that do not read the values that they overwrite."""
 _given_away: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Memories that others may look at."""
+"""Storages that code other than ops may read."""
 
 
 def watch() -> None:
-    """Hear from now on of memory that PyTorch shares with others, or is read without an op."""
+    """From now on, note memory that PyTorch shares with other libraries, or that is read without an op."""
     for name in ("numpy", "tolist", "__dlpack__"):
         setattr(torch.Tensor, name, _noting(getattr(torch.Tensor, name)))
     original: Any = torch.from_numpy
@@ -46,7 +46,7 @@ def watch() -> None:
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def noted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        is_ours = str(sys._getframe(1).f_globals.get("__name__")).startswith("detrain.")  # we look, and let go
+        is_ours = str(sys._getframe(1).f_globals.get("__name__")).startswith("detrain.")  # detrain keeps no array
         if dtype_of(tensor) and not is_ours:
             _given_away.add(tensor.untyped_storage())
         return original(tensor, *args, **kwargs)
@@ -55,22 +55,22 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class FirstAccesses:
-    """Follows the ops of a step."""
+    """Follows the ops of a step, and marks the first access to each byte."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, tuple[Any, Any]] = {}
-        """By identity of a memory: it, and for each of its bytes what has been done with it first."""
+        """By a storage's identity: the storage, and the mark of the first access to each of its bytes (0: none)."""
         self.is_whole = True
         """Whether all ops of the step are seen."""
 
     def begin(self, tensors: Iterable[Any]) -> None:
-        """A step begins; these tensors outlive it."""
+        """Note that a step begins, and that these tensors outlive it."""
         self._bytes, self.is_whole = {}, True
         for storage in (each.untyped_storage() for each in tensors if dtype_of(each)):
             self._bytes.setdefault(id(storage), (storage, torch.zeros(storage.nbytes(), dtype=torch.uint8)))
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """An op is about to run."""
+        """Mark the accesses of an op that is about to run."""
         for each in read_by(func, args, kwargs):
             self._mark(each, _READ)
         for place, overwrites in _stores(func):
@@ -80,12 +80,12 @@ class FirstAccesses:
                 self._mark(each, _OVERWRITTEN if overwrites else _READ)
 
     def note_read(self, tensors: Iterable[Any]) -> None:
-        """What these hold is read."""
+        """Mark these tensors as read."""
         for each in tensors:
             self._mark(each, _READ)
 
     def of(self, tensor: Any) -> Access | None:
-        """Return what the step has done with a tensor first; None where that is not known."""
+        """Return the first accesses of the step to a tensor's elements, as counts; None if they are not known."""
         if not dtype_of(tensor) or tensor.untyped_storage() in _given_away:
             return None
         marks = self._marks(tensor)
@@ -101,7 +101,7 @@ class FirstAccesses:
         if known is None or known[1].numel() != tensor.untyped_storage().nbytes():
             return None
         size = tensor.element_size()
-        # A dimension along which nothing moves has one place in memory.
+        # The elements along a dimension of stride 0 share one place in memory.
         shape = [1 if not stride else length for length, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         strides = [stride * size for stride in tensor.stride()]
         return known[1].as_strided((*shape, size), (*strides, 1), tensor.storage_offset() * size)
@@ -119,7 +119,7 @@ class FirstAccesses:
 
 @lru_cache(maxsize=4096)
 def _stores(func: Any) -> tuple[tuple[int, bool], ...]:
-    """Return the arguments that an op writes, and whether it does so without looking at them."""
+    """Return the places of the arguments that an op writes, each with whether it does so without reading them."""
     overwrites = name_of(func) in _WRITERS
     return tuple(
         (place, overwrites or each.kwarg_only)  # `out=`

@@ -1,10 +1,10 @@
-"""A compiled graph gone through op by op, beside its run: the watch of ops sees each as if it ran by itself.
+"""A walk through a compiled graph, op by op, before its run: the watch sees each op as if it ran by itself.
 
-So the sites of a graph are found, named and counted as those of eager code are. What the graph writes is copied before,
-and random streams are put back: the run itself comes behind it.
+So sites in a graph are found, named and counted like those in eager code. Arguments that the graph writes are copied
+for the walk, and random streams are put back after it: the run itself comes later.
 
-A module's ops in a graph have its name (`nn_module_stack`), all others that of what was called. An op that the backward
-graph computes again is a further run of the forward pass's site.
+A module's ops in a graph have the module's name (`nn_module_stack`), all others the name of the called module or
+optimizer. An op that the backward graph computes again is another run of the forward pass's site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STAGES: Final[dict[str, Stage]] = {
     **dict.fromkeys(("is_forward", "must_be_in_forward"), "forward"),
     **dict.fromkeys(("is_backward", "must_be_in_backward"), "backward"),
 }
-"""Of which pass a node is, by PyTorch's mark on it: either graph may have some of the other."""
+"""The pass of a node, by PyTorch's mark on it: either graph may have some nodes of the other pass."""
 
 
 class GraphCall(msgspec.Struct):
@@ -35,21 +35,21 @@ class GraphCall(msgspec.Struct):
 
     graph: Graph
     place: OpPlace
-    """Where it was called."""
+    """The place of the call."""
     renamed: Sequence[tuple[str, str]]
-    """What names of modules begin with for which it was made, and with what those for which it is called."""
+    """Pairs of prefixes of modules' names: of modules for which the graph was made, and of those in this call."""
     turn: int
     """How often the graph was called there before."""
     number: Hashable
-    """Of autograd's function for its forward pass."""
+    """The number of autograd's function for the forward pass."""
     given: dict[str, Any] = {}
-    """By the names of nodes: what going through its forward graph has given."""
+    """By the names of nodes: the outputs of the walk through the forward graph."""
     names: dict[str, list[tuple[str, str]]] = {}
-    """By the names of nodes: the names and signatures that their sites had in its forward graph."""
+    """By the names of nodes: the names and signatures of their sites in the forward graph."""
 
 
 class GraphWalk(Interpreter):  # type: ignore[misc]
-    """Goes through a graph once; finds the runs of the sites that are to be hit."""
+    """Walks through a graph once; finds the runs of the sites that are to be hit."""
 
     def __init__(self, call: GraphCall, ops: WatchedOps, injectors: Injectors) -> None:
         super().__init__(call.graph.module)
@@ -57,16 +57,16 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         self._inputs = {node.name for node in call.graph.placeholders}
         self.points: list[Point] = []
         self.armed: dict[int, Injector] = {}
-        """Which of them are to be hit, by their numbers."""
+        """The injectors of the points that are to be hit, by the points' numbers."""
 
     def go(self, args: Sequence[Any]) -> None:
-        """Go through it with arguments of a call."""
+        """Walk through the graph with the arguments of a call."""
         graph, ops = self._call.graph, self._ops
         written = graph.written
         given = [self._call.given.get(node.name, each) for node, each in zip(graph.placeholders, args, strict=True)]
         mine = [bits_copied(each) if place in written else each for place, each in enumerate(given)]
         ops.begin_graph(self._call.place, args, [(args[place], mine[place]) for place in written])
-        before, ops.injector = ops.injector, self  # while it is gone through nothing is hit
+        before, ops.injector = ops.injector, self  # during the walk nothing is hit
         try:
             self.run(*mine, enable_io_processing=False)
         finally:
@@ -78,7 +78,7 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
         return super().run_node(n)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an op, at the place of its node."""
+        """Run an op at the place of its node."""
         is_op = isinstance(target, torch._ops.OpOverload)
         if not is_op or (is_writing(self._node) and name_of(target) != COPY):
             return super().call_function(target, args, kwargs)
@@ -98,7 +98,7 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
                 names[self._node.name] = of_node.names
 
     def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Keep what is given: the backward graph, which takes it in, is to find the same tensors."""
+        """Keep the outputs of the forward graph: the walk through the backward graph takes in the same tensors."""
         nodes: Any = self._node.args[0]
         if not self._call.graph.is_backward:
             kept = {node.name: each for node, each in zip(nodes, args[0], strict=True) if isinstance(node, Node)}
@@ -121,23 +121,23 @@ class GraphWalk(Interpreter):  # type: ignore[misc]
                 return new + layer[len(old) :]
         return layer
 
-    # In the injectors' place.
+    # The methods of the injectors, for which this stands in.
 
     def must_hit(self, name: str, signature: str) -> bool:
-        """Return whether the op that is about to run is a run of a site: each is another op."""
+        """Return whether the op that is about to run is a run of a fault's site; each run is a point of its own."""
         self._due = next((each for each in self._injectors.all() if each.is_site(name, signature)), self._injectors.first)
         self._is_now = self._due.must_hit(name, signature)
         return self._due.is_site(name, signature)
 
     def hit(self, args: Sequence[Any], run: Any, outputs_of: Any) -> Any:
-        """Note where the fault is to be; run the op as it is."""
+        """Note the point of the fault; run the op without it."""
         result = run(args)
         copied = self._node.args[1] if name_of(self._node.target) == COPY else None
         self._enter(args, [args[1]] if copied is not None else outputs_of(result), copied)
         return result
 
     def copy_with_fault(self, tensor: Any) -> Any:
-        """Note where the fault is to be, and return a copy."""
+        """Note the point of the fault; return a copy without it."""
         self._enter((), [tensor], next(each for each in self._node.all_input_nodes if self.env.get(each) is tensor))
         return bits_copied(tensor)
 

@@ -1,9 +1,9 @@
-"""Graphs that a backend of `torch.compile` has compiled, and such with a fault in them.
+"""Graphs that a backend of `torch.compile` has compiled, and copies of them with faults.
 
-AOTAutograd hands a backend a graph of ops for the forward pass, one for the backward pass, or one of which no gradients
-are taken. A fault is put into a copy of such a graph by ops of detrain's own, behind or before the op that is hit: they
-read what is to be done as they run. So arming, another plan, and another of the places that share a copy compile
-nothing. What the two passes hand to one another stays as it was.
+AOTAutograd hands a backend a graph of ops for the forward pass and one for the backward pass, or one without gradients.
+detrain puts a fault into a copy of such a graph by ops of its own, after or before the op that is hit: they read the
+fault as they run. So arming, another plan, or another place in the same copy needs no compilation. The tensors that one
+pass hands to the other stay the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.adapters.torch.faults.injector import Injector, bits_copied
 from detrain.adapters.torch.faults.op_operands import COPY, name_of
 
 OWN: Final = "detrain"
-"""The namespace of our ops."""
+"""The namespace of detrain's ops."""
 _FAULTY: Final = "faulty(Tensor value, int run) -> Tensor"
 _MIXED: Final = "mixed(Tensor golden, Tensor faulty, int run) -> Tensor"
 
@@ -34,36 +34,36 @@ class Point(msgspec.Struct, frozen=True):
 
     node: str
     taken_in: str
-    """The node whose value is hit where that op, and it alone, takes it in; empty: an operand or output is."""
+    """The node with the value that is hit only where this op takes it in; empty: an operand or output is hit."""
     output: int
-    """Which of its outputs sees the fault."""
+    """The number of the op's output that sees the fault."""
     operand: int | None
-    """The place of the argument that is hit; None: the output is."""
+    """The place of the argument that is hit; None: the output is hit."""
     is_limited: bool
-    """Whether some elements of the output alone see a fault of an operand."""
+    """Whether only some elements of the output see a fault of an operand."""
 
 
 class Passes(msgspec.Struct, eq=False):
-    """What the forward and the backward graph of one function know of each other."""
+    """Data that the forward and the backward graph of one function share."""
 
     root: weakref.ref[Any] | None
-    """The module whose method they were made of; None: it was a function."""
+    """The module that has the compiled method; None: a function was compiled."""
     parameters: dict[int, weakref.ref[Any]] | None = None
-    """By the places of arguments: those of the first call, for which they were made. They may serve others."""
+    """The parameters in the first call, for which the graphs were made, by place. Other calls may have others."""
 
     def note(self, args: Sequence[Any]) -> None:
-        """They are called first."""
+        """Note the parameters among the arguments of the first call."""
         self.parameters = {place: weakref.ref(each) for place, each in enumerate(args) if isinstance(each, torch.nn.Parameter)}
 
 
 class Graph(msgspec.Struct, eq=False):
-    """A graph as it came to the backend, and what that has made of it."""
+    """A graph as the backend got it, and the backend's compiled function."""
 
     module: GraphModule
     compile: Callable[[GraphModule], Callable[[list[Any]], Any]]
-    """Compiles such a graph as this one was."""
+    """Compiles another graph in the way in which this one was compiled."""
     plain: Callable[[list[Any]], Any]
-    """The program's own: takes a list of arguments, which it may empty."""
+    """The program's own compiled function: takes a list of arguments, which it may empty."""
     passes: Passes
     is_backward: bool
     has_gradients: bool
@@ -72,17 +72,17 @@ class Graph(msgspec.Struct, eq=False):
 
     @property
     def placeholders(self) -> list[Node]:
-        """Its inputs, in the order of its arguments."""
+        """The graph's inputs, in the order of the arguments."""
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
     @property
     def written(self) -> frozenset[int]:
-        """The places of the arguments that it writes."""
+        """The places of the arguments that the graph writes."""
         into = {node.args[0] for node in self.module.graph.nodes if is_writing(node)}
         return frozenset(place for place, node in enumerate(self.placeholders) if node in into)
 
     def copy_for(self, args: list[Any], points: Sequence[Point]) -> GraphCopy:
-        """Return it with faults at points that can be armed, for arguments of a call."""
+        """Return a copy with faults at points that can be armed, for the arguments of a call."""
         plain = [bits_copied(each) for each in args]
         with streams_kept(args):
             own = self.plain(list(plain))
@@ -112,25 +112,25 @@ class Graph(msgspec.Struct, eq=False):
 
 
 class GraphCopy(msgspec.Struct):
-    """A graph with faults in it, for the arguments of one call."""
+    """A copy of a graph with faults in it, for the arguments of one call."""
 
     _run: Callable[[list[Any]], Any]
     _places: list[int]
-    """The numbers, among all that are in it, of the points that are wanted."""
+    """The numbers of the wanted points, among all points in the copy."""
     _own: Any
-    """What the program's own graph gives."""
+    """The outputs of the program's own graph."""
     is_equal: bool
-    """Whether it gives that too, to the bit, with none armed."""
+    """Whether the copy gives the same outputs, to the bit, with no point armed."""
 
     def run(self, args: list[Any], armed: Mapping[int, Injector]) -> Any:
-        """Run it with faults at those of the wanted points that are armed; return what it gives."""
+        """Run the copy with faults at the armed ones of the wanted points; return its outputs."""
         with armed_in({self._places[number]: injector for number, injector in armed.items()}):
             outputs = self._run(args)
         return type(outputs)(_as_laid_out(each, like) for each, like in zip(outputs, self._own, strict=True))
 
 
 def _together(module: GraphModule) -> list[Point]:
-    """Return the points of a graph that can share a copy: outputs of ops that give new tensors, of floating point."""
+    """Return the points of a graph that can share a copy: floating-point outputs of ops that give new tensors."""
     found: list[Point] = []
     for node in module.graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload) or any(each.alias_info for each in node.target._schema.returns):
@@ -146,7 +146,7 @@ def _together(module: GraphModule) -> list[Point]:
 
 
 def copied(module: GraphModule) -> GraphModule:
-    """Return a copy of a graph, also while its compiler computes with tensors that have no values."""
+    """Return a copy of a graph, even while its compiler computes with tensors without values."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     with unset_fake_temporarily():
@@ -167,7 +167,7 @@ def _with_ops(module: GraphModule, points: Sequence[Point]) -> GraphModule:
         new.meta = dict(like.meta)
         return new
 
-    # First what ops take in: behind a point that is an output the value has another node.
+    # First the points at inputs of ops: after a point at an output, the value has another node.
     for run, point in sorted(enumerate(points), key=lambda each: not each[1].taken_in):
         node = nodes[point.node]
         if point.taken_in:
@@ -194,21 +194,21 @@ def _with_ops(module: GraphModule, points: Sequence[Point]) -> GraphModule:
 
 
 def _outputs(node: Node, number: int) -> list[Node]:
-    """Return the nodes that have the value of an output of an op."""
+    """Return the nodes that have the value of one output of an op."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return [node] if not number else []
     return [user for user in node.users if user.target is operator.getitem and user.args[1] == number]
 
 
-# What our ops do.
+# The code of detrain's ops.
 
 _running: list[Mapping[int, Injector]] = []
-"""The points of the graph that runs which are hit, by their numbers, each with what puts its fault in."""
+"""For the graph that runs: the injectors of the points that are hit, by the points' numbers."""
 
 
 @contextmanager
 def armed_in(armed: Mapping[int, Injector]) -> Iterator[None]:
-    """Inside, points of a graph with these numbers are hit."""
+    """Inside, the points with these numbers are hit in the graph that runs."""
     _running.append(armed)
     try:
         yield
@@ -217,7 +217,7 @@ def armed_in(armed: Mapping[int, Injector]) -> Iterator[None]:
 
 
 def _define() -> None:
-    """Define our ops, once in a process."""
+    """Define detrain's ops, once in a process."""
     global _library  # noqa: PLW0603 - PyTorch forgets ops whose library is gone
     if _library is not None:
         return
@@ -251,7 +251,7 @@ def _like(value: Any, *_others: Any) -> Any:
 
 
 def streams_kept(args: Iterable[Any]) -> AbstractContextManager[None]:
-    """Inside, random numbers may be drawn: their streams are put back."""
+    """Inside, code may draw random numbers; the streams are put back afterwards."""
     devices = {each.device.index for each in args if isinstance(each, torch.Tensor) and each.is_cuda}
     kept: AbstractContextManager[None] = torch.random.fork_rng(sorted(devices))
     return kept
@@ -267,7 +267,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _as_laid_out(value: Any, like: Any) -> Any:
-    """Return a tensor with the strides of another one: what follows was compiled for these."""
+    """Return a tensor with the strides of another one: the code that takes it in was compiled for these."""
     if not isinstance(value, torch.Tensor) or value.stride() == like.stride():
         return value
     found = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
@@ -275,11 +275,11 @@ def _as_laid_out(value: Any, like: Any) -> Any:
 
 
 _ONCE_ONLY: Final = ("_c10d_functional", "c10d", "with_effects")
-"""What names of ops begin with that other processes, or the world, hear of."""
+"""Beginnings of names of ops with effects on other processes, or outside of the process."""
 
 
 def is_once_only(module: GraphModule) -> str:
-    """Return the op of a graph that must not be run more often than the program runs it; empty if there is none."""
+    """Return the name of an op of a graph that must not run more often than the program runs it; else an empty text."""
     for node in module.graph.nodes:
         is_higher = isinstance(node.target, torch._ops.HigherOrderOperator)
         name = name_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else node.target.name() if is_higher else ""

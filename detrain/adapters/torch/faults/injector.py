@@ -1,7 +1,7 @@
-"""Puts faults into tensors: bits are changed where they lie, at positions of the tensor as a user sees it (row-major),
-whatever its strides.
+"""Puts faults into tensors: bits are changed in place, at positions of the tensor as a user sees it (row-major), for
+any strides.
 
-Autograd sees none of it: the op runs below it, and what it then keeps for the backward pass is what was put in.
+Autograd does not notice: the op runs below it, and it then keeps the faulty values for the backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detrain.faults.experiment import UNARMED, Firing, Injection
 
 
 class Injectors:
-    """Faults that are put into one step, each at an op of its own; the first is the one that is told of."""
+    """The faults that are put into one step, each at an op of its own; the record of the first is reported."""
 
     def __init__(self) -> None:
         self.first = Injector()
@@ -30,30 +30,30 @@ class Injectors:
         self._due = self.first
 
     def select(self, injection: Injection, also: Also = ()) -> None:
-        """Put these in from now on; nothing has been done of them."""
+        """Select these injections from now on, with empty records."""
         self.first.select(injection)
         self._others = [(Injector(), occurrence) for _, occurrence in also]
         for (injector, _), (other, _) in zip(self._others, also, strict=True):
             injector.select(other)
 
     def arm(self, occurrence: int) -> None:
-        """Have their sites hit; by `UNARMED` none."""
+        """Hit the sites of all faults; with `UNARMED`, hit none."""
         self.first.arm(occurrence)
         for injector, turn in self._others:
             injector.arm(turn if occurrence != UNARMED else occurrence)
 
     def disarm(self) -> None:
-        """Have no run hit. Raises FaultInvalid where an op does not give the same bits twice."""
+        """Hit no run of any site."""
         for each in self.all():
             each.disarm()
 
     def check(self) -> None:
-        """Raise FaultInvalid where an op that was to be hit does not give the same bits twice."""
+        """Raise FaultInvalid if an op that was to be hit gives other bits when it runs twice."""
         for each in self.all():
             each.check()
 
     def firing(self) -> Firing | None:
-        """Return what has been done so far: as often as all of them were."""
+        """Return the first fault's record, with the fewest hits and all misfits of the faults; None until all ran."""
         found = [firing for each in self.all() if (firing := each.firing()) is not None]
         if self.first.firing() is None or len(found) <= len(self._others):
             return None
@@ -62,38 +62,38 @@ class Injectors:
         )
 
     def must_hit(self, name: str, signature: str) -> bool:
-        """Return whether the op that is about to run is to be hit; it counts as run."""
+        """Return whether to hit the op that is about to run; count this run if the op is a site."""
         due = [each for each in self.all() if each.must_hit(name, signature)]
         self._due = due[0] if due else self.first
         return bool(due)
 
     def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
-        """Run the op that is to be hit (see `Injector.hit`)."""
+        """Run the op that is to be hit, with its fault (see `Injector.hit`)."""
         return self._due.hit(args, run, outputs_of)
 
     def copy_with_fault(self, tensor: Any) -> Any:
-        """Return a copy of what the op that is to be hit takes in (see `Injector.copy_with_fault`)."""
+        """Return a faulty copy of a tensor for the op that is to be hit (see `Injector.copy_with_fault`)."""
         return self._due.copy_with_fault(tensor)
 
     def all(self) -> list[Injector]:
-        """Return them, each with its fault."""
+        """Return all injectors, each with its fault."""
         return [self.first, *(injector for injector, _ in self._others)]
 
 
 class Injector(OpInjector):
-    """Puts it into tensors."""
+    """Puts the selected injection into tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self._is_changing = False
 
     def select(self, injection: Injection) -> None:
-        """Put this injection in from now on; nothing has been done of it."""
+        """Select this injection from now on, with an empty record."""
         super().select(injection)
         self._is_changing = False
 
     def check(self) -> None:
-        """Raise FaultInvalid where the op that was to be hit does not give the same bits twice."""
+        """Raise FaultInvalid if the op that was to be hit gives other bits when it runs twice."""
         if self._is_changing and self.injection is not None:
             raise FaultInvalid(
                 f"{self.injection.site!r} gives other bits when it is run once more, so nothing can be said of a fault in its "
@@ -102,15 +102,15 @@ class Injector(OpInjector):
             )
 
     def may_take(self, args: Sequence[Any], outputs: Sequence[Any], *, is_now: bool) -> bool:
-        """Return whether an op has the shapes that the fault is for; of one that is to be hit and has not, note it."""
+        """Return whether an op has the fault's dtype and shapes; if it has not and is to be hit now, count a misfit."""
         target, golden = self._target(args, outputs)
         is_fit = self.injection is not None and self._fits(self.injection, target, golden)
         self._misfits += is_now and not is_fit
         return is_fit
 
     def hit(self, args: Sequence[Any], run: Callable[[Sequence[Any]], Any], outputs_of: Callable[[Any], list[Any]]) -> Any:
-        """Run an op and return its result with the fault in it; as it is, if the operand or the output has another
-        shape. `run` runs it on arguments, `outputs_of` returns the outputs of a result.
+        """Run an op and return its result with the fault in it, or without, if the operand or the output has another
+        shape. `run` runs the op on arguments, `outputs_of` returns the outputs in a result.
         """
         injection = self.injection
         assert injection is not None
@@ -120,7 +120,7 @@ class Injector(OpInjector):
         return result
 
     def copy_with_fault(self, tensor: Any) -> Any:
-        """Return a copy of what an op is about to take in, with the fault in it; itself, if it has another shape."""
+        """Return a faulty copy of a tensor that an op is about to take in; the tensor itself, if its shape differs."""
         injection = self.injection
         assert injection is not None
         with unseen():
@@ -168,13 +168,13 @@ class Injector(OpInjector):
         _take(golden, again(), injection.array("limited"))
 
     def _target(self, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the tensor of an op that is hit, and the output that sees it; None for one that it does not have."""
+        """Return the tensor of an op that is hit, and the output that sees the fault; None for one that is missing."""
         golden = outputs[self._output] if self._output < len(outputs) else None
         place = self.injection.index if self.injection is not None and self.injection.operand != "output" else None
         return golden if place is None else args[place] if place < len(args) else None, golden
 
     def mixed(self, golden: Any, faulty: Any) -> Any:
-        """Return an output that sees a fault of an operand where it is limited to."""
+        """Return an output with the faulty values only at the positions to which an operand's fault is limited."""
         assert self.injection is not None
         with unseen():
             found = bits_copied(golden)
@@ -182,7 +182,7 @@ class Injector(OpInjector):
             return found
 
     def strike(self, injection: Injection, tensor: Any) -> bool:
-        """Change the bits of a tensor that no op is giving; return whether it is the one that is meant."""
+        """Change the bits of a tensor in memory, outside of ops; return False if its dtype or shape is another."""
         with unseen():
             if not self._fits(injection, tensor, tensor):
                 return False
@@ -198,7 +198,7 @@ class Injector(OpInjector):
         return not is_other
 
     def _put(self, injection: Injection, tensor: Any) -> None:
-        """Change the bits of a tensor, and keep what they were and what they are."""
+        """Change the bits of a tensor, and keep the old and the new bits."""
         memory = _memory(tensor)
         at = _places(tensor, injection.array("positions"))
         keep, flip = (torch.from_numpy(injection.array(name)).to(memory.device) for name in ("keep", "flip"))
@@ -209,20 +209,20 @@ class Injector(OpInjector):
 
 
 def bits_of(tensor: Any) -> Any:
-    """Return the bit patterns of a tensor, as integers at the same memory."""
+    """Return the bit patterns of a tensor, as integers in the same memory."""
     integers = torch.empty(0, dtype=INTEGERS[tensor.dtype], device=tensor.device)
     return integers.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _memory(tensor: Any) -> Any:
-    """Return the whole memory that a tensor lies in, as integers."""
+    """Return the whole storage of a tensor, as integers."""
     storage = tensor.untyped_storage()
     integers = torch.empty(0, dtype=INTEGERS[tensor.dtype], device=tensor.device)
     return integers.set_(storage, 0, (storage.nbytes() // integers.itemsize,), (1,))
 
 
 def _places(tensor: Any, positions: Any) -> Any:
-    """Return where in its memory the elements of a tensor lie that are at flat row-major positions."""
+    """Return the places in a tensor's storage of the elements at flat row-major positions."""
     found = np.full(positions.shape, tensor.storage_offset(), np.int64)
     for index, stride in zip(
         np.unravel_index(positions, tuple(tensor.shape)) if tensor.dim() else (), tensor.stride(), strict=True
@@ -232,8 +232,8 @@ def _places(tensor: Any, positions: Any) -> Any:
 
 
 def bits_copied(tensor: Any) -> Any:
-    """Return a copy with a memory of its own, in the same layout, unless elements share a place there; of anything else
-    than a tensor itself.
+    """Return a copy of a tensor with its own memory, in the same layout unless elements share a place there; return any
+    other object itself.
     """
     if not isinstance(tensor, torch.Tensor):
         return tensor
@@ -253,7 +253,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _take(golden: Any, faulty: Any, limited: Any) -> None:
-    """Write a faulty output into the golden one, all of it or at flat positions."""
+    """Write a faulty output into the golden one, completely or at flat positions."""
     if not limited.size:
         bits_of(golden).copy_(bits_of(faulty))
     else:

@@ -1,4 +1,4 @@
-"""PyTorch's side of an experiment: the ops of the steps in which something is to be done, the fault, the losses."""
+"""PyTorch's side of an experiment: the watched ops of the steps that need it, the fault, the losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TorchInstruments(Instruments):
     is_part_of_steps: Final = False
 
     def __init__(self, experiment: TakesInstruments, history: History, passes: ForwardPasses | None = None) -> None:
-        """`passes`: of an experiment of inference."""
+        """`passes`: the forward passes, in an experiment on inference."""
         plans = experiment.plans
         self._passes = passes
         self._injectors = Injectors()
@@ -46,11 +46,11 @@ class TorchInstruments(Instruments):
             self.select(plans[0].injection, plans[0].also)
 
     def on_import(self, module: str) -> None:
-        """Hear of what is compiled."""
+        """Hook the compiler once it is imported."""
         self._compiled.on_import(module)
 
     def select(self, injection: Injection, also: Also = ()) -> None:
-        """Take up one of the injections, and what is hit with it."""
+        """Select one of the injections, and the others of the same step."""
         self._injectors.select(injection, also)
 
     def begin_step(self) -> None:
@@ -59,13 +59,13 @@ class TorchInstruments(Instruments):
         self._ops.begin(notes=True, digests=self._has_digests)
 
     def arm(self, occurrence: int) -> None:
-        """Have the site hit."""
+        """Hit the site."""
         self._begin()
         self._injectors.arm(occurrence)
         self._ops.begin()
 
     def disarm(self) -> None:
-        """Have it hit no more."""
+        """Stop hitting the site."""
         self._injectors.disarm()
         self._ops.end()
         self._compiled.check()
@@ -78,21 +78,21 @@ class TorchInstruments(Instruments):
         self._names.look()
 
     def is_placed(self) -> bool:
-        """Return whether the site can be hit: nothing is put in before an op runs."""
+        """Return True: the site can always be hit, as nothing is put in before an op runs."""
         return True
 
     def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
+        """Return the record of the fault's hits so far."""
         return self._injectors.firing()
 
     def is_unarmed_equal(self) -> bool | None:
-        """Return whether a compiled graph that was hit would have given the same bits with a site and no fault. Of
-        eager ops nobody has looked: the steps before the fault tell.
+        """Return whether a compiled graph that was hit gives the same bits with a site and no fault; None for eager
+        ops: there the steps before the fault tell.
         """
         return self._compiled.is_unarmed_equal
 
     def memory(self) -> list[Site]:
-        """Return parameters, buffers and what optimizers keep."""
+        """Return parameters, buffers and the state of optimizers, as sites in memory."""
         self._names.look()
         return [
             memory_site(name, kind, tuple(tensor.shape), dtype, self._ops.access(tensor))
@@ -101,21 +101,21 @@ class TorchInstruments(Instruments):
         ]
 
     def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of one of them."""
+        """Change the bits of one of the variables in memory."""
         self._names.look()
         found = self._names.variables().get(injection.site.removeprefix(MEMORY))
         return self._injectors.first.firing() if found is not None and self._injectors.first.strike(injection, found[1]) else None
 
     def outputs(self) -> list[Array]:
-        """Return what forward passes without gradients have given since the last call."""
+        """Return the outputs of forward passes without gradients since the last call."""
         return [] if self._passes is None else self._passes.outputs()
 
     def ranges(self) -> dict[str, Bounds]:
-        """Return between which values the outputs of each module have been."""
+        """Return the bounds of each module's outputs so far."""
         return self._ranges.noted() if self._ranges is not None else {}
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return what each op has given, as digests."""
+        """Return the digests of the outputs of each op."""
         self._ops.end()
         self._compiled.check()
         return self._ops.digests()

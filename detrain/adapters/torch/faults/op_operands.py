@@ -1,4 +1,4 @@
-"""What an op of PyTorch's takes in and gives: its outputs by its schema, operands by name, and which dtypes may have
+"""The inputs and outputs of PyTorch's ops: outputs by the op's schema, operands by name, and the dtypes that may have
 faults.
 """
 
@@ -18,7 +18,7 @@ _NAMES: Final = {getattr(torch, name): name for name in BITS}
 INTEGERS: Final = {
     **{getattr(torch, name): getattr(torch, kind.__name__) for name, kind in BITS.items()},
 }
-"""The integers that hold the bit patterns of a dtype."""
+"""The integer dtype that holds the bit patterns of each dtype."""
 _NO_ARITHMETIC: Final = frozenset(
     {
         *("clone", "contiguous", "copy", "copy_", "detach", "detach_", "lift", "lift_fresh", "set_", "resize_", "alias"),
@@ -35,49 +35,49 @@ _NO_ARITHMETIC: Final = frozenset(
         ),
     }
 )
-"""Ops that compute nothing: they hand on, or write what is the same each time."""
+"""Ops that compute nothing: they hand values on, or write the same values each time."""
 LOAD: Final = "load"
-"""Stands in the names of sites where an op reads what outlives the step."""
+"""The word in names of sites where an op reads a tensor that outlives the step."""
 _BY_FORM: Final = ("empty*", "zeros*", "ones*", "full*", "new_*", "rand*_like", "is_*", "_pin_memory", "resize_")
-"""Ops that look at the form of an argument alone."""
+"""Ops that need the form of an argument, and not its values."""
 LITERALS: Final = ("lift", "lift_fresh")
 """Ops by which a value of the program's text comes in."""
 DECIDES: Final = "_local_scalar_dense"
-"""Hands a value over to Python, which may branch on it (`.item()`, `bool()`)."""
+"""The op that hands a value over to Python, which may branch on it (`.item()`, `bool()`)."""
 COPY: Final = "copy_"
-"""Stores what another op gave."""
+"""The op that stores the output of another op."""
 _ALSO_WRITTEN: Final = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
 )
-"""Arguments that an op writes, and its schema does not say so."""
+"""Arguments that an op writes although its schema does not say so."""
 BACKWARD_OF_CONVOLUTION: Final = "convolution_backward"
 _ITS_OPERANDS: Final[tuple[tuple[Role, Mapping[str, int]], ...]] = (
     ("grad_in", {"input": 0, "weight": 2}),
     ("grad_wt", {"input": 1, "weight": 0}),
     ("", {}),
 )
-"""Of the three outputs of the gradient of a convolution, dX, dW and that of the bias: the role, and the operands'
+"""For the three outputs of a convolution's gradient (dX, dW and the gradient of the bias): the role, and the operands'
 places. dY is place 0, X place 1, W place 2.
 """
 
 
 @lru_cache(maxsize=4096)
 def name_of(func: Any) -> str:
-    """Return the name of an op, as it stands in the names of sites: without `aten::` and what follows the name."""
+    """Return the name of an op, as it stands in the names of sites: without `aten::` and without the overload."""
     space, _, name = str(func._schema.name).partition("::")
     return name if space in ("aten", "prims") else f"{space}.{name}"
 
 
 @lru_cache(maxsize=4096)
 def is_pure(func: Any) -> bool:
-    """Return whether an op writes into none of its arguments, so that it can be run once more."""
+    """Return whether an op writes into none of its arguments, so that it can run once more."""
     return not func._schema.is_mutable
 
 
 @lru_cache(maxsize=4096)
 def _written(func: Any) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
-    """Return which results are values of the op's own or what it has written, and which arguments it writes that are no
-    results.
+    """Return the places of results that are new or written tensors, and the place and name of each written argument
+    that is no result.
     """
     schema = func._schema
     results = tuple(place for place, each in enumerate(schema.returns) if each.alias_info is None or each.alias_info.is_write)
@@ -94,13 +94,13 @@ def _written(func: Any) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
 
 @lru_cache(maxsize=4096)
 def computes(func: Any) -> bool:
-    """Return whether an op computes something: it is no view, and none of those that hand on."""
+    """Return whether an op computes values: it is no view, and not in `_NO_ARITHMETIC`."""
     is_view = torch.Tag.inplace_view in func.tags  # as `squeeze_` is
     return not is_view and name_of(func) not in _NO_ARITHMETIC and any(_written(func))
 
 
 def tensors_in(values: Any) -> Iterator[Any]:
-    """Yield the tensors of arguments or results, those in lists too."""
+    """Yield the tensors among arguments or results, also those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -109,8 +109,8 @@ def tensors_in(values: Any) -> Iterator[Any]:
 
 
 def outputs_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Any]:
-    """Return what an op has given: its results that are no views, then what else it has written; None for those that
-    were not wanted, or lie in the memory of an argument without that the schema says so.
+    """Return the outputs of an op: its results that are no views, then other tensors that it has written; None for an
+    output that was not wanted, or that lies in an argument's memory although the schema does not say so.
     """
     results, arguments = _written(func)
     values = result if isinstance(result, list | tuple) and len(func._schema.returns) != 1 else [result]
@@ -124,7 +124,7 @@ def outputs_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 
 def dtype_of(tensor: Any) -> str:
-    """Return the dtype of a plain tensor that a fault can be in; empty for any other value."""
+    """Return the dtype of a plain tensor that can have a fault; empty for any other value."""
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if not is_plain or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta" or tensor.is_neg():
         return ""
@@ -133,13 +133,13 @@ def dtype_of(tensor: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def reads(func: Any) -> bool:
-    """Return whether an op reads the values of its arguments: it is no view of them, and needs more than their form."""
+    """Return whether an op reads the values of its arguments: it is no view, and needs more than their form."""
     is_view = torch.Tag.inplace_view in func.tags
     return not is_view and any(_written(func)) and not any(fnmatchcase(name_of(func), each) for each in _BY_FORM)
 
 
 def read_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the tensors that an op reads: its arguments but for those that it writes, each once, in their order."""
+    """Return the tensors that an op reads: its arguments except those that it writes, each once, in order."""
     if not reads(func):
         return []
     written = _written_places(func)
@@ -160,7 +160,7 @@ def _written_places(func: Any) -> frozenset[int]:
 
 
 def with_another(values: Any, old: Any, new: Any) -> Any:
-    """Return arguments in which one tensor is exchanged for another, in lists too."""
+    """Return arguments with one tensor exchanged for another, also in lists."""
     if values is old:
         return new
     if isinstance(values, list | tuple):
@@ -169,8 +169,8 @@ def with_another(values: Any, old: Any, new: Any) -> Any:
 
 
 def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
-    """Return the input and the weight of one output of an op, where they can be told, with their places among its
-    arguments. `is_turned`: its weight comes before its input.
+    """Return the operands (input and weight, or index) of one output of an op, if they are known, with their places
+    among its arguments. `is_turned`: its weight comes before its input.
     """
     name = name_of(func)
     if name in INDEX_PLACES and not number and is_pure(func) and dtype_of(args[INDEX_PLACES[name]]):
@@ -188,7 +188,7 @@ def operands_of(func: Any, args: Sequence[Any], number: int, role: Role, *, is_t
 
 
 def role_of_output(func: Any, number: int) -> Role:
-    """Return the role of an output of an op that has several."""
+    """Return the role of an output of a convolution's gradient, which has several; empty for other ops."""
     if name_of(func) == BACKWARD_OF_CONVOLUTION and number < len(_ITS_OPERANDS):
         return _ITS_OPERANDS[number][0]
     return ""
@@ -198,7 +198,7 @@ _ATTRIBUTES: Final = ("stride", "padding", "dilation", "transposed", "output_pad
 
 
 _WHOLE: Final = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
-"""Convolutions that PyTorch does not take apart, and how many axes they go over."""
+"""Convolutions that PyTorch does not split into other ops, each with the number of its axes."""
 
 
 def _as_list(value: Any) -> list[int]:
@@ -206,12 +206,12 @@ def _as_list(value: Any) -> list[int]:
 
 
 def attributes_of(func: Any, args: Sequence[Any]) -> dict[str, list[int] | str | bool]:
-    """Return those of a convolution's arguments that say which outputs an operand reaches."""
+    """Return the arguments of a convolution that determine which outputs an operand reaches."""
     found: dict[str, list[int] | str | bool] = {}
     if name_of(func) in _WHOLE:  # in inference mode
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
         if isinstance(given.get("padding", 0), str):
-            return found  # what it comes to, the op alone knows
+            return found  # only the op knows the size of the padding
         axes = _WHOLE[name_of(func)]
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
             value = list(_as_list(given.get(name, usual)))

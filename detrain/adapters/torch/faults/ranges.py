@@ -1,8 +1,8 @@
-"""Between which values the outputs of modules are, and outputs that are clipped to that (Ranger: Chen, Li and
-Pattabiraman, A Low-cost Fault Corrector for Deep Neural Networks through Range Restriction, DSN 2021).
+"""Bounds of the outputs of modules, and outputs that are clipped to their bounds (Ranger: Chen, Li and Pattabiraman, A
+Low-cost Fault Corrector for Deep Neural Networks through Range Restriction, DSN 2021).
 
-A module counts if it has no others in it, and gives one tensor of floats. Where all of that lies inside its bounds
-nothing is done, so a run without a fault keeps its bits. What is not a number stays as it is: it lies on no side.
+A module counts if it has no submodules, and gives one tensor of floats. If all values lie inside the bounds nothing is
+done, so a run without a fault keeps its bits. A NaN stays as it is: it lies on no side of a bound.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.experiment import Bounds
 
 _KEY: Final = -2
-"""Of our hook among those of all modules (see `step_place`)."""
+"""The key of detrain's hook among the hooks of all modules (see `step_place`)."""
 
 
 class Ranges:
-    """Hears of the outputs of modules: notes their bounds, or clips them to those that are given."""
+    """Hooks the outputs of modules: notes their bounds, or clips them to given bounds."""
 
     def __init__(self, bounds: Mapping[str, Bounds], made: Callable[[Any], None]) -> None:
-        """`bounds`: by the modules' names; none: they are noted. `made` is told of each clipped tensor."""
+        """`bounds`: by the modules' names; if empty, bounds are noted. `made` is called with each clipped tensor."""
         self._bounds = {name: tuple(map(float.fromhex, each)) for name, each in bounds.items()}
         self._made = made
         self._noted: dict[str, tuple[float, float]] = {}
@@ -38,7 +38,7 @@ class Ranges:
         modules._global_forward_hooks[_KEY] = self._clip if bounds else self._note
 
     def noted(self) -> dict[str, Bounds]:
-        """Return the lowest and highest output of each module; none where some are compiled, and not heard."""
+        """Return the lowest and highest output of each module; empty if some are compiled, as hooks do not see them."""
         return {} if has_compiled() else {name: (low.hex(), high.hex()) for name, (low, high) in self._noted.items()}
 
     def _name(self, module: Module) -> str:
@@ -75,7 +75,7 @@ def _counts(module: Module, output: Any) -> bool:
 
 
 class _Clipped(torch.autograd.Function):  # type: ignore[misc]
-    """`torch.clamp`, whose ops are none of the program's: no site is named by them, and none is hit in them."""
+    """`torch.clamp` by ops that are not the program's: they name no sites, and no fault hits them."""
 
     @staticmethod
     def forward(ctx: Any, output: Any, low: float, high: float) -> Any:

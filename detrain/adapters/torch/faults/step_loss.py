@@ -1,4 +1,4 @@
-"""What a step says of itself: its loss, which is what `backward` is called on. No program is changed."""
+"""The loss of a step: the tensor on which `backward` is called. No program is changed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from detrain.base.in_place import in_place_of
 
 
 class Losses:
-    """Notes losses. Those of several `backward` in a step are added up.
+    """Notes losses. The losses of several `backward` calls in a step are added up.
 
-    What `torch.autograd.grad` with `create_graph` takes the gradient of is no loss (a penalty's), nor what is taken the
-    gradient of inside of another; what the outermost `torch.func.grad` does, is one. Of a loss that a `GradScaler` has
-    scaled it is the one before.
+    A tensor is no loss if `torch.autograd.grad` takes its gradient with `create_graph` (for a penalty), or if its
+    gradient is taken inside another gradient; the tensor of the outermost `torch.func.grad` is a loss. For a loss that
+    a `GradScaler` has scaled, the unscaled loss counts.
     """
 
     def __init__(self, ends_with: Callable[[Callable[[], float]], bool]) -> None:
         self._losses: list[float] = []
         self._has_any = False
         self._scaled: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """What a loss was before it was scaled, by the identity of the scaled one."""
+        """Each scaled loss and the unscaled one, by the identity of the scaled one."""
         original: Any = graph._engine_run_backward
 
         @wraps(original)
         def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
-            if TracingContext.try_get() is not None:  # a graph is made: nothing is computed
+            if TracingContext.try_get() is not None:  # a graph is traced: nothing is computed
                 return original(tensors, *arguments, **named)
             is_inner = len(arguments) > 2 and arguments[2] and not any(map(_is_of_function, tensors))
             if (named.get("accumulate_grad") or not is_inner) and torch._C._current_autograd_node() is None:
@@ -65,7 +65,7 @@ class Losses:
             self._losses.append(sum(total))
 
     def _make_finite(self, tensors: Iterable[Any]) -> None:
-        """The trial ends with this step: the rest of its body is given a number for a loss that is none."""
+        """Replace NaNs and infinities in losses by 0: the trial ends with this step, and the rest of its body runs."""
         with unseen(), torch.no_grad():
             for each in tensors:
                 known = self._scaled.get(id(each))
@@ -83,7 +83,7 @@ class Losses:
             return float(tensor.detach().double().sum().item())
 
     def has_loss(self) -> bool:
-        """Return whether a gradient has been taken since the last call of `read`, or none ever is."""
+        """Return whether a gradient has been taken since the last call of `read`, or none was ever taken."""
         return bool(self._losses) or not self._has_any
 
     def read(self) -> dict[str, float]:
@@ -94,5 +94,5 @@ class Losses:
 
 
 def _is_of_function(tensor: Any) -> bool:
-    """Return whether a tensor is what the outermost `torch.func.grad` takes the gradient of."""
+    """Return whether a tensor is the one of which the outermost `torch.func.grad` takes the gradient."""
     return bool(functorch.is_gradtrackingtensor(tensor)) and functorch.maybe_get_level(tensor) == 1

@@ -1,9 +1,9 @@
-"""Where in a step a thread is: which module or optimizer runs, and whether ops go forward, backward, or update.
+"""The place of a thread in a step: the module or optimizer that runs, and the stage: forward, backward or optimizer.
 
-Ops are backward while autograd runs one of its functions, and optimizer inside of an optimizer's `step`; else forward.
-What began last counts: a module that is called in the backward pass (a block that is computed again) goes forward. An
-op of the backward pass is of the module that ran the op whose gradient it is: autograd numbers its functions in the
-order in which ops make them.
+The stage is backward while autograd runs one of its functions, optimizer inside an optimizer's `step`, else forward.
+The innermost call counts: a module that is called in the backward pass (a block that is computed again) is forward. An
+op of the backward pass belongs to the module that ran the matching op of the forward pass: autograd numbers its
+functions in the order in which ops make them.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.faults.sites import Stage
 
 _KEY: Final = -1
-"""Of our hooks among those of all modules: those that `register_…_hook` counts are numbered from 0, and that count is
+"""The key of detrain's hooks among those of all modules: `register_…_hook` numbers its hooks from 0, and their count is
 state."""
 _Reference = weakref.ref[Any]
 
 
 class OpPlace(msgspec.Struct, frozen=True):
-    """Where an op is."""
+    """The place of an op in a step."""
 
     stage: Stage
     layer: str
     call: Hashable
-    """Which call of the module it is in: those of a step are counted; 0 outside of all."""
+    """The call of the module around the op: the calls of a step are counted; 0 outside of all calls."""
 
 
 class OfNode(msgspec.Struct):
-    """The node of a graph that an op is run for."""
+    """The node of a graph for which an op is run."""
 
     number: Hashable
-    """Of autograd's function for it."""
+    """The number of autograd's function for the node."""
     given: list[tuple[str, str]]
-    """The names and signatures that are left of those that it was given in the forward pass."""
+    """The names and signatures that the node got in the forward pass, without those already used."""
     names: list[tuple[str, str]] = []
-    """Those that it is given now."""
+    """The names and signatures that the node gets now."""
 
     def known(self, base: str) -> tuple[str, str] | None:
-        """Return the next name that it has already; None if it has none."""
+        """Return the next name and signature from the forward pass; None if there is none."""
         if self.given and self.given[0][0].partition("#")[0] == base:
             return self.given.pop(0)
         return None
 
 
 class _Running(msgspec.Struct, frozen=True):
-    """A module or an optimizer that has been called."""
+    """A running call of a module or an optimizer."""
 
     value: Any
     layer: str
     call: Hashable
     node: Any
-    """The function that autograd ran when it was called."""
+    """The function that autograd ran when the call began."""
     stage: Stage
 
     @property
     def may_have_graph(self) -> bool:
-        """Whether it is an optimizer that gradients are taken through."""
+        """Whether it is an optimizer through which gradients are taken."""
         return any(group.get("differentiable") for group in self.value.param_groups)
 
 
@@ -79,18 +79,18 @@ class StepCalls:
         self._running: list[_Running] = []
         self._calls = 0
         self._of_nodes: dict[int, tuple[str, Hashable]] = {}
-        """Layer and call of what made each of autograd's functions, by its number."""
+        """Layer and call of the op that made each of autograd's functions, by the function's number."""
         self._from_gradients: dict[int, _Reference] = {}
-        """The memories that values of the backward pass, and what was made of them, lie in; by identity."""
+        """The storages of values of the backward pass, and of values computed from these, by identity."""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin to follow a step."""
         self._running, self._calls = [], 0
         self._of_nodes, self._from_gradients = {}, {}
         self._listen()
 
     def end(self) -> None:
-        """It is over."""
+        """Stop following the step."""
         self._ignore()
         self._running, self._of_nodes, self._from_gradients = [], {}, {}
 
@@ -122,15 +122,15 @@ class StepCalls:
             self._listen()
 
     def enter_compiled(self, owner: Any) -> None:
-        """A compiled method of a module or an optimizer, or a compiled function, is called: PyTorch's compiler is not
-        to meet our hooks.
+        """Note the call of a compiled function or method (of the module or optimizer `owner`), and remove detrain's
+        hooks: PyTorch's compiler must not meet them.
         """
         self._ignore()
         if isinstance(owner, Optimizer | Module):
             self._push(owner, self._names.name(owner), "optimizer" if isinstance(owner, Optimizer) else "forward")
 
     def leave_compiled(self, owner: Any) -> None:
-        """It is over."""
+        """Note the end of a compiled call, and put detrain's hooks back."""
         self._pop(owner)
         self._listen()
 
@@ -139,8 +139,8 @@ class StepCalls:
         return self._names.name_at(number)
 
     def renamed(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, str]]:
-        """Return what the names of modules begin with that have parameters, and with what those that have others in
-        their places: pairs of these parameters are given.
+        """Return pairs of prefixes of modules' names, for pairs of parameters: the prefix of the module with the first
+        parameter, and of the module with the second one in its place.
         """
         found: set[tuple[str, str]] = set()
         for each in pairs:
@@ -152,11 +152,11 @@ class StepCalls:
         return sorted(found, reverse=True)
 
     def held(self) -> list[Any]:
-        """Return parameters, buffers and what optimizers keep: what outlives a step."""
+        """Return the tensors that outlive a step: parameters, buffers and the state of optimizers."""
         return [tensor for _kind, tensor in self._names.variables().values()]
 
     def place(self, inputs: list[Any]) -> OpPlace:
-        """Return where an op is that is about to run on these tensors."""
+        """Return the place of an op that is about to run on these tensors."""
         node = torch._C._current_autograd_node()
         top = self._running[-1] if self._running else None
         has_graph = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
@@ -171,8 +171,8 @@ class StepCalls:
         return found
 
     def note(self, place: OpPlace, inputs: list[Any], outputs: list[Any], *, computes: bool) -> None:
-        """An op has run there; `computes`: it is none that only hands on, as the backward pass does with what was kept
-        for it.
+        """Note that an op has run at a place. `computes`: the op does not just hand values on, as the backward pass
+        does with saved tensors.
         """
         node = torch._C._current_autograd_node()
         is_new = place.stage == "backward" and (computes or (node is not None and _gathers(node)))
@@ -217,12 +217,12 @@ class StepCalls:
 
 
 def _gathers(node: Any) -> bool:
-    """Return whether a function of autograd adds a gradient to those that are there."""
+    """Return whether a function of autograd adds a gradient to that of a leaf."""
     return bool(node.name() == "torch::autograd::AccumulateGrad")
 
 
 def _storage(tensor: Any) -> Any:
-    """Return the memory of a tensor; None if it has none of its own."""
+    """Return the storage of a tensor; None if it has none of its own."""
     if tensor.layout is not torch.strided:
         return None
     try:

@@ -1,16 +1,16 @@
-"""Sees every op of a step, forward, backward and update: a dispatch mode of PyTorch's, in those steps only in which
-something is to be done.
+"""The watch of every op of a step, forward, backward and update: a dispatch mode of PyTorch, on only in steps that need
+it.
 
-A mode lies below autograd: what it changes of an op's result is what autograd keeps for the backward pass and what all
-that follows takes in. Autograd runs the backward pass of a CPU in the thread that calls it, and gives its threads for
-other devices that thread's modes.
+A mode lies below autograd: if it changes an op's result, autograd keeps the changed result for the backward pass, and
+all later ops take it in. Autograd runs the backward pass of a CPU in the calling thread, and gives its threads for
+other devices the modes of that thread.
 
-What outlives the step (what names lead to, and what no op of the step has made: the batch) is a site where an op reads
-it (`load`), for that op alone, and where one copies into it. So is what Python asks for.
+A tensor that outlives the step (a name leads to it, or no op of the step has made it: the batch) is a site where an op
+reads it (`load`), for that op alone, and where an op copies into it. So is a value that Python asks for.
 
 A site is the k-th op of its name within one call of a module, in a stage; called again, the module runs the site again.
-Outside of modules it is the k-th of the step. Its signature is that of the ops before it there: in a step that does
-without one of them (an optimizer's first), the k-th op may be another.
+Outside of modules it is the k-th of the step. Its signature is a digest of the ops before it there: in a step without
+one of these (an optimizer's first step), the k-th op may be another.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from detrain.adapters.torch.held_memory import unseen
 from detrain.faults.sites import CONTRACTIONS, Access, OperandShape, Role, Site, Use, output_name, places_of
 
 GRAPH: Final = "graph"
-"""Stands in the names of digests where a compiled graph has run."""
+"""The word in names of digests where a compiled graph has run."""
 _Factor = tuple[weakref.ref[Any], int, int]
-"""Where the factor of a product lies: memory, offset, number of elements. A transposed one lies at the same place."""
+"""The place of a product's factor: storage, offset, number of elements. A transposed factor has the same place."""
 
 
 class WatchedOps(msgspec.Struct):
-    """What is done with the ops of a step."""
+    """Watches the ops of a step: notes their sites, takes digests, and has faults put in."""
 
     where: StepCalls
     injector: Injectors
@@ -68,28 +68,28 @@ class WatchedOps(msgspec.Struct):
     _notes: bool = False
     _digests: bool = False
     _turns: dict[tuple[str, Hashable], int] = {}
-    """How often an op has run in a call of a module, by stage, layer and name, and the call."""
+    """The number of the last run of each op (stage, layer and name) in each call of a module."""
     _before: dict[OpPlace, str] = {}
-    """Digest of the names of the ops that have run at a place."""
+    """A digest of the names of the ops that have run at each place."""
     _sites: dict[str, Site] = {}
     _taken: list[tuple[str, int, int]] = []
     _factors: dict[Hashable, tuple[_Factor, _Factor]] = {}
     """Input and weight of each product, by the number of autograd's function for it."""
     _known: dict[int, weakref.ref[Any]] = {}
-    """Memories of which a digest was taken, by identity."""
+    """Storages of which a digest was taken, by identity."""
     _held: dict[int, weakref.ref[Any]] = {}
-    """Memories of parameters, buffers and what optimizers keep, by identity."""
+    """Storages of parameters, buffers and the state of optimizers, by identity."""
     _made: dict[int, weakref.ref[Any]] = {}
-    """Memories that ops of the step have made."""
+    """Storages that ops of the step have made, by identity."""
     _accesses: FirstAccesses = msgspec.field(default_factory=FirstAccesses)
     _has_gradient: bool = False
     _graph: str = ""
     """The name of the compiled graph that runs, if digests are taken."""
     of_node: OfNode | None = None
-    """The node of a compiled graph that an op is run for; None: it runs by itself."""
+    """The node of a compiled graph for which an op is run; None: the op runs by itself."""
 
     def begin(self, *, notes: bool = False, digests: bool = False) -> None:
-        """A step begins in this thread. `notes`: its sites are kept; `digests`: of what each op gives one is taken."""
+        """Begin to watch a step in this thread. `notes`: keep its sites; `digests`: take digests of ops' outputs."""
         self._notes, self._digests, self._has_gradient = notes, digests, False
         self._process, self._thread = os.getpid(), threading.get_ident()
         for kept in (self._turns, self._before, self._sites, self._factors, self._known, self._held, self._made):
@@ -103,7 +103,7 @@ class WatchedOps(msgspec.Struct):
         _push_mode(self._mode)
 
     def end(self) -> None:
-        """It is over."""
+        """Stop watching the step."""
         if self._mode is None:
             return
         self.where.end()
@@ -121,7 +121,7 @@ class WatchedOps(msgspec.Struct):
             _push_mode(each)
 
     def is_of_thread(self) -> bool:
-        """Return whether this is the thread whose steps are watched, or one in which its backward pass runs."""
+        """Return whether this is the thread with the watched steps, or one in which its backward pass runs."""
         return threading.get_ident() == self._thread or torch._C._current_autograd_node() is not None
 
     @property
@@ -130,20 +130,20 @@ class WatchedOps(msgspec.Struct):
         return self._mode is not None and os.getpid() == self._process
 
     def enter_compiled(self, owner: Any) -> None:
-        """See no ops: under a mode PyTorch would not run what it has compiled. The graphs that run are told of."""
+        """See no ops: under a mode PyTorch would not run compiled code. `Compiled` reports the graphs that run."""
         self._take_off()
         self.where.enter_compiled(owner)
         self._accesses.is_whole = False
 
     def leave_compiled(self, owner: Any) -> None:
-        """See them again."""
+        """See ops again."""
         self.where.leave_compiled(owner)
         _push_mode(self._mode)
 
     def begin_graph(self, place: OpPlace, args: Sequence[Any], copies: Iterable[tuple[Any, Any]]) -> None:
-        """A compiled graph is called, and will be gone through; of each argument that it writes a copy stands for it.
+        """Note that a compiled graph is called, before the walk through it: copies stand for the arguments it writes.
 
-        What is gone through is not what runs: digests are taken of what the graph takes in, and gives.
+        The ops of the walk are not those that run, so digests are taken of the graph's arguments and outputs alone.
         """
         self._graph = self._name(place, GRAPH)[0] if self._digests else ""
         if self._digests:
@@ -156,12 +156,12 @@ class WatchedOps(msgspec.Struct):
             self._accesses.note_read([original])
 
     def given_from_nowhere(self, tensor: Any) -> Any:
-        """Return a tensor that something of the step has made, and no op that is watched."""
+        """Note and return a tensor that the step has made by code that is no watched op."""
         self._made_by([tensor], ())
         return tensor
 
     def end_graph(self, place: OpPlace, args: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """It has run."""
+        """Note that the compiled graph has run."""
         given = list(tensors_in(outputs))
         self._made_by(given, list(tensors_in(args)))
         self.where.note(place, [], given, computes=True)
@@ -170,16 +170,16 @@ class WatchedOps(msgspec.Struct):
             self._take_digest(output_name(self._graph, number), each)
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step, if gradients are taken in it, as they are in one that trains."""
+        """Return the sites of the step; none if steps train and this one takes no gradients."""
         return list(self._sites.values()) if self._has_gradient or self.is_inference else []
 
     def access(self, tensor: Any) -> Access | None:
-        """Return what the step that was noted has done first with a tensor that was there before it."""
+        """Return the noted step's first accesses to a tensor that is older than the step."""
         return self._accesses.of(tensor)
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return (site, replica, digest) of each output of each op, in their order, and of each argument that comes
-        from outside of the step.
+        """Return (site, replica, digest) for each output of each op, in order, and for each argument that comes from
+        outside the step.
         """
         return self._taken
 
@@ -190,7 +190,7 @@ class WatchedOps(msgspec.Struct):
         return self.run_at(place, func, args, kwargs)
 
     def run_at(self, place: OpPlace, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run an op that is at a place; all that is done with an op is done here."""
+        """Run an op at a place; all work on an op is done here."""
         inputs = list(tensors_in((*args, *kwargs.values())))
         self._has_gradient |= place.stage == "backward"
         self._accesses.note(func, args, kwargs)
@@ -204,7 +204,7 @@ class WatchedOps(msgspec.Struct):
             return result
         op = name_of(func)
         name, signature = self._name(place, op)
-        if not is_copy:  # whether it is a site, depends on what is there already
+        if not is_copy:  # whether a copy is a site depends on the tensors that exist already
             self._before[place] = signature
 
         def given_by(result: Any) -> list[Any]:
@@ -226,7 +226,7 @@ class WatchedOps(msgspec.Struct):
         return result
 
     def _name(self, place: OpPlace, op: str) -> tuple[str, str]:
-        """Return the name of an op that is about to run, and its signature."""
+        """Return the name and the signature of an op that is about to run."""
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
         if self.of_node is not None and (known := self.of_node.known(base)) is not None:
             return known
@@ -238,7 +238,7 @@ class WatchedOps(msgspec.Struct):
         return found
 
     def _taken_in(self, func: Any, place: OpPlace, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments of an op that is about to run, with the fault in one of them, if it is there."""
+        """Return the arguments of an op that is about to run; the one that is to be hit, if any, is a faulty copy."""
         decides = name_of(func) == DECIDES
         for each in read_by(func, args, kwargs):
             is_load = _is_in(self._held, each) or not _is_in(self._made, each)
@@ -253,18 +253,18 @@ class WatchedOps(msgspec.Struct):
         return args, kwargs
 
     def take(self, tensor: Any) -> None:
-        """Take a tensor that stands for one that an op has given."""
+        """Note a tensor that stands for the output of an op."""
         self._made_by([tensor], ())
 
     def _made_by(self, given: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """An op has given tensors; those that lie in the memory of an input are no new ones."""
+        """Note the tensors that an op has given; those in the memory of an input are not new."""
         before: dict[int, weakref.ref[Any]] = {}
         _remember(before, inputs)
         _remember(self._made, [each for each in given if not _is_in(before, each)])
 
     def _take_digests_of_arguments(self, name: str, inputs: Sequence[Any]) -> None:
         for number, each in enumerate(inputs):
-            if isinstance(each, torch.Tensor) and not _is_in(self._known, each):  # it comes from outside of the step
+            if isinstance(each, torch.Tensor) and not _is_in(self._known, each):  # it comes from outside the step
                 self._take_digest(f"argument {number} of {name}", each)
 
     def _take_digest(self, name: str, tensor: Any) -> None:
@@ -308,7 +308,7 @@ class WatchedOps(msgspec.Struct):
         attributes: dict[str, list[int] | str | bool] | None = None,
         use: Use = "",
     ) -> None:
-        """A site has run."""
+        """Note that a site has run."""
         known = self._sites.get(name)
         if known is not None:
             is_same = known.signature == signature  # else it is another op, and runs of it do not count
@@ -331,7 +331,7 @@ class WatchedOps(msgspec.Struct):
     def _role(self, op: str, place: OpPlace, args: Sequence[Any]) -> tuple[Role, bool]:
         """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
 
-        The gradient of the input has the weight for a factor, that of the weight the input.
+        The gradient of the input has the weight as a factor; the gradient of the weight has the input.
         """
         places = places_of(op)
         if max(places) >= len(args) or not all(isinstance(args[each], torch.Tensor) for each in places):
@@ -363,7 +363,7 @@ class _WatchMode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return that nothing is to be done for PyTorch's compiler, which would be imported for that (seconds)."""
+        """Return False: PyTorch then does not import its compiler for this mode, which would take seconds."""
         return False
 
     def __init__(self, run: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> None:
@@ -376,7 +376,7 @@ class _WatchMode(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _is_parameter(tensor: Any) -> bool:
-    """Return whether a tensor is one that gradients are gathered on, or a view of one."""
+    """Return whether a tensor is a leaf that gathers gradients, or a view of one."""
     whole = tensor._base if tensor._is_view() else tensor
     return bool(whole.is_leaf and whole.requires_grad)
 
@@ -391,7 +391,7 @@ def _lies_at(tensor: Any, factor: _Factor) -> bool:
 
 
 def _remember(memories: dict[int, weakref.ref[Any]], tensors: Iterable[Any]) -> None:
-    """Enter the memories of plain tensors."""
+    """Enter the storages of plain tensors."""
     for each in tensors:
         if _is_plain(each):
             storage = each.untyped_storage()

@@ -1,1 +1,1 @@
-"""What the guard looks at in PyTorch, and what goes back with the Python state."""
+"""The norms that the guard watches in PyTorch, and the way back to a moment in memory."""

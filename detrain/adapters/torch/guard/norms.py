@@ -1,8 +1,8 @@
-"""The norms of what the guard looks at: one pass over weights, state of optimizers and buffers, where they lie; which
-tensors of PyTorch these are, and what theory says of their size (docs/explanation/guard.md).
+"""The norms that the guard watches: one pass over weights, state of optimizers and buffers, on their devices; the
+choice of these tensors, and the theoretical bounds on their norms (docs/explanation/guard.md).
 
-Watched are the parameters of optimizers and modules, the state of optimizers, and the buffers of modules. Who holds
-them is looked up again at each look, as a program may put others in their place.
+Watched are the parameters of optimizers and modules, the state of optimizers, and the buffers of modules. Each look
+reads them from their holders again, as a program may put others in their place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.base.digest import Array
 
 _LOOKED_AT_AGAIN: Final = (5, 7, 11)
-"""Looks at which modules are looked for again: by then what a program makes in its first steps is there."""
+"""The numbers of looks that search for modules again: by then the objects of a program's first steps exist."""
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 _SQUARES: Final = ("sq", "var", "sum", "second")
@@ -32,7 +32,7 @@ _SQUARES: Final = ("sq", "var", "sum", "second")
 _ADAM_LIKE: Final = ("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam")
 """PyTorch's optimizers whose `exp_avg` and `exp_avg_sq` are means of the gradient and of its square."""
 _EXACT: Final = (torch.float32, torch.float64)
-"""In what is less exact a mean may stand still: no bound follows from theory."""
+"""Dtypes for which theory gives a bound: in less exact ones a mean may stand still."""
 
 
 class Holders:
@@ -51,7 +51,7 @@ class Holders:
             self.has_new = True
 
     def find(self) -> None:
-        """Look for all modules and optimizers that are alive."""
+        """Find all live modules and optimizers."""
         found = gc.get_objects()
         self._modules = [weakref.ref(each) for each in found if issubclass(type(each), torch.nn.Module)]
         for each in found:
@@ -60,17 +60,17 @@ class Holders:
         self.has_new = False
 
     def optimizers(self) -> list[Any]:
-        """Return the optimizers alive, in an order that is the same in every run: of their first parameters' sizes
-        where classes are equal.
+        """Return the live optimizers, in an order that is the same in every run: by class, then by the sizes of their
+        parameters.
         """
         return sorted(self._optimizers, key=lambda each: (type(each).__name__, _sizes(each)))
 
     def modules(self) -> list[Any]:
-        """Return the modules alive."""
+        """Return the live modules."""
         return [module for each in self._modules if (module := each()) is not None]
 
     def held(self) -> list[object]:
-        """Return all that stands where tensors are held; equal by identity as long as nothing was put in its place."""
+        """Return all objects in the places that hold tensors; they stay the same until the program replaces one."""
         found: list[object] = []
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -91,9 +91,7 @@ def _sizes(optimizer: Any) -> list[int]:
 
 
 def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
-    """Return what is to be watched, by the names that the program has for it, and the tensors [watched] that are
-    meant.
-    """
+    """Return the variables to be watched, by the program's names for them, and their tensors [watched]."""
     found: dict[int, tuple[Watched, Any]] = {}
     program = NamedObjects()
     program.look()
@@ -134,7 +132,7 @@ def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], fou
         return
     if id(m) not in found or id(v) not in found or m.dtype not in _EXACT or v.dtype not in _EXACT:
         return
-    # The widest bound of all groups: one parameter is in one of them.
+    # The widest bound of all groups: each parameter is in one of them.
     constant = max(adam_constant(*map(float, group["betas"])) for group in optimizer.param_groups)
     if math.isfinite(constant):
         found[id(m)] = bounded(found[id(m)][0], keys["exp_avg_sq"], constant, m.numel()), m
@@ -149,7 +147,7 @@ def _power(name: str) -> int:
 
 
 def _is_watched(tensor: Any, *, has_axes: bool) -> bool:
-    """Return whether a tensor holds numbers whose size can be looked at."""
+    """Return whether a tensor holds numbers with a norm that can be watched."""
     with unseen():
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.layout is not torch.strided:
             return False
@@ -173,20 +171,20 @@ class TorchNorms:
         self._groups: list[list[Any]] = []
         """The tensors of each device and dtype."""
         self._order: list[int] = []
-        """Where in `_watched` the tensors of the groups are, one after another."""
+        """The indices in `_watched` of the groups' tensors, one after another."""
         self._masks: dict[str, bool] = {}
         self._looks = 0
         self._gradients: dict[int, tuple[str, Any]] | None = None
         self._together: tuple[object, list[Watched]] = (None, [])
 
     def watch_gradients(self) -> None:
-        """Have the norm of all gradients that an optimizer is given among what is watched."""
+        """Watch also the norm of all gradients that each optimizer is given."""
         if self._gradients is None:
             self._gradients = {}
             register_optimizer_step_pre_hook(self._note_gradients)
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [tensor]."""
+        """Return the variables watched for hardware faults, and their Euclidean norms [tensor]."""
         self._looks += 1
         with unseen(), torch.no_grad():
             if self._looks == 1 or self._looks in _LOOKED_AT_AGAIN or self._holders.has_new:
@@ -202,7 +200,7 @@ class TorchNorms:
             return self._with_gradients(found)
 
     def value(self, key: str) -> Array | None:
-        """Return the value of what is watched, in float64; None for what has none, or is no more there."""
+        """Return the value of a watched tensor, in float64; None for gradients, or if the tensor is gone."""
         places = {
             self._watched[place].key: tensor for place, tensor in zip(self._order, itertools.chain(*self._groups), strict=True)
         }
@@ -222,9 +220,8 @@ class TorchNorms:
             self._watched = new
 
     def _is_mask(self, watched: Watched, tensor: Any) -> bool:
-        """Return whether a tensor was infinite when it was first looked at: by intent, if that was before the first
-        step. What is no number is by no one's intent, nor is a weight that was made later: a faulty step may have made
-        it.
+        """Return whether a tensor held infinities at its first look: before the first step they are meant. NaNs are
+        never meant, nor are infinities in a weight that was made later: a faulty step may have made it.
         """
         if watched.key not in self._masks:
             is_late_weight = self._looks > 1 and watched.group == "weights"
@@ -235,7 +232,7 @@ class TorchNorms:
     def _note_gradients(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         with unseen(), torch.no_grad():
             if getattr(optimizer, "found_inf", None) is not None and float(optimizer.found_inf):
-                return  # the scaler has this step left out
+                return  # the scaler skips this step
             parts = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
             parts = [part._values() if part.layout is torch.sparse_coo else part for part in parts]
             groups: dict[tuple[object, object], list[Any]] = {}

@@ -1,8 +1,8 @@
 """The way back to a moment that is held in memory.
 
-Tensors go back with the Python objects that hold them. What is left are the settings of the process, counts, what has
-been compiled since, and the iterators over DataLoaders: these are brought back to where they were, and load their
-batches again.
+Tensors go back with the Python objects that hold them. This module holds the rest: settings of the process, counts, the
+record of compilations, and iterators over DataLoaders: these are brought back to their places, and load their batches
+again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from detrain.adapters.torch.settings import GlobalHooks
 
 
 class TorchRollback(Rollback):
-    """See `detrain.adapters.api.Rollback`. What cannot be put back is found when it is to be."""
+    """See `detrain.adapters.api.Rollback`. An obstacle on the way back is found only when the state is put back."""
 
     def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks, compiled: History) -> None:
         self._loaders, self._hooks, self._compiled = loaders, hooks, compiled
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold settings, counts, what is compiled and how far loaders are. Tensors are held by who goes through the
-        program's objects.
+        """Hold settings, counts, the record of compilations and the places of iterators. The caller holds tensors, with
+        the program's objects.
         """
         set_to = flags.flags()
         hooks, begun, places = self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places()
@@ -46,8 +46,8 @@ class TorchRollback(Rollback):
         return put_back
 
     def begin_load(self) -> Callable[[], Again]:
-        """Return what notes whether the load draws from a DataLoader, which is brought back and gives its batch anew:
-        then it is not to be handed out again.
+        """Return a function that notes whether the load has drawn from a DataLoader: this goes back and loads its batch
+        anew, so the kept batch must not be handed out again.
         """
         before = self._loaders.given()
 
@@ -63,6 +63,6 @@ class TorchRollback(Rollback):
         return end
 
     def way_of(self, loader: object) -> Literal["put back", ""]:
-        """Return `put back` of a DataLoader, and of an iterator over one that can be brought back to where it was."""
+        """Return `put back` for a DataLoader, and for an iterator over one that can go back to its place."""
         is_way = isinstance(loader, DataLoader) or (self._loaders.is_loader(loader) and self._loaders.goes_back(loader))
         return "put back" if is_way else ""
