@@ -5,7 +5,7 @@
 Plans and runs one campaign a network, small ones (an eighth of the channels, half the blocks; DenseNet-121 a quarter
 and a fifth; batches of 8, an epoch of 60 steps), on a stand-in for CIFAR-10. Trials in the home are not run again. A
 loss is harmful if it lies outside of the spread of eight golden runs with other seeds. Prints tables in Markdown: the
-share of harmful trials of each network, in percent, with 95 % intervals. With --report, each campaign's page is written.
+share of harmful trials of each network, in percent, with 95 % intervals. --report writes the page of each campaign.
 """
 
 from __future__ import annotations

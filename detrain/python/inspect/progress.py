@@ -50,6 +50,8 @@ from detrain.python.inspect.tables import content, is_table
 HANDS_ON: Final = (enumerate, zip, itertools.islice)
 """Python's iterators that pass on the items of other iterators."""
 OVER_DATA: Final = (type(iter([0])), type(iter((0,))), type(iter(range(0))))
+_OVER_ITEMS: Final = type(iter(np.empty(0)))
+"""Iterators over objects that have no iterator of their own and give their items by number: arrays of NumPy."""
 _FILES: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 _STANDARD: Final = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
 _STDERR: Final = 2
@@ -81,14 +83,27 @@ _READERS: Final = tuple(module for each in KNOWN for module in each.readers)
 """Prefixes of the modules with a framework's own files, which have a position."""
 
 
-def is_plain_iterator(value: object) -> bool:
-    """Return whether drawing from an iterator runs no code of the program: it goes over a range, a list or a tuple,
-    perhaps inside of `enumerate`, `zip`, `islice` or a progress bar.
+def is_plain_iterator(value: object, known: Callable[[object], bool | None] = lambda _value: None) -> bool:
+    """Return whether drawing from an iterator runs no code of the program: it goes over a range, a list, a tuple or an
+    array, perhaps inside of `enumerate`, `zip`, `islice` or a progress bar. `known` may answer for an iterator first.
     """
-    if is_progress_bar(value) or isinstance(value, HANDS_ON):
+    if (answer := known(value)) is not None:
+        return answer
+    is_of_framework = _is_of_framework(value)
+    if is_of_framework or is_progress_bar(value) or isinstance(value, HANDS_ON):
         inner = list(iterators_in(gc.get_referents(value)))
-        return bool(inner) and all(map(is_plain_iterator, inner))
+        return (is_of_framework or bool(inner)) and all(is_plain_iterator(each, known) for each in inner)
+    if type(value) is _OVER_ITEMS:
+        return all(type(each) in (np.ndarray, np.memmap) for each in gc.get_referents(value))
     return isinstance(value, OVER_DATA)
+
+
+def _is_of_framework(value: object) -> bool:
+    """Return whether an iterator is a suspended generator of a framework's own code, such as that of a JAX array."""
+    if not isinstance(value, GeneratorType) or value.gi_frame is None:
+        return False
+    top = str(value.gi_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return any(top in each.modules and top not in each.python_loaders for each in KNOWN)
 
 
 def is_progress_bar(value: object) -> bool:

@@ -33,7 +33,7 @@ from detrain.python.codec.recipes import describe, make_again
 from detrain.python.inspect.frames import user_frames
 from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.object_graph import shown
-from detrain.python.inspect.progress import HANDS_ON, OVER_DATA, is_progress_bar, iterators_in, position
+from detrain.python.inspect.progress import is_plain_iterator, is_progress_bar, iterators_in, position
 from detrain.python.process import children, pool_jobs
 from detrain.runtime.state.whole_state import WholeState
 
@@ -341,13 +341,11 @@ class Ring(ABC):
 
     def _is_pure(self, loader: object, opaque: set[int]) -> bool:
         """Return whether a load runs no Python of the program and moves on no object that the program holds."""
-        if self._is_way(loader, "handed out"):
-            return True
-        if id(loader) in opaque:
-            return False
-        if isinstance(loader, HANDS_ON):
-            return all(self._is_pure(inner, opaque) for inner in iterators_in(gc.get_referents(loader)))
-        return isinstance(loader, OVER_DATA)
+
+        def known(each: object) -> bool | None:
+            return True if self._is_way(each, "handed out") else False if id(each) in opaque else None
+
+        return is_plain_iterator(loader, known)
 
 
 def _place(value: Any) -> object:
