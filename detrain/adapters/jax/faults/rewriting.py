@@ -23,7 +23,7 @@ Edit = Callable[[JaxprEqn, list[Any]], tuple[list[JaxprEqn], list[Any]]]
 """Takes an equation and the variables that hold the cells before it; returns the equations that replace it, and the
 variables that hold the cells behind them."""
 Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
-"""Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' variables after them."""
+"""Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' variables then."""
 
 
 class Changes:
