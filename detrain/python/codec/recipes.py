@@ -634,7 +634,7 @@ def _iterated(name: str, parts: Parts, current: object) -> Any:
 
 
 def _quiet() -> warnings.catch_warnings[None]:
-    """Leave out the warning that iterators of `itertools` cannot be copied from Python 3.14 on: there they are named."""
+    """Leave out the warning that `itertools` cannot be copied from Python 3.14 on: there its iterators are named."""
     return warnings.catch_warnings(action="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Rules for data: which objects are data, which hashes depend on values, which attributes of library objects are state."""
+"""Rules for data: which objects are data, which hashes are those of values, which attributes of an object are state."""
 
 from __future__ import annotations
 

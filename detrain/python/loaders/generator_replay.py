@@ -216,7 +216,7 @@ class LoopGenerators:
 
 
 def _where(generator: Any) -> object:
-    """Return a generator's instruction and local values, to see its moves; no outer variables, which others set, too."""
+    """Return a generator's instruction and local values, which show its moves; others may set its outer variables."""
     frame, around = generator.gi_frame, generator.gi_code.co_freevars
     if frame is None:
         return "ended"

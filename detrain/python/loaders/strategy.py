@@ -76,7 +76,7 @@ class RunningLoop(Protocol):
 
 
 class Entered:
-    """The runs of batch loops that an epoch has seen. A seek goes from the first run to its cut, which must be in it."""
+    """The runs of batch loops that an epoch has seen. A seek goes from the first run's start to a cut in that run."""
 
     def __init__(self, threads: LoadingThreads, *, foresees_end: bool = False) -> None:
         """`foresees_end`: loaders are asked how many batches they have, for `is_behind_last`."""
@@ -160,7 +160,7 @@ class Entered:
             return True
         if runs_training(frame.f_code.co_filename, frame.f_code.co_qualname):
             return True  # a library's loop, which it runs once in an epoch
-        # For a `while` loop the source decides: it must be in the frame of the epoch loop, with no other loop around it.
+        # For a `while` loop the source decides: it must be in the epoch loop's frame, with no other loop around it.
         around = _loops_around(frame.f_code.co_filename, frame.f_lineno)
         if self._epoch_frame:
             return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
