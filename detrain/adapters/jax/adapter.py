@@ -79,7 +79,7 @@ class Jax(Adapter):
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, _positions: Mapping[str, Array], _mode: Mode) -> None:
-        """Set flags, count and mesh; from now on functions must be traced as in the first run."""
+        """Set JAX's flags, flax's count and the mesh; from now on functions must be traced as in the first run."""
         was = json.loads(state)
         flags.set_flags(was["flags"])
         self._traces.expect(was["traces"])

@@ -150,9 +150,7 @@ def _norms(arrays: list[Any]) -> Any:
 
 
 class JaxRollback(Rollback):
-    """See `detrain.adapters.api.Rollback`. Traces of functions are kept: a function that is traced again gives the
-    same.
-    """
+    """See `detrain.adapters.api.Rollback`. Traces are kept: a function that is traced again gives the same one."""
 
     undo: Callable[[], None] = staticmethod(lambda: None)
     """Restores the bits of arrays that faults in memory have changed."""
@@ -173,7 +171,7 @@ class JaxRollback(Rollback):
         return put_back
 
     def begin_load(self) -> Callable[[], Again]:
-        """Return functions without effect: JAX has no iterators whose loads would have to come again."""
+        """Return functions without effect: JAX has no iterators whose loads must be repeated."""
         return lambda: lambda _item, _fetched: None
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 NOTHING: Final = 0
 GRADIENT: Final = 1
-"""A gradient was taken: the weights may be moved by hand with it."""
+"""A gradient was taken: the program may update weights with it by hand."""
 APPLIED: Final = 2
 """An optimizer's updates were added to weights."""
 

@@ -56,7 +56,7 @@ def call_of_jit() -> Any:
 
 
 def replace_call_of_jit(called: Any) -> None:
-    """Have another function run these. It returns the outputs, then the function that C calls from then on, or None."""
+    """Have another function run them. It returns the outputs, then the function that C calls from then on, or None."""
     pjit._pjit_call_impl_python = called
 
 

@@ -26,7 +26,7 @@ class Processes:
 
     def __init__(self, settings: Settings) -> None:
         self._ranks, self._on_unheld = settings.ranks, settings.on_unheld
-        if settings.ranks is not None and settings.ranks.port:  # without checkpoints there is none: no rank told the others
+        if settings.ranks is not None and settings.ranks.port:  # without checkpoints, no rank has told the others a port
             _tell_where(settings.ranks)
 
     def check(self) -> None:

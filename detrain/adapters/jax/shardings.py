@@ -32,7 +32,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def devices_named(names: list[str], of: str) -> list[Any]:
-    """Return the devices of some names. Raises FrameworkUnsupported if one is not here; `of` names their user there."""
+    """Return the devices of these names; `of`: the object over them. Raises FrameworkUnsupported if one is not here."""
     here = settings.devices_by_name(names[0]) if names else {}
     gone = [name for name in names if name not in here]
     if gone:

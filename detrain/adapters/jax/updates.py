@@ -67,7 +67,7 @@ class JaxUpdates:
             owner.apply_updates = apply_updates
 
     def _applied(self, weights: object) -> None:
-        """Mark or report an update. Outside of compiled functions, `vmap` and `shard_map` compute as Python runs."""
+        """Mark or report an update. `vmap` and `shard_map` outside of compiled functions update as Python runs them."""
         if not mark(APPLIED) and not any(isinstance(leaf, DynamicJaxprTracer) for leaf in leaves_of(weights)):
             self._tell(_EAGER)
 
@@ -96,7 +96,7 @@ class JaxUpdates:
             self._on_update(what)
 
     def _watching_function(self, name: str, original: Any) -> Any:
-        """Return `jax.grad`, or its like, so that the functions of gradients that it makes report their calls."""
+        """Wrap `jax.grad` or its like: the gradient functions that it makes report their calls."""
 
         @functools.wraps(original)
         def taken(fun: Any, *args: Any, **options: Any) -> Any:
@@ -119,7 +119,7 @@ class JaxUpdates:
         return taken
 
     def _watching_call(self, original: Any) -> Any:
-        """Return `jax.vjp`, or another function that takes a gradient itself, so that it reports its calls."""
+        """Wrap `jax.vjp`, or another function that takes a gradient itself: it reports its calls."""
 
         @functools.wraps(original)
         def taken(fun: Any, *arguments: Any, **options: Any) -> Any:
@@ -135,7 +135,7 @@ class JaxUpdates:
             self._look(what, arguments)
 
     def _watching_loop(self, original: Any, place: int) -> Any:
-        """Return one of JAX's loops, so that it hands on the mark of its body."""
+        """Wrap one of JAX's loops: it hands on the mark of its body."""
 
         @functools.wraps(original)
         def loop(*args: Any, **kwargs: Any) -> Any:
@@ -155,15 +155,15 @@ class JaxUpdates:
 
         return loop
 
-    # Functions of gradients that a program holds.
+    # Gradient functions that a program holds.
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind and the parts of a function of gradients; None for any other function."""
+        """Return the kind and the parts of a gradient function; None for any other function."""
         found = self._functions.get(value)
         return None if found is None else (GRADIENT_KIND, [found[0], found[1], list(found[2]), dict(found[3])])
 
     def remake(self, inside: list[Any], current: Any) -> object | None:
-        """Return the function that such parts make: `current` if it has the same parts."""
+        """Return the gradient function that such parts make: `current` if it has the same parts."""
         name, fun, args, options = inside
         if fun is None or name not in _GRADIENTS:
             return None

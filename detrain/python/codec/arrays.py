@@ -206,7 +206,7 @@ def _decode_objects(decoding: Decoding, number: int, node: Node, current: Any, p
 
 
 def _is_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | None) -> bool:
-    """Take the live tensor if it has an array's values, without its attributes; return whether it was taken."""
+    """Take the live tensor if it has an array's values, and clear its attributes; return whether it was taken."""
     now = decoding.hooks.tensor(current)
     if now is None or (now.shape, now.dtype) != (array.shape, array.dtype) or digest_array(now) != digest_array(array):
         return False

@@ -127,7 +127,7 @@ class Baseline(msgspec.Struct):
             self._told[id(value)] = missed
 
     def told(self, value: object) -> set[object]:
-        """Return those that `add_told` noted of an object that was there."""
+        """Return the numbers and texts that `add_told` noted for an object that was there."""
         return self._told.get(id(value), set()) if self.has(value) else set()
 
     def add_names(self, value: object, names: Iterable[str]) -> None:

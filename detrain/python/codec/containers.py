@@ -290,7 +290,7 @@ def _keys(base: Any, target: Any) -> list[Any]:
 
 
 def _are_same(old: list[Any], new: list[Any]) -> bool:
-    """Return whether two lists hold the same objects or bits: their container stays, as a loop may be going over it."""
+    """Return whether two lists hold the same objects or bits. Then the container is left alone: a loop may be in it."""
     return len(old) == len(new) and all(map(is_same, old, new))
 
 

@@ -31,8 +31,8 @@ class Decoding(ABC):
     """A graph that is being put back. `Decoder` has `decode`; `claimed` has the live objects that have been taken."""
 
     finds_by_place = False
-    """True if the live tensor at a place is the node's. Else only a tensor at the node's address is: nobody knows who
-    else holds the memory of another tensor."""
+    """True if the live tensor at a place is the node's. Else only a tensor at the node's address is: unknown objects
+    may hold the memory of another tensor."""
 
     def __init__(self, graph: Graph, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
         self.nodes = graph.nodes
@@ -188,7 +188,7 @@ class Decoding(ABC):
             own.update(new)
 
     def keep(self, name: str, address: Any, current: object, *place: Any) -> object:
-        """Return the object that stays as the process has it: the one at its address, of its class, or at its place."""
+        """Return the object that stays as the process has it: the one of its class at its address, or at its place."""
         found = self.baseline.at(address)
         if found is not ABSENT and name != type_name(found):
             found = ABSENT

@@ -108,7 +108,7 @@ class Encoding(ABC):
         self.lost: list[str] = []
         self.lost_numbers: dict[int, str] = {}
         self.spare: set[int] = set()
-        """Numbers of objects that only show, record or read, and of those that only these hold: no run needs them."""
+        """Numbers of objects that only show, record or read, and objects in such only: a resume does not need them."""
         self.more_roots: dict[str, Item] = {}
         """Classes of the program whose objects were met, as roots: perhaps no other path leads to their attributes."""
         self.noted: set[type] = set()
@@ -259,8 +259,8 @@ class Encoding(ABC):
         return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
     def name_of(self, cls: type, path: str) -> str:
-        """Return the name of an object's class, and behind it the address of a class that no name leads to, as it was
-        made in a function.
+        """Return the name of an object's class; for a class made in a function, to which no name leads, with the
+        class's address behind it.
         """
         if is_findable(cls) or not (is_own_class(cls) or is_made_open(cls)):
             return class_name(cls)

@@ -36,7 +36,7 @@ class Form(NamedTuple):
 
 
 Holds = Literal["state", "others", "nothing"]
-"""The part of an object that can change while its identity stays: its own state, only the objects it leads to, none."""
+"""The part of an object that can change while its identity stays: its state, only the objects it leads to, or none."""
 
 
 class NodeKind(msgspec.Struct, frozen=True):

@@ -362,7 +362,7 @@ def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: An
 
 def note_told(encoding: Encoding) -> None:
     """Compare the graph with the state that libraries' classes report of their objects. An object is named if the graph
-    lacks some of it, and lacked other state when the loop was entered."""
+    lacks other parts of it than when the loop was entered."""
     with streams_kept() if encoding.asked else nullcontext():
         _ask(encoding)
 

@@ -1,7 +1,7 @@
 """Kinds of objects of Python's own library, of NumPy and of pandas that are made again from their parts: small values
 (dates, paths, scalars), iterators of built-in kinds, writers of CSV, files in memory, files that have been closed,
-arrays of `array`, weak and read-only dictionaries, patterns, events of threads, values of one thread only, queues, jobs
-of pools that have ended, connections to SQLite, points in time.
+arrays of `array`, weak and read-only dictionaries, patterns, events of threads, thread-local values, queues, jobs of
+pools that have ended, connections to SQLite, points in time.
 
 Each kind is one entry of a table: its name in a graph, the function that takes an object apart, and the function that
 makes one of parts. An iterator is described by the result of `__reduce__` (which `copy.copy` uses, too): its maker, the
@@ -135,8 +135,8 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def has_parts(one: object, other: object) -> bool:
-    """Return whether a part can stand for another: the same object, an equal number or text, an object of a kind with
-    such parts (an iterator at the same position).
+    """Return whether a part can stand for another: the same object, an equal number or text, an object of the same kind
+    with such parts (an iterator at the same position).
     """
     if is_same(one, other):
         return True
@@ -490,7 +490,7 @@ class _Begun:
 
 
 def _behind_proxy(proxy: Any) -> Parts:
-    """Return the object that a weak proxy stands for, found by an attribute; None once it is gone."""
+    """Return the object behind a weak proxy as the only part; None once it is gone."""
     try:
         return [proxy.__repr__.__self__]
     except ReferenceError:
@@ -523,7 +523,7 @@ def _is_alone() -> bool:
 
 
 def _queued(held: Any) -> Parts | None:
-    """Return how many items a queue may hold, how many tasks are not done, and its items; None if threads run."""
+    """Return how many items a queue may hold, how many tasks are not done, and its items; None while threads run."""
     if type(held) is queue.Queue:
         filled_queues.met.add(held)
     if not _is_alone():

@@ -147,7 +147,7 @@ def _clear_unseen(encoding: Encoding) -> None:
 
 
 def _drop(encoding: Encoding, number: int, node: Node) -> None:
-    """Put another node in the place of one, whose stored array is dropped."""
+    """Replace a node by another one, and drop the stored array that only the old node has."""
     before = encoding.nodes[number]
     if before is not None and before.kind in ("memory", "ndarray") and is_array(before.items[0]):
         del encoding.arrays[before.items[0][0]]

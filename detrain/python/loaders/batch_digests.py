@@ -15,7 +15,7 @@ _OTHER_DATA: Final = "the data, or what the program draws it with, is not what i
 _MOST_UNDIGESTED: Final = 64
 _WAITING_BYTES: Final = 4 << 20
 _SMALL_BATCH_BYTES: Final = 1 << 20
-"""Batches up to this size may wait for their digest: `_MOST_UNDIGESTED`, of `_WAITING_BYTES` in all, or at least 16."""
+"""Batches up to this size may wait for their digest: `_MOST_UNDIGESTED`, of `_WAITING_BYTES` in all, but 16 always."""
 
 
 class Batches:
@@ -49,7 +49,7 @@ class Batches:
         self.suspects: Collection[str] = ()
         """The objects that were not captured, in words."""
         self.has_sought = False
-        """Whether a library has set its loader to a position, instead of being loaded from again."""
+        """Whether a library's loader was set to a position, instead of being loaded from again."""
         self.is_recording = True
         """Whether digests are recorded: not on the way to a checkpoint."""
 

@@ -1,8 +1,8 @@
 """Generators of the program that live on from epoch to epoch, and Python in pipelines: they draw the same values again.
 
-A resumed process has such a generator at its start. It pulls it as often as the first run did, each time with the first
-run's random streams: those at the head of the batch or, if other code had drawn since, those that the generator found.
-The values that it then yields must have the digests of the first run's.
+A resumed process has such a generator at its start. It pulls the generator as often as the first run did, each time
+with the first run's random streams: those at the head of the batch or, if other code had drawn since, those that the
+generator found. The values that it then yields must have the digests of the first run's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from detrain.store.journal import Journal
 
 
 class Elements:
-    """The elements that Python makes for a framework's iterators or generators yield, and the random streams that each
-    found.
+    """Elements that Python makes for a framework's iterators, or that generators yield, and the random streams that
+    each found.
 
     Other code may have drawn from these since the last element. Where elements are made again, the streams are set.
     """
@@ -42,7 +42,7 @@ class Elements:
         self.is_python = False
         """Whether pipelines of the program call Python at all."""
         self.pulled_again: Callable[[], list[Any]] = list
-        """Returns the generators that a resumed run pulls as often again."""
+        """Returns the generators that a resumed run pulls again, as often as the first run did."""
 
     def begin(self, name: str, number: int) -> None:
         """Record the streams before an iterator's next element is made, or set them if it is made again."""
@@ -74,7 +74,7 @@ class Elements:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Make elements again inside of the `with` block."""
+        """Count elements as made again inside of the `with` block."""
         self.is_again = True
         try:
             yield
@@ -88,14 +88,14 @@ class _Pulled:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_asked = False
-        """Whether it is on its way to the next value."""
+        """Whether it was asked for a value that it has not yielded yet."""
         self.count = 0
         self.digest = b""
         self.runs: list[list[int]] = []
         """[phase, epoch, batch, n]: one value in each of n batches from this one on."""
 
     def note(self, address: Address, digest: bytes) -> None:
-        """Add a value that has been yielded."""
+        """Add a value that was yielded in the batch at an address."""
         self.count += 1
         self.digest = xxhash.xxh3_128_digest(self.digest + digest)
         phase, epoch, batch = address

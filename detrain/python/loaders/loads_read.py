@@ -55,7 +55,7 @@ class _At(NamedTuple):
 
 
 def reached(source: object, *, deepest: int, most_items: int) -> Iterator[Reached]:
-    """Yield the values that a source leads to, in so many steps at most; of a long collection about so many items."""
+    """Yield the values in at most `deepest` steps from a source; of a long collection, about `most_items` items."""
 
     def below(at: _At) -> list[_At]:
         found = [(step, each, _is_data(each, most_items)) for step, each in _steps(at.place, at.value, most_items)]

@@ -63,8 +63,8 @@ class ShownLoads:
 
 
 def shown_loads(iterable: Any, frame: FrameType) -> ShownLoads | None:
-    """Return the bar that a loop goes over, if it is tqdm's, or a tqdm bar below an `enumerate` in the loop's header,
-    which nobody else can hold; else None. `frame` is the frame of the loop.
+    """Return the tqdm bar that a loop goes over, or that is below an `enumerate` in the loop's header, which nobody
+    else can hold; None for any other object. `frame` is the frame of the loop.
     """
     if "tqdm.std" not in sys.modules:
         return None

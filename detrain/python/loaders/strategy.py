@@ -129,7 +129,7 @@ class Entered:
             self.is_at_first = True
             self.threads.look()
         else:
-            self.begin_body()  # which was passed over
+            self.begin_body()  # the body before may have been passed over
         self._has_ended = loop.iteration_id is None
 
     def begin_body(self) -> None:

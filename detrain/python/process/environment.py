@@ -69,7 +69,7 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
         here = threads_here()
-        if threads != here:  # libraries that size their pools by the machine are told what the first run had
+        if threads != here:  # libraries that size their pools by the machine get the first run's number
             chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
         # A number of threads that is asked for now, but not by the first run, would change bits before the loop.
         chosen.update({name: str(threads) for name in _THREADS if os.environ.get(name) and recorded.get(name) == ""})

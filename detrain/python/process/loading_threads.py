@@ -5,8 +5,8 @@ which loads the epoch's batches again. The same code brings it to the same place
 filled its queue and holds one more item, and nothing moves. So detrain waits for all such threads as they are started,
 wherever a state is taken or set, and before a loop's first body, because there they draw the seeds of an epoch.
 
-A thread that draws from the global random streams while bodies run, which may draw, too, would draw by chance. Once
-such a thread is seen, no body begins before it stands: it loads between the bodies, and not beside them.
+A thread may draw from the global random streams while bodies run, which may draw, too: their order is chance. Once such
+a thread is seen, no body begins before it stands: it loads between the bodies, and not beside them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LoadingThreads:
             threading.Thread.start = started  # type: ignore[method-assign, assignment]
 
     def end_phase(self) -> None:
-        """Wait for no new thread any more: the program has left the loop."""
+        """Stop waiting for new threads: the program has left the loop."""
         self._starter = 0
 
     def begin_epoch(self) -> None:

@@ -67,7 +67,7 @@ class Jobs:
                 self._give_up()
                 return
             were_waiting = are_waiting
-        while self._is_busy():  # with the callbacks of a job
+        while self._is_busy():  # with callbacks of jobs that are done
             if time.monotonic() > until:
                 self._give_up()
             time.sleep(_POLL_S)

@@ -1,9 +1,9 @@
 """Settings of the whole process that decide about numbers or printed text, and that a loop may change.
 
-NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits,
-variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals,
-the garbage collector, the folder that the process is in, its umask, where Python looks for modules. Code before the
-loop runs again in a resumed process; the settings that the loop has changed since are state.
+They are NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's
+limits, variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of
+signals, the garbage collector, the folder that the process is in, its umask, where Python looks for modules. Code
+before the loop runs again in a resumed process; the settings that the loop has changed since are state.
 
 So is the stream of C's `rand` and `random`, from which libraries of C draw (and programs, by `ctypes`): glibc's, which
 can be read. `setstate` and `initstate` of glibc exchange the state that it draws from; the old state lies in memory of
@@ -46,7 +46,7 @@ _drawn_by_time: Final[set[str]] = set()
 
 
 class ProcessSettings:
-    """The settings of this process, compared with what they were when the loop was entered."""
+    """The settings of this process, compared with those from when the loop was entered."""
 
     def __init__(self) -> None:
         self._before: dict[str, object] = {}

@@ -1,7 +1,7 @@
 """The equations of a compiled function, also those inside of others: the path, the stage and the dependents of each.
 
 An equation is addressed by the path of numbers that leads to it: `13.0` is equation 0 of the loop that is equation 13;
-where an equation has several jaxprs (branches), one number more says which.
+where an equation has several jaxprs (branches), one more number tells which.
 
 Calls, loops and branches have jaxprs inside, through which values are handed. A step is one jaxpr: forward pass,
 backward pass and update are all in it, and `vmap` and `grad` have been resolved. An equation of another kind with a
@@ -97,7 +97,8 @@ def runs_of_scan(equation: JaxprEqn) -> int | None:
 
 
 def carried(equation: JaxprEqn) -> tuple[int, int]:
-    """Return the place of the first input that an equation's jaxpr carries from turn to turn, and that behind the last.
+    """Return the places of the inputs that an equation's jaxpr carries from turn to turn: the first, and behind the
+    last.
 
     As many of its outputs, from the first on, are the carried values.
     """
@@ -256,7 +257,7 @@ class _Scope(msgspec.Struct, frozen=True):
 
 
 class _Around(msgspec.Struct, frozen=True):
-    """The surroundings of a jaxpr."""
+    """The path, the scopes and the numbers of runs and devices around a jaxpr."""
 
     path: Path
     scope: _Scope
@@ -281,7 +282,7 @@ class _EquationWalk(msgspec.Struct):
         for number, equation in enumerate(jaxpr.eqns):
             path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
             devices = around.devices * devices_of(equation)
-            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # a mesh in a mesh: from outside
+            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # a mesh in a mesh is opaque
             alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
             for each, inner in inside:
                 self._hand_in(equation, inner)
@@ -317,7 +318,7 @@ class _EquationWalk(msgspec.Struct):
         return self.origins.get(id(variable), id(variable))
 
     def _hand_in(self, equation: JaxprEqn, inner: Jaxpr) -> None:
-        """Note the origins of a jaxpr's inputs: a slice that a loop reads is of the whole; carried values are new."""
+        """Note the origins of a jaxpr's inputs: a loop's slice has that of the whole array; carried values are new."""
         first, last = carried(equation)
         skipped = len(equation.invars) - len(inner.invars)  # the index of the branch
         for place, (outer, variable) in enumerate(zip(equation.invars[skipped:], inner.invars, strict=False)):

@@ -36,7 +36,7 @@ from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import own_attributes
 
 _LIBRARIES: Final = (("flax.nnx", "Module", "flax.nnx"), ("equinox", "Module", "equinox.nn"))
-"""(module, the class that all layers derive from, where the library's own layers are)."""
+"""(module, the class that all layers derive from, the package of the library's own layers)."""
 _MOST: Final = 10_000
 
 

@@ -23,7 +23,7 @@ Edit = Callable[[JaxprEqn, list[Any]], tuple[list[JaxprEqn], list[Any]]]
 """Takes an equation and the variables that hold the cells before it; returns the equations that replace it, and the
 variables that hold the cells behind them."""
 Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
-"""Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' variables then."""
+"""Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' new variables."""
 
 
 class Changes:
@@ -101,7 +101,7 @@ def _variables(types: Sequence[Any]) -> list[Any]:
 def call_of(
     function: Callable[..., Any], inputs: Sequence[Any], outvars: Sequence[Any], *, like: JaxprEqn | None = None
 ) -> JaxprEqn:
-    """Return an equation that runs one of detrain's functions on variables, on the devices of the equation `like`."""
+    """Return an equation that runs one of detrain's functions on variables; `like`: an equation on the same devices."""
     leaves, tree = jax.tree.flatten(list(inputs))
 
     def flat(*values: Any) -> Any:

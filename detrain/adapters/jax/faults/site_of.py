@@ -34,7 +34,7 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
 
 
 class _Factors:
-    """Which values are inputs, and which weights, of the products of a function's forward pass."""
+    """The values that are inputs, and those that are weights, of the products of a function's forward pass."""
 
     def __init__(self, function: Function, weights: set[int]) -> None:
         self._known = weights

@@ -102,7 +102,7 @@ class Losses:
 
 
 def _made(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
-    """Yield the variables whose value a function's output is: in the function, and in those that it calls."""
+    """Yield the variables that hold a function's output: in the function, and in those that it calls."""
     makers = {id(variable): (equation, number) for equation in jaxpr.eqns for number, variable in enumerate(equation.outvars)}
     variable = jaxpr.outvars[place]
     while True:
@@ -127,7 +127,7 @@ def _is_sum(made_by: tuple[JaxprEqn, int] | None) -> bool:
 
 
 def _taken(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
-    """Yield the variables that a function's input is: in the function, and in those that it hands the input to."""
+    """Yield the variables that hold a function's input: in the function, and in those that it hands the input to."""
     variable = jaxpr.invars[place]
     yield variable
     for equation in jaxpr.eqns:
