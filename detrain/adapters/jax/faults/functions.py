@@ -244,7 +244,7 @@ class Functions:
         return known
 
     def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
-        """Return digests of a call's inputs and of each equation's outputs; one more call, on copies, computes these."""
+        """Return digests of a call's inputs and of each equation's outputs, which a second call on copies computes."""
         inputs = [(f"{function.name}/input {place}", 0, digest_of_input(each)) for place, each in enumerate(args)]
         names, closed = with_digests(function.closed, [(function.name_of(each), each) for each in function.equations])
         if not names or function.closed.effects:
