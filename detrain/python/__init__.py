@@ -1,1 +1,1 @@
-"""What detrain knows of Python itself: objects, names, streams, files. It knows no framework."""
+"""The code for Python itself: objects, names, streams, files. It knows no framework."""

@@ -1,7 +1,7 @@
 """The adapter for JAX 0.10, with flax, optax and equinox.
 
-The state of JAX is what names of the program lead to: arrays, which are replaced and never changed, in tuples, dicts
-and objects, which the codec goes through. JAX has no random streams of its own: keys are arrays.
+A JAX program's state is the arrays that its names lead to, in tuples, dicts and objects, which the codec walks. Arrays
+are replaced and never changed. JAX has no random streams of its own: keys are arrays.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from detrain.base.options import Mode
 from detrain.python.process.random_streams import Streams
 
 _OPTIMIZERS: Final = {"optax": ("_src.update",), "equinox": ("_update",)}
-"""Libraries that add what optimizers gave to weights, and other modules of theirs in which that function is."""
+"""Libraries whose `apply_updates` adds an optimizer's updates to weights, and their other modules that have it."""
 
 
 class Jax(Adapter):
-    """See `detrain.adapters.api.Adapter`. Make it right after JAX was imported, before the program uses it."""
+    """See `detrain.adapters.api.Adapter`. Make one right after JAX was imported, before the program uses it."""
 
     name = NAME
 
@@ -56,11 +56,11 @@ class Jax(Adapter):
             rollback.undo = instruments.memory_of_arrays.undo
             settings.experiment.attach(instruments)
         for module in _OPTIMIZERS:
-            if hasattr(sys.modules.get(module), "apply_updates"):  # one that is importing JAX itself has none yet
+            if hasattr(sys.modules.get(module), "apply_updates"):  # a library that is still importing JAX has none yet
                 self.on_import(module)
 
     def on_import(self, module: str) -> None:
-        """A library has been imported: hear of its updates."""
+        """Watch the updates that a newly imported library makes."""
         if module in _OPTIMIZERS and module not in self._watched:
             self._watched.add(module)
             if module == "optax":
@@ -68,7 +68,7 @@ class Jax(Adapter):
             self._updates.watch_optimizers(sys.modules[module], *_OPTIMIZERS[module])
 
     def state(self) -> bytes:
-        """Return JAX's flags, what compiled functions were traced to, and how many modules of flax there were."""
+        """Return JAX's flags, digests of traces, flax's count of modules, and the meshes that are set, as JSON."""
         state = {
             "flags": flags.flags(),
             "traces": self._traces.state(),
@@ -79,7 +79,7 @@ class Jax(Adapter):
         return json.dumps(state, sort_keys=True).encode()
 
     def set_state(self, state: bytes, _positions: Mapping[str, Array], _mode: Mode) -> None:
-        """Set the flags; what is traced from now on must be what it was."""
+        """Set JAX's flags, flax's count and the mesh; from now on functions must be traced as in the first run."""
         was = json.loads(state)
         flags.set_flags(was["flags"])
         self._traces.expect(was["traces"])
@@ -89,14 +89,14 @@ class Jax(Adapter):
             shardings.set_contexts(was["meshes"])
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about bits, besides versions: devices, and the meshes that there were before the first
-        loop.
+        """Return the facts that decide about bits, besides versions: devices, processes, and the meshes that the
+        program had before its first loop.
         """
         meshes = {"jax meshes": self._meshes} if self._meshes else {}
         return flags.environment() | self._processes.environment() | meshes
 
     def begin_phase(self) -> None:
-        """Note which meshes there are. Raises FrameworkUnsupported for processes that do not belong together."""
+        """Note the meshes, once. Raises FrameworkUnsupported for processes that do not belong together."""
         if self._meshes is None:
             self._meshes = shardings.in_use()
         try:
@@ -105,7 +105,7 @@ class Jax(Adapter):
             self._fail(error)
 
     def flush(self) -> None:
-        """Have the callbacks run that compiled functions have asked for: they may print, draw and write."""
+        """Wait until the callbacks of compiled functions have run: they may print, draw and write."""
         jax.effects_barrier()
 
     def _fail(self, error: Exception) -> NoReturn:

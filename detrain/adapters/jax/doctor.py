@@ -24,7 +24,7 @@ def _settle() -> None:
 
 
 def cases() -> dict[str, Case]:
-    """Return the computations by name. Sizes are such that work is split among threads."""
+    """Return the computations by name. Their sizes make JAX split the work among threads."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -88,7 +88,7 @@ def cases() -> dict[str, Case]:
 
 
 def main() -> None:
-    """Measure, as the arguments say, on the devices that JAX takes by itself."""
+    """Run the computations as the command's arguments say, on the devices that JAX takes by itself."""
     is_deterministic, repeats = repeated_cases.asked()
     if is_deterministic:
         _settle()

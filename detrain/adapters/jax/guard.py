@@ -1,9 +1,9 @@
-"""The norms of what the guard looks at: arrays of several elements that the program's names lead to, and still lead to
-at the next look. A step puts others in their place, under the same names.
+"""The norms that the guard looks at: those of arrays (no scalars) that the program's names lead to, look after look. A
+step puts other arrays in their place, under the same names.
 
-And the way back to a moment that is held in memory: arrays never change, so a moment is whoever still leads to them.
-But a step may take the memory of arrays that it is given (`donate_argnums`), and they are gone. On a CPU that is not
-done to memory that NumPy looks at: XLA writes elsewhere then, and the array stays. So a moment holds views.
+And the way back to a moment held in memory. Arrays never change, so references to them make a moment. But a step may
+take over the memory of its arguments (`donate_argnums`), and these arrays are gone. On a CPU, XLA does not take over
+memory that NumPy views: it writes elsewhere, and the array stays. So a moment holds views.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from detrain.base.digest import Array
 from detrain.base.errors import FrameworkUnsupported
 
 _EXACT: Final = ("float32", "float64")
-"""In what is less exact a mean may stand still: no bound follows from theory."""
+"""The types for which theory gives a bound: in less exact ones a running mean may stand still."""
 _SQUARES: Final = ("nu", "sq", "var", "sum", "second")
-"""Parts of names of what holds squares: of optax's states, of statistics of layers."""
+"""Parts of the names of arrays that hold squares: in optax's states, in statistics of layers."""
 
 STATE: Final = "ScaleByAdamState"
 """The class of optax's states with the moments `mu` and `nu`."""
 _MAKER: Final = "scale_by_adam"
 _PLACES: Final = ("_src.transform",)
-"""Modules of optax, beside itself, in which that is looked up."""
+"""Modules of optax, beside `optax` itself, in which that maker is replaced."""
 
 
 class AdamDecays:
-    """What theory says of the first moment of optax's Adam: by the decays of the optimizers that were made.
+    """Theory's bound on the first moment of optax's Adam, from the decays of the optimizers that were made.
 
-    An optimizer's state does not say which decays it is of. So the bound is the widest of all that were made.
+    An optimizer's state does not tell its decays. So the bound is the widest of all optimizers that were made.
     """
 
     def __init__(self) -> None:
         self._factors: list[float] = []
 
     def watch(self, optax: ModuleType) -> None:
-        """Hear of optimizers that optax makes from now on."""
+        """Note the decays of each Adam optimizer that optax makes from now on."""
         original: Any = getattr(optax, _MAKER, None)
         if original is None:
             return
@@ -67,7 +67,7 @@ class AdamDecays:
             setattr(owner, _MAKER, made)
 
     def factor(self) -> float | None:
-        """Return C of |mu| <= C sqrt(nu), by element, for all that were made; None if there is no such bound."""
+        """Return the C of |mu| <= C sqrt(nu), by element, for all optimizers made so far; None if there is none."""
         widest = max(self._factors, default=math.inf)
         return widest if math.isfinite(widest) else None
 
@@ -84,14 +84,14 @@ class JaxNorms:
         self._norms_of = plain_jit(_norms)
 
     def watch_gradients(self) -> None:
-        """Gradients are inside of compiled functions. Raises FrameworkUnsupported."""
+        """Raise FrameworkUnsupported: JAX takes gradients inside of compiled functions."""
         raise FrameworkUnsupported(
             "--guard-gradients: JAX takes gradients inside of compiled functions, where the guard does not look",
             "run it with --guard alone: weights and states of optimizers are watched",
         )
 
     def norms(self) -> tuple[Sequence[Watched], Array]:
-        """Return what is watched for hardware faults, and the Euclidean norms [array]."""
+        """Return the arrays watched for hardware faults, and their Euclidean norms [array] float64."""
         self._names.look()
         found = {name: each for name, each in self._names.found.items() if _is_watched(each[0])}
         away = next((name for name, (array, _of) in found.items() if not array.is_fully_addressable), None)
@@ -109,7 +109,7 @@ class JaxNorms:
         return self._watched, np.asarray(norms).astype(np.float64)
 
     def value(self, key: str) -> Array | None:
-        """Return the value of what is watched, in float64; None for what has none, or is no more there."""
+        """Return the values of a watched array, in float64; None if the key is unknown or the array deleted."""
         array = self._found.get(key)
         return None if array is None or array.is_deleted() else np.asarray(array).astype(np.float64)
 
@@ -127,7 +127,7 @@ class JaxNorms:
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """Return a name before the field of an optimizer's state that it leads through, that field, and what follows."""
+    """Split a name at the field of an optimizer's state: return the text before it, the field, the text after it."""
     parts = name.split(".")
     place = next((place for place, part in enumerate(parts) if part in ("mu", "nu")), len(parts) - 1)
     before, after = ".".join(parts[:place]), ".".join(parts[place + 1 :])
@@ -150,15 +150,13 @@ def _norms(arrays: list[Any]) -> Any:
 
 
 class JaxRollback(Rollback):
-    """See `detrain.adapters.api.Rollback`. What functions were traced to stays, and is the same when they are
-    traced again.
-    """
+    """See `detrain.adapters.api.Rollback`. Traces are kept: a function that is traced again gives the same one."""
 
     undo: Callable[[], None] = staticmethod(lambda: None)
-    """Gives arrays the bits again that a fault in memory has changed."""
+    """Restores the bits of arrays that faults in memory have changed."""
 
     def hold(self, *, on_host: bool) -> PutBack:
-        """Hold the flags, and the arrays that there are."""
+        """Hold the flags, flax's count of modules, and all arrays that are alive."""
         was, modules = flags.flags(), flags.count_of_modules()
         held = [(array, _views(array)) for array in jax.live_arrays() if not array.is_deleted()]
 
@@ -173,7 +171,7 @@ class JaxRollback(Rollback):
         return put_back
 
     def begin_load(self) -> Callable[[], Again]:
-        """Return what has nothing to say of a load: JAX has no iterators."""
+        """Return functions without effect: JAX has no iterators whose loads must be repeated."""
         return lambda: lambda _item, _fetched: None
 
 

@@ -1,7 +1,7 @@
-"""Functions that JAX compiles: what `jax.jit` and `jax.pmap` return, with a count of the calls that update weights.
+"""The compiled functions that `jax.jit` and `jax.pmap` return, as objects that report the calls that update weights.
 
-JAX calls a compiled function from C, where nothing can be seen. So both are replaced before the program imports
-anything else: what they return calls JAX's own object, and knows from the trace whether the function updates weights.
+JAX calls a compiled function from C, where Python sees nothing. So both are replaced before the program imports
+anything else: their results call JAX's own object, and know from the trace whether the function updates weights.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ import numpy as np
 from detrain.adapters.jax.marks import NOTHING, Marked, calling, calls, hand_on
 
 plain_jit: Final[Any] = jax.jit
-"""JAX's own."""
+"""JAX's own `jax.jit`."""
 _COMPILERS: Final[dict[str, Any]] = {"jax.jit": plain_jit, "jax.pmap": jax.pmap}
-"""What compiles, by the kind of the functions that it returns."""
+"""JAX's compilers, by the kind of the functions that they return."""
 _STATIC_OF_PMAP: Final = "static_broadcasted_argnums"
 
 
 class Jitted(Marked):
-    """A function that `jax.jit` or `jax.pmap` has compiled. All else than a call is JAX's own object."""
+    """A function that `jax.jit` or `jax.pmap` has compiled. Everything but a call goes to JAX's own object."""
 
     told: Callable[[Jitted, tuple[Any, ...]], None] = staticmethod(lambda _jitted, _arguments: None)
-    """Hears of each call that may update weights, with the arguments."""
+    """Called with each function whose call may update weights, and the call's arguments."""
     numbered: Callable[[Any, str], str] = staticmethod(lambda _function, key: key)
-    """Gives a function a key, if it has none."""
+    """Returns the key of a function, and gives it one if it has none."""
 
     def __init__(self, kind: str, compiled: Any, options: dict[str, Any], key: str = "") -> None:
         functools.update_wrapper(self, compiled)
-        vars(self).pop("lower", None)  # that of `jax.pmap`, of which nothing would be seen
+        vars(self).pop("lower", None)  # `jax.pmap`'s own, whose trace would not be seen
         self.__wrapped__ = compiled.__wrapped__  # the function itself, as with JAX's object
         self.kind, self.compiled, self.options = kind, compiled, options
         self.function = getattr(compiled, "_fun", compiled.__wrapped__)
         self.statics: list[object] = []
-        """The static arguments of the call that goes on, of `jax.pmap`."""
+        """The static arguments of the call in progress, for `jax.pmap`."""
         self.key = Jitted.numbered(self.function, key)
         self.mark = self._known = _mark_of(self.function)
 
@@ -62,7 +62,7 @@ class Jitted(Marked):
 
     @property
     def number(self) -> int:
-        """The number of the function: another object of the same function does the same."""
+        """The number of the function: two objects of one function do the same."""
         return id(self.function)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +88,7 @@ class Jitted(Marked):
         return self._traced(self.compiled.trace, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the shapes that the function gives, as JAX does."""
+        """Return the shapes of the function's results, as JAX does."""
         return self._traced(self.compiled.eval_shape, args, kwargs)
 
     def _traced(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ class Jitted(Marked):
 
 
 _marks: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
-"""What was seen in functions: JAX traces each once, however often `jax.jit(function)` is called."""
+"""The marks of functions: JAX traces each function once, however often `jax.jit(function)` is called."""
 
 
 def _mark_of(function: Any) -> int:
@@ -118,7 +118,7 @@ def _compiled_again(kind: str, function: Any, options: dict[str, Any], key: str 
 
 @functools.wraps(jax.jit)
 def jit(*args: Any, **options: Any) -> Any:
-    """Stand for `jax.jit`: also where it returns a decorator, as it is given no function."""
+    """Stand in for `jax.jit`, which returns a decorator if it is called without a function."""
     made = _COMPILERS["jax.jit"](*args, **options)
     if not hasattr(made, "_jit_info"):
         return lambda function: jit(function, **options)
@@ -127,20 +127,20 @@ def jit(*args: Any, **options: Any) -> Any:
 
 @functools.wraps(jax.pmap)
 def pmap(fun: Any, *args: Any, **options: Any) -> Any:
-    """Stand for `jax.pmap`, which may be given the name of its axis by place."""
+    """Stand in for `jax.pmap`, which takes the name of its axis by position, too."""
     options = ({"axis_name": args[0]} if args else {}) | options
     return Jitted("jax.pmap", _COMPILERS["jax.pmap"](fun, **options), options)
 
 
 def parts(value: object) -> tuple[str, list[object]] | None:
-    """Return the kind of a compiled function and what it is made of; None for anything else."""
+    """Return the kind and the parts of a compiled function; None for any other object."""
     if type(value) is not Jitted or "function" not in vars(value):
         return None
     return value.kind, [value.function, value.options, value.key]
 
 
 def remake(kind: str, inside: list[Any], current: object) -> object | None:
-    """Return a function compiled from another with these options: `current` if it is that; None for other kinds."""
+    """Return the compiled function that such parts make: `current` if it has these parts; None for other kinds."""
     if kind not in _COMPILERS or inside[0] is None:
         return None
     function, options, _key = inside
@@ -150,6 +150,6 @@ def remake(kind: str, inside: list[Any], current: object) -> object | None:
 
 
 def install(told: Callable[[Jitted, tuple[Any, ...]], None]) -> None:
-    """Have `jax.jit` and `jax.pmap` return objects that tell of calls that may update weights."""
+    """Have `jax.jit` and `jax.pmap` return objects that report to `told` the calls that may update weights."""
     Jitted.told = staticmethod(told)
     jax.jit, jax.pmap = jit, pmap

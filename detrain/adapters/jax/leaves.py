@@ -1,12 +1,12 @@
-"""JAX's arrays as immutable leaves of Python objects, and what is made of them: keys, devices, forms of trees; and
-functions of JAX's libraries that do nothing but compute (an activation, an initializer), which a name leads to.
+"""JAX's arrays as immutable leaves of Python objects, together with keys, devices and forms of trees; and functions of
+JAX's libraries that only compute (an activation, an initializer), which are found by name.
 
-An array is its value, and what computations go by besides: whether its type is weak, whether it is committed to its
-device, which device that is, and how its memory is laid out. One over several devices is made of such: `spread_arrays`.
+An array consists of its values and of facts that computations go by: whether its type is weak, whether it is committed
+to its device, which device that is, and how its memory is laid out. `spread_arrays` has arrays over several devices.
 
-What is read may be a view of its memory. JAX writes into no memory that NumPy still looks at, also where a computation
-is given it to write into (`donate_argnums`); but two that `jax.device_put` has been given may be one, so what is to
-stay as it is has to be copied.
+Values that are read may be a view of the array's memory. JAX does not write into memory that NumPy still views, even if
+a computation is allowed to (`donate_argnums`). But `jax.device_put` may let its result share the memory of its
+argument, so values that must stay as they are have to be copied.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TREE: Final = "jax.tree"
 _DEVICE: Final = "jax.device"
 _STRUCT: Final = "jax.shape"
 _PLACE: Final = 3
-"""Where in the form of an array its device stands."""
+"""The place of the device in the form of an array."""
 _TRACE: Final = "flax.trace"
 _TRACES: Final = "flax.nnx.tracers:TraceState"
-"""Which trace an object of nnx was made in: at a cut none goes on."""
+"""The class by which an nnx object knows the trace that it was made in; at a cut no trace is in progress."""
 _OF_EARLIER: Final = 3
 """How many parts a deleted array has in checkpoints of earlier versions."""
 _WIDE: Final = 8
-"""From so many bytes an element on, JAX narrows what it is given, unless that is switched off."""
+"""JAX narrows arrays whose elements have so many bytes or more, unless `enable_x64` is on."""
 _TREES: Final = type(jax.tree.structure(0))
 _FUNCTION: Final = "jax.function"
 _KINDS: Final = (FunctionType, type(jax.numpy.where), type(jax.nn.relu))
@@ -67,8 +67,8 @@ class JaxLeaves(TensorLeaves):
         self._updates, self._functions = updates, FunctionNames()
 
     def to_array(self, value: object) -> Array | None:
-        """Return the value of an array or of keys; else None. Of an array over several processes: that of the shards
-        that this one has.
+        """Return the values of an array or of keys; None for any other object. An array over several processes gives
+        the values of this process's shards.
         """
         if isinstance(value, PRNGKeyArray):
             value = value._base_array
@@ -77,15 +77,15 @@ class JaxLeaves(TensorLeaves):
         return spread_arrays.content(value) if spread_arrays.is_spread(value) else spread_arrays.read(value)
 
     def constant(self, value: object) -> Array | None:
-        """Return the value of an array of one device, a view of its memory where that is the host's; None for anything
-        else, and for an array whose memory a computation has taken.
+        """Return the values of an array of one device, a view if its memory is the host's; None for any other object,
+        and for an array whose memory a computation has taken.
         """
         is_one = isinstance(value, ArrayImpl) and not value.is_deleted() and not spread_arrays.is_spread(value)
         return spread_arrays.read(value) if is_one else None
 
     def form(self, value: object) -> list[Item] | None:
-        """Return an array's type, whether it is weak, whether the array is committed, the device that it is at, and its
-        layout where that is not the device's own; None for what `constant` has no value of.
+        """Return the adapter's name, whether an array's type is weak, whether the array is committed, its device, and
+        its layout where that is not the device's own; None for objects of which `constant` returns None.
         """
         if not isinstance(value, ArrayImpl) or value.is_deleted() or spread_arrays.is_spread(value):
             return None
@@ -95,7 +95,7 @@ class JaxLeaves(TensorLeaves):
         return [NAME, bool(value.weak_type), bool(value._committed), place, *_layout(value, device)]
 
     def make_constant(self, array: Array, form: list[Item] | None = None) -> Any:
-        """Return an array, in memory that nobody else has."""
+        """Return an array of these values, in memory of its own; None for another adapter's form."""
         if form is None or form[0] != NAME:
             return None
         _name, is_weak, is_committed, place, *layout = form
@@ -113,13 +113,13 @@ class JaxLeaves(TensorLeaves):
         return ArrayImpl(aval, made.sharding, made._arrays, committed=is_committed, _skip_checks=True)
 
     def _placed(self, shard: Any, device: Any) -> Any:
-        """Return a copy of an array of one device, at another one of its kind."""
+        """Return a copy of an array of one device, on another device of that kind."""
         form: Any = self.form(shard)
         form[_PLACE] = " ".join([settings.name_of(device), *form[_PLACE].split(" ")[1:]])
         return self.make_constant(spread_arrays.read(shard), form)
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind of what is made of arrays or compiled, and its parts; None for anything else."""
+        """Return the kind and the parts of an object that is made of arrays or compiled; None for any other object."""
         cls = type(value)
         if cls is FunctionType:
             return self._updates.parts(value) or self._functions.parts(value)
@@ -128,7 +128,7 @@ class JaxLeaves(TensorLeaves):
         if cls is ArrayImpl:
             if not value.is_deleted():
                 return spread_arrays.KIND, spread_arrays.parts(value)
-            return _DELETED, spread_arrays.form(value)  # its memory is a computation's now
+            return _DELETED, spread_arrays.form(value)  # a computation has taken its memory
         if cls is _TREES:
             return _TREE, [value.unflatten(range(value.num_leaves))]
         if cls is jax.ShapeDtypeStruct and value.manual_axis_type is None and not value.is_ref:
@@ -140,7 +140,7 @@ class JaxLeaves(TensorLeaves):
         return shardings.parts(value) or jitted.parts(value) or self._functions.parts(value)
 
     def remake(self, kind: str, parts: list[Any], current: Any) -> Any:
-        """Return what `parts` described."""
+        """Return the object that such parts make: `current` if it is that one."""
         if kind == _KEY:
             if isinstance(current, PRNGKeyArray) and current._base_array is parts[1]:
                 return current  # in this process, where keys never change
@@ -177,7 +177,7 @@ def _layout(value: Any, device: Any) -> list[Item]:
 
 
 def _deleted(parts: list[Any]) -> Any:
-    """Return an array that is deleted: it needs no memory for that."""
+    """Return an array that is deleted, which needs no memory."""
     if len(parts) == _OF_EARLIER:
         dtype, shape, (is_weak, is_committed, name) = parts
         sharding: Any = SingleDeviceSharding(shardings.devices_named([name], "an array")[0])
@@ -191,13 +191,13 @@ def _deleted(parts: list[Any]) -> Any:
 
 
 class JaxRules(ObjectRules):
-    """JAX has no objects whose attributes are the loop's, nor containers around what the program put there; nothing
-    tells when one was made, and no array serves its time before it is deleted, which is seen. An object of another
-    library with arrays in it that cannot be captured is weights lost.
+    """JAX has no objects whose attributes are state of the loop, and no containers around the program's values. No
+    object tells that the loop made it, and an array that is spent is deleted, which can be seen. If an object of
+    another library holds arrays and cannot be captured, weights are lost.
     """
 
     def holds_variables(self, value: Any) -> bool:
-        """Return whether an object has arrays in it: as a tree of JAX's, or as attributes."""
+        """Return whether an object holds arrays: as leaves of a JAX tree, or as attributes."""
         own = getattr(value, "__dict__", None) or {}
         found = [*leaves_of(value), *(own.values() if isinstance(own, dict) else ())]
         return any(isinstance(each, jax.Array) and each is not value for each in found)
@@ -209,8 +209,8 @@ def _modules() -> list[tuple[str, ModuleType]]:
 
 
 class FunctionNames:
-    """The names of functions that do nothing but compute: those of all modules, once one is asked for that its own name
-    does not lead to.
+    """The names of functions that only compute. All modules are searched once a function is met that its own name does
+    not lead to.
     """
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class FunctionNames:
 
 
 def find_function(name: str) -> object | None:
-    """Return the function with a name; None if there is none, or it may do other things than compute."""
+    """Return the function with a name; None if there is none, or if it may do more than compute."""
     module, _, attribute = name.partition(":")
     if not module.startswith(_COMPUTING):
         return None

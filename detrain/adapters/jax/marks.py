@@ -1,4 +1,4 @@
-"""What is being traced or called just now, and what was seen in it: whether it updates weights."""
+"""The calls and traces in progress, each with a mark that says whether it updates weights."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final
 
 NOTHING: Final = 0
 GRADIENT: Final = 1
-"""A gradient was taken: the weights may be moved by hand with it."""
+"""A gradient was taken: the program may update weights with it by hand."""
 APPLIED: Final = 2
-"""What an optimizer gave was added to weights."""
+"""An optimizer's updates were added to weights."""
 
 
 class Marked:
-    """A call whose Python code runs when it is traced, and not each time: what was seen in it then, it does always."""
+    """A call whose Python code runs only when JAX traces it; the mark of its trace holds for each later call."""
 
     mark = NOTHING
 
     @property
     def number(self) -> int:
-        """What tells it from others."""
+        """The number that identifies the call."""
         return id(self)
 
 
 class Own(Marked):
-    """A call of detrain's own: what is traced in it is nothing of the program's."""
+    """A call that detrain makes itself: traces inside of it do not belong to the program."""
 
 
 class _MarkStack(threading.local):
@@ -38,13 +38,13 @@ _stack: Final = _MarkStack()
 
 
 def calls() -> list[Marked]:
-    """Return the calls of this thread that go on, outermost first; to be changed by whoever makes one."""
+    """Return this thread's calls in progress, outermost first; code that makes a call adds and removes it here."""
     return _stack.calls
 
 
 @contextmanager
 def calling(call: Marked) -> Iterator[None]:
-    """Inside, a call goes on."""
+    """Count a call as in progress inside of the `with` block."""
     _stack.calls.append(call)
     try:
         yield
@@ -53,7 +53,7 @@ def calling(call: Marked) -> Iterator[None]:
 
 
 def mark(what: int) -> bool:
-    """Mark the innermost call that goes on; return whether there is one."""
+    """Mark the innermost call in progress; return whether there is one."""
     going_on = _stack.calls
     if not going_on:
         return False
@@ -62,5 +62,5 @@ def mark(what: int) -> bool:
 
 
 def hand_on(call: Marked) -> bool:
-    """A call has ended: the one around it does what it does. Returns whether there is one."""
+    """Give the mark of a call that has ended to the call around it; return whether there is one."""
     return mark(call.mark)

@@ -1,7 +1,7 @@
 """The arrays that the program's names lead to: `params.conv1.w`, `opt_state.1.0.mu.conv1.w`, the same in every run.
 
-Arrays are replaced and never changed, so each look finds others. Names of the outermost frame come first, in the order
-in which its code has them, functions last; the first name that leads to an array is its name.
+Arrays are replaced and never changed, so each look finds other ones. Names of the outermost frame come first, in the
+order in which its code has them, functions last; the first name that leads to an array is its name.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from detrain.python.inspect.named import inside, namespaces
 
 _DEEPEST: Final = 16
 _BEHIND_PYTHON: Final = 4
-"""How far from a name arrays are looked for; of these steps, so many may lead through objects and functions, which are
-no trees of JAX's."""
+"""The most steps from a name to an array, and the most of these steps that may lead through objects and functions,
+which are no JAX trees."""
 _MOST_INSIDE: Final = 1024
-"""In collections of how many values they are looked for: of more than a model has (losses, a buffer of what was seen)
-none is, as each look would take as long."""
+"""The most values of a collection in which arrays are looked for. Longer ones (losses, a buffer of samples) are no part
+of a model, and each look would take too long."""
 _WHOLE: Final = (bool, bytes, complex, float, int, str, type(None), np.ndarray, np.generic, np.dtype, type, ModuleType)
-"""What nothing further is looked for in."""
+"""Types of values inside of which no array is looked for."""
 _OPTIMIZERS: Final = ("optax",)
-"""Modules whose named tuples hold what an optimizer keeps."""
+"""Modules whose named tuples hold the state of optimizers."""
 
 
 class _Met(NamedTuple):
-    """What a name, or a step from one, leads to."""
+    """A value that a name, or steps from a name, lead to."""
 
     name: str
     value: Any
     depth: int
     behind: int
     of: str
-    """The class of the optimizer's state that it is in; empty: it is in none."""
+    """The class of the optimizer's state around the value; empty: there is none."""
 
 
 class NamedArrays:
@@ -51,11 +51,11 @@ class NamedArrays:
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[Any, str]] = {}
-        """What the last look has found, each with the class of the optimizer's state that it is in (empty: of none);
-        arrays that were donated since, too."""
+        """The arrays that the last look found, also those donated since; each with the class of the optimizer's state
+        around it (empty: none)."""
 
     def look(self) -> None:
-        """Look from the program's frames that call this; where there are none any more, what was found stays."""
+        """Find arrays from the program's frames that call this; if no such frame is left, keep those found before."""
         frames = user_frames(sys._getframe())[::-1]
         if not frames:
             return
@@ -67,17 +67,17 @@ class NamedArrays:
                 self.found.setdefault(met.name, (met.value, met.of))
 
     def arrays(self) -> dict[str, tuple[Any, str]]:
-        """Return the arrays of the last look that are there still."""
+        """Return the arrays of the last look that were not donated since."""
         return {name: found for name, found in self.found.items() if not found[0].is_deleted()}
 
     def tensors(self) -> dict[str, Array]:
-        """Return their values; of keys, the numbers that they are."""
+        """Return the values of these arrays; of keys, their numbers."""
         return {name: value_of(array) for name, (array, _of) in self.arrays().items()}
 
 
 def value_of(array: Any) -> Array:
-    """Return the value of an array, which may share its memory; of keys, the numbers that they are. Of one over several
-    processes: that of the shards which this one has.
+    """Return the values of an array, which may share its memory; of keys, their numbers. An array over several
+    processes gives the values of this process's shards.
     """
     plain = array._base_array if isinstance(array, PRNGKeyArray) else array
     return spread_arrays.content(plain) if spread_arrays.is_spread(plain) else spread_arrays.read(plain)
@@ -95,7 +95,7 @@ def _below(met: _Met) -> list[_Met]:
 
 
 def _steps(value: Any) -> tuple[list[tuple[str, Any]], bool]:
-    """Return what is one step inside of a value, and whether it is a node of a tree of JAX's."""
+    """Return the values one step inside of a value, by name, and whether the value is a node of a JAX tree."""
     if isinstance(value, Jitted):
         return [("", value.function)], False
     if keras_objects.is_layer(value) or keras_objects.is_optimizer(value):

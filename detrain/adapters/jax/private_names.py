@@ -1,6 +1,6 @@
-"""Names of JAX that are not public, and that are used here: each is looked for when the adapter is made.
+"""JAX's private names that the adapter uses; each is looked up when the adapter is made.
 
-A version that lacks one, or has it with other parameters, is refused; it would do something else than is relied on.
+A JAX version that lacks one, or has it with other parameters, is refused: the adapter relies on their behavior.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ def _found(module: Any, name: str, does: str) -> Any:
 
 
 Var: Final = _found(core, "Var", "names the values of functions")
-"""The variables of a jaxpr, to make new ones."""
+"""The class of a jaxpr's variables, for making new ones."""
 UNSPECIFIED: Final = _found(sharding_impls, "UNSPECIFIED", "says what is on which device")
 """A sharding that the compiler chooses."""
 
 
 def trace_of_jit() -> Any:
-    """Return what traces a function that is compiled. Raises FrameworkUnsupported."""
+    """Return JAX's function that traces a function to compile. Raises FrameworkUnsupported."""
     return _checked("_trace_for_jit", _OF_TRACE, "traces functions")
 
 
 def replace_trace_of_jit(traced: Any) -> None:
-    """Have another function do that."""
+    """Have another function trace the functions to compile."""
     pjit._trace_for_jit = traced
 
 
 def call_of_jit() -> Any:
-    """Return what runs a compiled function that C has not run before. Raises FrameworkUnsupported."""
+    """Return JAX's function that runs a compiled function that C has not run before. Raises FrameworkUnsupported."""
     return _checked("_pjit_call_impl_python", _OF_CALL, "calls compiled functions")
 
 
 def replace_call_of_jit(called: Any) -> None:
-    """Have another function do that: what it returns first are the outputs, then what C calls from then on, or None."""
+    """Have another function run them. It returns the outputs, then the function that C calls from then on, or None."""
     pjit._pjit_call_impl_python = called
 
 
 def trace_of_bodies() -> Any:
-    """Return what traces all functions, also bodies of loops. Raises FrameworkUnsupported."""
+    """Return JAX's function that traces all functions, also bodies of loops. Raises FrameworkUnsupported."""
     trace: Any = getattr(partial_eval, "trace_to_jaxpr", None)
     if not hasattr(trace, "evict_weakref"):
         raise _other_way("keeps the traces of functions")
@@ -69,7 +69,7 @@ def trace_of_bodies() -> Any:
 
 
 def replace_trace_of_bodies(traced: Any) -> None:
-    """Have another function do that; `jax.jit` asks for an attribute of it."""
+    """Have another function trace all functions; `jax.jit` reads its attribute `evict_weakref`."""
     traced.evict_weakref = partial_eval.trace_to_jaxpr.evict_weakref
     partial_eval.trace_to_jaxpr = traced
 
@@ -80,7 +80,7 @@ def mesh_that_is_set() -> Any:
 
 
 def transformations() -> str:
-    """Return what goes on around a call that JAX runs, as the name stack has it: `transpose(jvp())`."""
+    """Return the transformations around the call that JAX runs, as its name stack shows them: `transpose(jvp())`."""
     return str(source_info_util.current().name_stack)
 
 

@@ -1,6 +1,6 @@
-"""Which programs of several processes (`jax.distributed`) are exact, and where these find each other.
+"""Programs of several processes (`jax.distributed`): which are exact, and how the processes find each other.
 
-Each process keeps the shards that it has, as its rank's part of a checkpoint, and asks no other.
+Each process keeps its own shards, as its rank's part of a checkpoint, and asks no other process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _PARTS: Final = "the program trains over processes of JAX, of which each has sha
 
 
 class Processes:
-    """The part of the adapter that knows of other processes."""
+    """The part of the adapter that knows about other processes."""
 
     def __init__(self, settings: Settings) -> None:
         self._ranks, self._on_unheld = settings.ranks, settings.on_unheld
-        if settings.ranks is not None and settings.ranks.port:  # else, without checkpoints, no rank has told the others
+        if settings.ranks is not None and settings.ranks.port:  # without checkpoints, no rank has told the others a port
             _tell_where(settings.ranks)
 
     def check(self) -> None:
-        """Raise FrameworkUnsupported where the processes of the program are not those that were started together."""
+        """Raise FrameworkUnsupported if the processes were not started together, or `--jit` cannot save all shards."""
         ranks, (rank, world) = self._ranks, _number()
         if world == 1:
             return
@@ -54,7 +54,7 @@ class Processes:
             )
 
     def environment(self) -> dict[str, str]:
-        """Return what decides about sums over processes."""
+        """Return the facts that decide about sums over processes."""
         _rank, world = _number()
         if world == 1:
             return {}
@@ -63,7 +63,7 @@ class Processes:
 
 
 def _number() -> tuple[int, int]:
-    """Return the number of this process, and of how many: as the program said, or as a pod of TPUs does by itself."""
+    """Return this process's number and the count of processes: the program's own, or those of a pod of TPUs."""
     state = distributed.global_state
     is_pod = backends_are_initialized() and jax.process_count() > 1
     return (jax.process_index(), jax.process_count()) if is_pod else (state.process_id, state.num_processes or 1)
@@ -72,7 +72,7 @@ def _number() -> tuple[int, int]:
 def _tell_where(ranks: Ranks) -> None:
     """Have `jax.distributed.initialize()` without arguments join the processes that the launcher has started."""
 
-    class Launched(ClusterEnv):  # type: ignore[misc]  # JAX does not say what it is
+    class Launched(ClusterEnv):  # type: ignore[misc]  # JAX gives the class no type
         name = "detrain"
 
         @classmethod
@@ -93,4 +93,4 @@ def _tell_where(ranks: Ranks) -> None:
             return ranks.rank
 
     kinds = ClusterEnv._cluster_types
-    kinds.insert(0, kinds.pop())  # before those that look at other launchers
+    kinds.insert(0, kinds.pop())  # before JAX's classes for other launchers

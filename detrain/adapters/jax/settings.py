@@ -1,8 +1,8 @@
-"""What is set for all of JAX and decides about bits: told as environment, kept as state.
+"""Settings of all of JAX that decide about bits: reported as environment, kept as state.
 
-On a CPU, training repeats within and over processes; how many processors a process may use changes sums and
-convolutions, and nothing but the process's own affinity decides about it. On a GPU, the launcher's
-`--xla_gpu_deterministic_ops` (base/framework_names.py) makes it repeat.
+On a CPU, training repeats within a process and in another one. The number of processors that a process may use changes
+sums and convolutions; only the process's own affinity sets this number. On a GPU, the launcher's
+`--xla_gpu_deterministic_ops` (base/framework_names.py) makes training repeat.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FLAGS: Final = (
 
 
 def flags() -> dict[str, Any]:
-    """Return what is set of JAX's own flags that a program may set, and its loop may change."""
+    """Return the JAX flags with a value, of those that a program may set and its loop may change."""
     return {name: _written(value) for name in _FLAGS if (value := jax.config.values.get(name)) is not None}
 
 
 def set_flags(was: dict[str, Any]) -> None:
-    """Set them."""
+    """Set the flags that `flags` returned."""
     now = flags()
     for name in _FLAGS:
         if was.get(name) != now.get(name):
@@ -50,13 +50,13 @@ def set_flags(was: dict[str, Any]) -> None:
 
 
 def count_of_modules() -> int:
-    """Return the number that the last module of flax has: two of one number would be one."""
+    """Return the number of flax's newest module; flax takes two modules of one number for the same."""
     ids: Any = sys.modules.get("flax.ids")
     return 0 if ids is None else int(ids.uuid._id)
 
 
 def set_count_of_modules(count: int) -> None:
-    """Set it; modules that were made to come here have lower numbers."""
+    """Raise that number to `count`; modules that a resumed run made on the way to the cut have lower ones."""
     ids: Any = sys.modules.get("flax.ids")
     if ids is not None:
         ids.uuid._id = max(count, ids.uuid._id)
@@ -74,12 +74,12 @@ def environment() -> dict[str, str]:
 
 
 def device_named(name: str) -> Any:
-    """Return the device with a name, `cpu:0`; None if there is none here."""
+    """Return the device with a name such as `cpu:0`; None if there is none here."""
     return devices_by_name(name).get(name)
 
 
 def devices_by_name(name: str) -> dict[str, Any]:
-    """Return the devices of the platform of one with a name, by their names: those of all processes."""
+    """Return all processes' devices of a platform, by their names; `name` is that of one device of the platform."""
     try:
         return {name_of(each): each for each in jax.devices(name.partition(":")[0])}
     except RuntimeError:  # there is no such platform

@@ -1,6 +1,6 @@
-"""Meshes, shardings, specs of partitions and layouts as values: what each is made of, by names of devices.
+"""Meshes, shardings, partition specs and layouts as values: the parts of each, with devices by their names.
 
-JAX gives the same mesh and the same spec for the same parts, so that one which is made again is the one that is there.
+JAX returns the same mesh and the same spec for the same parts, so one that is made again is the object that is there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def devices_named(names: list[str], of: str) -> list[Any]:
-    """Return the devices with names. Raises FrameworkUnsupported if one is not here; `of`: what lies over them."""
+    """Return the devices of these names; `of`: the object over them. Raises FrameworkUnsupported if one is not here."""
     here = settings.devices_by_name(names[0]) if names else {}
     gone = [name for name in names if name not in here]
     if gone:
@@ -71,7 +71,7 @@ def _single(device: str, memory: str | None) -> SingleDeviceSharding:
 
 
 def _listed(value: Any) -> Any:
-    """Return tuples as lists: they are JAX's own, and which places share one is its affair."""
+    """Return tuples as lists: JAX makes the tuples, and which places share one is no state."""
     return [_listed(each) for each in value] if type(value) is tuple else value
 
 
@@ -134,13 +134,13 @@ _BY_NAME: Final = {kind.name: kind for kind in _KINDS.values()}
 
 
 def parts(value: object) -> tuple[str, list[object]] | None:
-    """Return the kind of such a value and what it is made of; None for anything else."""
+    """Return the kind and the parts of such a value; None for any other object."""
     kind = _KINDS.get(type(value))
     return None if kind is None else (kind.name, kind.parts(value))
 
 
 def remake(kind: str, inside: list[Any], current: object) -> object | None:
-    """Return such a value: `current` if it is equal; None for other kinds."""
+    """Return the value that such parts make: `current` if it is equal; None for other kinds."""
     found = _BY_NAME.get(kind)
     if found is None:
         return None
@@ -169,7 +169,7 @@ def contexts() -> list[list[Any]]:
 
 
 def set_contexts(was: list[list[Any]]) -> None:
-    """Set the mesh that was set. Raises Diverged where the program has entered other ones than it had."""
+    """Set the mesh that was set. Raises Diverged if the program is inside of other `with mesh:` than the first run."""
     now = contexts()
     if was[1:] != now[1:]:
         raise Diverged(
@@ -188,7 +188,7 @@ def _context(mesh: Mesh) -> list[Any]:
 
 
 def in_use() -> str:
-    """Return, in words, the meshes of several devices that the program has; empty where there is but one device."""
+    """Return, in words, the program's meshes of several devices, or "none"; empty where there is one device only."""
     if not backends_are_initialized() or jax.device_count() == 1:  # a program may import JAX, and not use it
         return ""
     gc.collect()

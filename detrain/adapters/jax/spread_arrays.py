@@ -1,8 +1,7 @@
-"""Arrays over several devices, or over a mesh of one: their shards are arrays of one device, and leaves as any other.
+"""Arrays over several devices, or over a mesh of one. Their shards are arrays of one device, and leaves like any other.
 
-Each shard that this process has is kept once. Those that lie at one place of the whole (replicas) are kept once where
-they are equal, and each where they are not, as the devices have them. Nothing is gathered, and no other process is
-asked.
+Each shard of this process is kept once. Shards at one place of the whole (replicas) are kept once if they are equal;
+else each is kept, as its device has it. Nothing is gathered, and no other process is asked.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from detrain.base.digest import Array, digest_array
 
 KIND: Final = "jax.spread"
 _OF_JAX: Final = "addressable_shards"
-"""What JAX notes on an array."""
+"""The attribute that JAX itself notes on an array."""
 _others: Final[dict[int, tuple[Callable[[], Any], Any]]] = {}
-"""By the number of an array: what leads to it, and another object of its memory."""
+"""By the identity of an array: a weak reference to it, and another array object over its memory."""
 _shardings: Final[dict[Any, Any]] = {}
-"""One of each that are equal: how many there are is JAX's affair, and no state."""
+"""One object for all equal shardings: how many objects JAX makes of them is no state."""
 
 
 def is_spread(value: Any) -> bool:
-    """Return whether an object is an array that is not one of a single device; also one that is deleted."""
+    """Return whether an object is an array with another sharding than that of a single device; it may be deleted."""
     return type(value) is ArrayImpl and type(value.sharding) is not SingleDeviceSharding
 
 
 def of_keys(value: Any) -> Any:
-    """Return what keys are made of. Over several devices, that says of its last axis, which the keys have not, that it
-    is whole, or nothing: which of both, what JAX has compiled before decides, and no program sees.
+    """Return the array of numbers under keys. It has one more axis than the keys. Over several devices, its sharding
+    may mention that axis or not, as earlier compilations decide; no program sees which. So it gets the keys' spec.
     """
     base = value._base_array
     if not is_spread(base) or type(base.sharding) is not NamedSharding or base.is_deleted():
@@ -45,7 +44,7 @@ def of_keys(value: Any) -> Any:
 
 
 def _another(value: Any, make: Callable[[], Any]) -> Any:
-    """Return another object of an array's memory, the same each time: who notes it finds it as long as the array."""
+    """Return another array object over an array's memory: the same one each time, as long as the array lives."""
     number = id(value)
     known, other = _others.get(number, (lambda: None, None))
     if known() is not value:
@@ -55,7 +54,7 @@ def _another(value: Any, make: Callable[[], Any]) -> Any:
 
 
 def _alone(shard: Any, device: Any) -> Any:
-    """Return a shard as an array of one device: what is computed over a mesh of one is its own shard."""
+    """Return a shard as an array of a single device: an array computed over a mesh of one device is its own shard."""
     if not is_spread(shard):
         return shard
     sharding: Any = SingleDeviceSharding(device, memory_kind=shard.sharding.memory_kind)
@@ -63,8 +62,8 @@ def _alone(shard: Any, device: Any) -> Any:
 
 
 def content(value: Any) -> Array:
-    """Return the values of an array; of one over several processes, of which this has a part, and of one that is still
-    to be summed over devices, those of its shards [element], one behind the other.
+    """Return the values of an array. If other processes have parts of it, or it is still to be summed over devices,
+    return the values of this process's shards [element], one behind the other.
     """
     sharding = value.sharding
     is_here = sharding.is_fully_addressable or (sharding.is_fully_replicated and value._arrays)
@@ -75,7 +74,7 @@ def content(value: Any) -> Array:
 
 
 def read(value: Any) -> Array:
-    """Return the value of an array of one device, a view of its memory where that is the host's."""
+    """Return the values of an array of one device; a view, if its memory is the host's."""
     found: Any = value._npy_value
     if found is None:  # `np.asarray` would leave a view with the array, which keeps its memory from being donated
         found, _is_copy = value._single_device_array_to_np_array_did_copy()
@@ -83,12 +82,12 @@ def read(value: Any) -> Array:
 
 
 def parts(value: Any) -> list[object]:
-    """Return what such an array is made of: how it lies, its shards, where in the whole each begins (nothing, if they
-    are still to be summed), and by the name of each device the number of its shard.
+    """Return the parts of such an array: its form, its shards, each shard's start in the whole (None if they are still
+    to be summed), the number of each device's shard by the device's name, and its attributes.
     """
     sharding = value.sharding
     is_whole = not _unreduced(sharding)
-    lies = sharding if is_whole else sharding.update(spec=sharding.spec.update(unreduced=set()))  # JAX says it of such alone
+    lies = sharding if is_whole else sharding.update(spec=sharding.spec.update(unreduced=set()))  # JAX gives no places otherwise
     places = {
         device: [each.start or 0 for each in index] for device, index in lies.addressable_devices_indices_map(value.shape).items()
     }
@@ -120,21 +119,21 @@ def _unreduced(sharding: Any) -> bool:
 
 
 def form(value: Any) -> list[object]:
-    """Return what is known of an array beside its shards, also of one that is deleted."""
+    """Return an array's sharding, shape, dtype, and whether its type is weak and it is committed; it may be deleted."""
     sharding = _shardings.setdefault(value.sharding, value.sharding)
     return [sharding, list(value.shape), np.dtype(value.dtype), bool(value.weak_type), bool(value._committed)]
 
 
 def made(known: list[Any], shards: list[Any]) -> Any:
-    """Return an array of its shards, in the order of its sharding's devices."""
+    """Return the array of a form and of shards, which come in the order of its sharding's devices."""
     sharding, shape, dtype, is_weak, is_committed = known
     aval = core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype, weak_type=is_weak), sharding)
     return ArrayImpl(aval, sharding, shards, committed=is_committed, _skip_checks=True)
 
 
 def remade(inside: list[Any], current: Any, placed: Any) -> Any:
-    """Return the array of such parts: `current` if it is that. `placed(shard, device)` returns a copy of a shard at a
-    device.
+    """Return the array that such parts make, None if one is missing; `current` if it has these parts. `placed(shard,
+    device)` returns a copy of a shard on a device.
     """
     *known, shards, _starts, numbers, attributes = inside
     sharding = known[0]

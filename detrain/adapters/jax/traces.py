@@ -1,11 +1,11 @@
-"""What JAX has traced of the program's functions: a compiled function does what its Python did when it was traced, also
-when a value that it read from there has changed since.
+"""JAX's traces of the program's functions. A compiled function does as its Python code did when JAX traced it, even if
+a value that this code read has changed since.
 
-A resumed run traces later. It is compared with what the first run had traced, and stops where that was something else,
-before it computes with it. A function is known by its name, and by its number among those of that name; a trace by the
-types of the arguments and the static ones.
+A resumed run traces later. Its traces are compared with the first run's; where one differs, the run stops before it
+computes with that trace. A function is known by its name and its number among the functions of that name, a trace by
+the types of the arguments and the static arguments.
 
-So are bodies of `lax.scan`, `while_loop`, `cond`, `map` and `jax.checkpoint` that are called outside of `jax.jit`: JAX
+Bodies of `lax.scan`, `while_loop`, `cond`, `map` and `jax.checkpoint` outside of `jax.jit` are compared, too: JAX
 traces such a function once, and keeps the trace as long as the function lives.
 """
 
@@ -33,17 +33,17 @@ from detrain.python.inspect.names import find_static, static_name
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 _OF_PMAP: Final = "_cached_shard_map.<locals>."
 Found = dict[str, dict[str, list[str]]]
-"""By function, by arguments: the digests of what was traced."""
+"""By function, by arguments: the digests of the traces."""
 
 _OF_JIT: Final = "jit"
 _OWN: Final = ", JAX's "
-"""In the key of a function that JAX has made around one of the program's."""
+"""Part of the key of a function that JAX has made around one of the program's."""
 _OfBodies = dict[str, dict[str, str]]
-"""By function, by the types of its arguments: the digest of what was traced."""
+"""By function, by the types of its arguments: the digest of the trace."""
 
 
 class Traces:
-    """What was traced in this process, and what the first run had."""
+    """The traces of compiled functions in this process, and those that the first run had."""
 
     def __init__(self, fail: Callable[[Exception], object]) -> None:
         self._fail = fail
@@ -68,11 +68,11 @@ class Traces:
         Jitted.numbered = staticmethod(self._numbered)
 
     def state(self) -> dict[str, Any]:
-        """Return what was traced, and how many functions of each name there were."""
+        """Return the digests of the traces, and how many functions of each name there were."""
         return {"counts": self._counts, "found": self._found}
 
     def expect(self, was: Mapping[str, Any]) -> None:
-        """Compare what is traced from now on with what `state` returned in the first run."""
+        """Compare all traces from now on with those that `state` returned in the first run."""
         self._counts = dict(was["counts"])
         self._expected = was["found"]
         for key, by_arguments in self._expected.items():
@@ -81,7 +81,7 @@ class Traces:
                 known += [each for each in digests if each not in known]
 
     def _numbered(self, function: Any, key: str) -> str:
-        """Return the key of a function that is compiled: `key`, if it has one already."""
+        """Return the key of a function that is compiled: the one it has, else `key`, else a new one."""
         try:
             known = self._keys.get(function)
         except TypeError:  # it cannot be held weakly
@@ -107,7 +107,7 @@ class Traces:
 
 
 def _is_of_pmap(function: Jitted, traced: Any) -> bool:
-    """Return whether a function that is traced is what JAX makes of one that `jax.pmap` was given."""
+    """Return whether a traced function is the one that JAX makes around the argument of `jax.pmap`."""
     return function.kind == "jax.pmap" and str(getattr(traced, "__qualname__", "")).startswith(_OF_PMAP)
 
 
@@ -120,7 +120,7 @@ def _other_trace(what: str, todo: str) -> Diverged:
 
 
 def trace_digest(jaxpr: Any) -> str:
-    """Return a digest of what a trace does."""
+    """Return a digest of a trace's text and constants."""
     return digest_bytes("\n".join(_content(jaxpr)).encode())
 
 
@@ -132,14 +132,14 @@ def _shown(value: object) -> str:
 
 
 def _content(closed: Any) -> Iterator[str]:
-    """Yield what a trace says: its text, and the constants in it."""
+    """Yield the text of a trace, and the digests of its constants."""
     yield _ADDRESS.sub("", closed.jaxpr.pretty_print(use_color=False, source_info=False))
     yield from _constants(closed)
 
 
 def _constants(value: Any) -> Iterator[str]:
     if isinstance(value, ClosedJaxpr):
-        # A tracer belongs to what is being transformed around it: no later call can meet it.
+        # A tracer belongs to the transformation around it: no later call can meet it.
         yield from (digest_array(_plain(each)) for each in value.consts if not isinstance(each, jax.core.Tracer))
         yield from _constants(value.jaxpr)
     elif isinstance(value, Jaxpr):
@@ -163,14 +163,14 @@ def _plain(value: Any) -> Any:
 
 
 class EagerControl:
-    """The traces of bodies that are alive, and what the first run had."""
+    """The traces of bodies that are alive, and those that the first run had."""
 
     def __init__(self, fail: Callable[[Exception], object]) -> None:
         self._fail = fail
         self._traced: weakref.WeakKeyDictionary[Any, tuple[str, dict[Any, str]]] = weakref.WeakKeyDictionary()
         """By function: its key, and the digests of its traces by their arguments and the mesh that is set."""
         self._made: dict[str, int] = {}
-        """How many functions there were of each key: one that is made anew for each call has no trace that lasts."""
+        """How many functions of each key there were: one that is made anew for each call has no trace that lasts."""
         self._expected: _OfBodies = {}
         trace = private_names.trace_of_bodies()
 
@@ -190,7 +190,7 @@ class EagerControl:
         return {key: traces for key, traces in found.items() if self._made.get(key, 1) == 1}
 
     def expect(self, was: Mapping[str, Mapping[str, str]]) -> None:
-        """Compare what is traced from now on with what `state` returned in the first run."""
+        """Compare all traces from now on with those that `state` returned in the first run."""
         self._expected = {key: dict(traces) for key, traces in was.items()}
 
     def _note(self, fun: Any, avals: Any, debug_info: Any, jaxpr: Any) -> None:
@@ -215,7 +215,7 @@ def _shown_place(place: tuple[Any, Any]) -> str:
 
 
 def _key(fun: Any, debug_info: Any) -> str:
-    """Return what a function is known by: JAX traces functions of its own in the name of the program's, too."""
+    """Return the key of a function; JAX traces functions of its own under the names of the program's, too."""
     name, _, place = str(debug_info.func_src_info).partition(" at ")
     own = str(getattr(fun, "__qualname__", type(fun).__qualname__)).rpartition(".")[2]
     of_jax = "" if own == name else f"{_OWN}{own}"

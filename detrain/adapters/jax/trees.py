@@ -1,4 +1,4 @@
-"""The leaves of what a program has put into containers, whether or not JAX itself would take it as a tree."""
+"""The leaves of a program's containers, whether or not JAX itself would take these as a tree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from detrain.python.inspect.held import walk
 
 
 def leaves_of(value: object) -> list[Any]:
-    """Return the leaves of a tree of JAX's. Where JAX cannot flatten it, as a dictionary whose keys have no order or a
-    list in itself, they are those of what its plain containers hold, each once; an object whose class is flattened by
-    code that fails has none.
+    """Return the leaves of a JAX tree. Where JAX cannot flatten it (a dictionary whose keys have no order, a list that
+    contains itself), return the leaves of the values in its plain containers, each value once; an object whose
+    flattening code fails has none.
     """
     found = _flattened(value)
     if found is not None:

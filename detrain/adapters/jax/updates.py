@@ -1,8 +1,8 @@
-"""Where weights change: where what an optimizer gave is added to them (`optax.apply_updates`); in a program that has no
-such call, where the next gradient is taken of other weights than the last.
+"""The places where weights change: calls that add an optimizer's updates to them (`optax.apply_updates`); in a program
+without such calls, the places where a gradient is taken of other weights than the last one.
 
-JAX runs the Python of a compiled function once, when it traces it. What was seen then is the function's own
-(`marks.Marked`), and each of its calls does it.
+JAX runs the Python code of a compiled function once, when it traces it. The mark of that trace belongs to the function
+(`marks.Marked`), and holds for each of its calls.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from detrain.adapters.jax.marks import APPLIED, GRADIENT, Marked, calls, hand_on
 from detrain.adapters.jax.trees import leaves_of
 
 _EAGER: Final = 1
-"""The number of what updates outside of compiled functions."""
+"""The number that stands for all updates outside of compiled functions."""
 _GRADIENTS: Final = ("grad", "value_and_grad")
 _AT_ONCE: Final = ("vjp", "linearize")
 _LOOPS: Final = {"scan": 0, "fori_loop": 2, "while_loop": 1, "map": 0}
-"""Loops of JAX's own, with the place of the argument that is their body: called outside of compiled functions, they
-trace it once and keep that."""
+"""JAX's own loops, with the place of the argument that is the body. A loop outside of compiled functions traces its
+body once and keeps the trace."""
 GRADIENT_KIND: Final = "jax.gradient"
 
 
 class JaxUpdates:
-    """Tells of each update, with a number of what makes it."""
+    """Reports each update, with the number of the function that makes it."""
 
     on_gradient: Callable[[Any, Any], None] = staticmethod(lambda _arguments, _value: None)
-    """Hears of each gradient that is taken, outside of compiled functions and in traces of such: by which arguments,
-    and of what value, if that is given."""
+    """Called for each gradient that is taken, outside of compiled functions and in their traces, with the arguments by
+    which it is taken and the value of which it is taken (None: not known)."""
 
     def __init__(self, on_update: Callable[[int], None]) -> None:
         self._on_update = on_update
@@ -54,7 +54,7 @@ class JaxUpdates:
             setattr(jax.lax, name, self._watching_loop(getattr(jax.lax, name), place))
 
     def watch_optimizers(self, module: Any, *owners: str) -> None:
-        """Hear of `apply_updates` of a library that has been imported, by all names that lead to it."""
+        """Watch the `apply_updates` of an imported library, under all names that lead to it."""
         original: Any = module.apply_updates
 
         @functools.wraps(original)
@@ -67,7 +67,7 @@ class JaxUpdates:
             owner.apply_updates = apply_updates
 
     def _applied(self, weights: object) -> None:
-        """In `jax.vmap` or `jax.shard_map` outside of compiled functions, weights are computed as Python runs."""
+        """Mark or report an update. `vmap` and `shard_map` outside of compiled functions update as Python runs them."""
         if not mark(APPLIED) and not any(isinstance(leaf, DynamicJaxprTracer) for leaf in leaves_of(weights)):
             self._tell(_EAGER)
 
@@ -83,7 +83,7 @@ class JaxUpdates:
         self._on_update(what)
 
     def _look(self, what: int, arguments: tuple[Any, ...]) -> None:
-        """Gradients have been taken: tell of an update if what they are taken of is not what it was the last time."""
+        """Report an update if the gradients just taken are of other arrays than the last time."""
         if self._has_optimizer:
             return
         leaves = next((found for argument in arguments if (found := _arrays(argument))), [])
@@ -96,7 +96,7 @@ class JaxUpdates:
             self._on_update(what)
 
     def _watching_function(self, name: str, original: Any) -> Any:
-        """Return a function that makes functions of gradients, as `jax.grad`; what it makes tells when it is called."""
+        """Wrap `jax.grad` or its like: the gradient functions that it makes report their calls."""
 
         @functools.wraps(original)
         def taken(fun: Any, *args: Any, **options: Any) -> Any:
@@ -119,7 +119,7 @@ class JaxUpdates:
         return taken
 
     def _watching_call(self, original: Any) -> Any:
-        """Return a function that takes a gradient itself, as `jax.vjp`, and tells."""
+        """Wrap `jax.vjp`, or another function that takes a gradient itself: it reports its calls."""
 
         @functools.wraps(original)
         def taken(fun: Any, *arguments: Any, **options: Any) -> Any:
@@ -135,7 +135,7 @@ class JaxUpdates:
             self._look(what, arguments)
 
     def _watching_loop(self, original: Any, place: int) -> Any:
-        """Return one of JAX's loops, which hands on what is seen in its body."""
+        """Wrap one of JAX's loops: it hands on the mark of its body."""
 
         @functools.wraps(original)
         def loop(*args: Any, **kwargs: Any) -> Any:
@@ -155,15 +155,15 @@ class JaxUpdates:
 
         return loop
 
-    # Functions of gradients that a program holds.
+    # Gradient functions that a program holds.
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind of a function of gradients and what it is made of; None for any other function."""
+        """Return the kind and the parts of a gradient function; None for any other function."""
         found = self._functions.get(value)
         return None if found is None else (GRADIENT_KIND, [found[0], found[1], list(found[2]), dict(found[3])])
 
     def remake(self, inside: list[Any], current: Any) -> object | None:
-        """Return such a function again: `current` if it is that."""
+        """Return the gradient function that such parts make: `current` if it has the same parts."""
         name, fun, args, options = inside
         if fun is None or name not in _GRADIENTS:
             return None
@@ -177,14 +177,14 @@ class JaxUpdates:
 
 
 class _JaxLoop(Marked):
-    """A loop of JAX's own that is going on."""
+    """A loop of JAX's own that is in progress."""
 
     def __init__(self, body: object) -> None:
         self._body = body
 
     @property
     def number(self) -> int:
-        """That of its body: the same loop is entered again and again."""
+        """The number of the loop's body: the same loop is entered again and again."""
         return id(self._body)
 
 
@@ -196,7 +196,7 @@ def _source(function: Any) -> int:
 
 
 def _first(value: Any) -> Any:
-    """Return a value without what was given beside it (`has_aux`)."""
+    """Return a value without the auxiliary output beside it (`has_aux`)."""
     return value[0] if isinstance(value, tuple) and value else value
 
 

@@ -73,13 +73,13 @@ def encode_tensor(encoding: Encoding, value: Any, array: Array, path: str) -> No
 
 
 def annotated(encoding: Encoding, node: Node, value: Any, path: str) -> Node:
-    """Return a node with the attributes that someone has set on a tensor or a partial call."""
+    """Return a node with the attributes that were set on a tensor or a partial call."""
     attributes = getattr(value, "__dict__", None)
     return Node("annotated", None, [encoding.add_node(None, node)], encoding.encode_pairs(attributes, path)) if attributes else node
 
 
 def decode_annotated(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
-    """A tensor with attributes, which may lead to it again."""
+    """Decode a tensor or partial call with attributes, which may lead to it again."""
     before = dict(getattr(current, "__dict__", {}))
     found = current if decoding.finds_by_place else decoding.decode_node(number, decoding.nodes[node.items[0][0]], current, path)
     own = getattr(found, "__dict__", None)
@@ -108,7 +108,7 @@ def _decode_stored(decoding: Decoding, _number: int, node: Node, current: Any, p
     is_alike = is_alike and current.flags.writeable == is_writeable and axes_of(current) == axes
     if is_alike and not is_writeable and digest_array(current) == digest_array(array):
         return current
-    # What is a view here and was none would write into an owner that has a state of its own.
+    # An array that is a view only here would write into an owner that has a state of its own.
     is_free = is_alike and is_writeable and owner_of(current) is current and not decoding.lies_in_tensor(current)
     if is_free and decoding.claim(current, np.ndarray):
         current[...] = array
@@ -140,8 +140,8 @@ def _decode_same(decoding: Decoding, _number: int, node: Node, current: Any, pat
 
 
 def _decode_same_form(decoding: Decoding, found: list[Any], form: list[Item], current: Any) -> Any:
-    """Return the live tensor of a value and a form, or another of them: two of the first run do not become one, as a
-    computation may take the memory of each.
+    """Return the live tensor of a value and a form, or another equal one: two tensors of the first run do not become
+    one, as a computation may take the memory of each.
     """
     alike = [tensor for tensor in found if decoding.hooks.tensor_form(tensor) == form]
     alike.sort(key=lambda tensor: tensor is not current)
@@ -154,8 +154,8 @@ def _decode_same_form(decoding: Decoding, found: list[Any], form: list[Item], cu
 
 
 class _InTensors:
-    """Keeps the memory of tensors for an array, which then has no other array beneath it: as one that `numpy()`
-    returns. It is written alike when its tensor is gone.
+    """Keeps the memory of tensors alive for an array that has no array as its base, like one that `numpy()` returns. So
+    the array is encoded in the same way when its tensor is gone.
     """
 
     def __init__(self, array: Array) -> None:
@@ -178,7 +178,7 @@ def _decode_view(decoding: Decoding, _number: int, node: Node, current: Any, pat
         made: Array = np.ndarray(tuple(shape), named_dtype(name), flat.view(np.uint8), offset, tuple(strides))
         if is_of_tensors and made.dtype.isnative and made.dtype.isbuiltin == 1:
             alone = np.asarray(_InTensors(made))
-            made = alone if alone.strides == made.strides else made  # NumPy sets that of an axis of length one anew
+            made = alone if alone.strides == made.strides else made  # NumPy changes the stride of an axis of length one
     elif any(number % flat.itemsize for number in (offset, *strides)):
         raise ValueError(
             f"{shown(path)} is a view from {offset} by {strides}; expected multiples of {flat.itemsize}, whole objects"
@@ -206,7 +206,7 @@ def _decode_objects(decoding: Decoding, number: int, node: Node, current: Any, p
 
 
 def _is_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | None) -> bool:
-    """Return whether the live tensor has an array's value; what has been set on it is gone then, as on a new one."""
+    """Take the live tensor if it has an array's values, and clear its attributes; return whether it was taken."""
     now = decoding.hooks.tensor(current)
     if now is None or (now.shape, now.dtype) != (array.shape, array.dtype) or digest_array(now) != digest_array(array):
         return False
@@ -228,7 +228,7 @@ def _decode_texts(decoding: Decoding, _number: int, node: Node, _current: Any, _
 
 
 def _decode_scalar(decoding: Decoding, _number: int, node: Node, _current: Any, _path: str) -> Any:
-    """Of format 3."""
+    """Decode a NumPy scalar of format 3."""
     return decoding.array(node)[()]
 
 

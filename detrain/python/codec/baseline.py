@@ -1,4 +1,4 @@
-"""What the program held when it entered the loop: what only changes later counts as changed.
+"""The program's objects as they were when it entered the loop, so that only later changes count as changes.
 
 Objects that are not data have an address, the path at which they were found first. A resumed process comes to the loop
 in the same way, so that the address leads to its own such object.
@@ -18,18 +18,18 @@ from detrain.python.inspect.object_graph import ABSENT
 
 
 class Baseline(msgspec.Struct):
-    """What was there when the loop was entered."""
+    """The objects that were there when the loop was entered, and digests of their values."""
 
     arrays: dict[str, list[Callable[[], object]]] = {}
-    """Large arrays and constant tensors by digest, as what returns them, or None where they are gone."""
+    """Large arrays and constant tensors by digest, as functions that return them, or None if they are gone."""
     paths: dict[str, str] = {}
     """Digest of each array by its path."""
     memories: dict[str, tuple[str, tuple[int, int]]] = {}
-    """Of each memory of tensors, by its address: the digest of what was looked at, and which bytes that was."""
+    """By the address of a memory of tensors: the digest of the bytes that tensors view, and their range."""
     data: dict[str, int] = {}
-    """Identity of what each name was bound to, but for what others may hold when the name is read no more."""
+    """The identity of each name's object, except objects that others may hold when the name is read no more."""
     bound_names: set[str] = set()
-    """What was bound to anything."""
+    """The names that were bound."""
     _bound: dict[str, Callable[[], object]] = {}
     _known: dict[int, Callable[[], object]] = {}
     _addresses: dict[int, str] = {}
@@ -43,13 +43,13 @@ class Baseline(msgspec.Struct):
     _methods: dict[int, tuple[Callable[[], object], dict[str, object]]] = {}
 
     def add_array(self, digest: str, value: object, *, is_held: bool) -> None:
-        """Note an array or a constant tensor; `is_held`: keep it alive. A state of JAX's is all arrays, and a step that
-        replaces them lets the old ones go.
+        """Note an array or a constant tensor; `is_held`: keep it alive. A state in JAX consists of arrays only, and a
+        step that replaces them must be able to free the old ones.
         """
         self.arrays.setdefault(digest, []).append((lambda: value) if is_held else weakref.ref(value))
 
     def add(self, value: object, path: str = "") -> None:
-        """Note an object, without keeping it alive if that can be had. Without a path it has no address."""
+        """Note an object, by a weak reference if it allows one. Without a path it gets no address."""
         if self.has(value) and (not path or id(value) in self._addresses):
             return
         try:
@@ -64,24 +64,22 @@ class Baseline(msgspec.Struct):
             self._by_address[address] = reference
 
     def bind(self, name: str, value: object) -> None:
-        """Note to which object a name was bound."""
+        """Note the object that a name was bound to."""
         try:
             self._bound[name] = weakref.ref(value)
         except TypeError:
             self._bound[name] = lambda: value
 
     def is_bound(self, name: str, value: object) -> bool:
-        """Return whether a name was bound to this object, and `bind` was told so."""
+        """Return whether `bind` has noted that a name was bound to this object."""
         return name in self._bound and self._bound[name]() is value
 
     def bind_static(self, value: object) -> None:
-        """Note a module, or a function or class that a name in one leads to."""
+        """Note a module, or a function or class that a name in a module leads to."""
         self.bind(static_name(value), value)
 
     def is_of_loop(self, value: Any) -> bool:
-        """Return whether the loop has defined a function or class, which its name leads to, in a
-        module that was there.
-        """
+        """Return whether the loop has defined a function or class, under its own name, in a module that was there."""
         name = static_name(value)
         module, _, qualified = name.partition(":")
         return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(name, value)
@@ -101,51 +99,51 @@ class Baseline(msgspec.Struct):
         return ABSENT if found is None else found
 
     def add_position(self, value: object, position: object) -> None:
-        """Note where an object is that hands out one thing after another."""
+        """Note the position of an object that hands out one value after another."""
         if position is not None:
             self._positions[id(value)] = position
 
     def is_at(self, value: object, position: object) -> bool:
-        """Return whether an object is where it was, or has no position."""
+        """Return whether an object is at the position that was noted, or has none."""
         return self._positions.get(id(value)) == position
 
     def add_inside(self, value: object, steps: object, held: object) -> None:
-        """Note what an object of a library holds, behind some steps: an object, or a digest of it."""
+        """Note an object, or a digest of it, that a library's object holds behind some steps."""
         try:
             self._inside[id(value), steps] = weakref.ref(held)
         except TypeError:
             self._inside[id(value), steps] = lambda: held
 
     def has_inside(self, value: object, steps: object, held: object) -> bool:
-        """Return whether an object that was there held this behind these steps."""
+        """Return whether an object that was there held this object or digest behind these steps."""
         known = self._inside.get((id(value), steps))
         if known is None or not self.has(value):
             return False
         return known() == held if isinstance(held, str) else known() is held
 
     def add_told(self, value: object, missed: set[object]) -> None:
-        """Note what the class of an object says that it holds, and no graph has."""
+        """Note the numbers and texts that an object's class reports of it, but no graph has."""
         if missed:
             self._told[id(value)] = missed
 
     def told(self, value: object) -> set[object]:
-        """Return what the class of an object that was there said then, and no graph had."""
+        """Return the numbers and texts that `add_told` noted for an object that was there."""
         return self._told.get(id(value), set()) if self.has(value) else set()
 
     def add_names(self, value: object, names: Iterable[str]) -> None:
-        """Note under which names an object held what is state."""
+        """Note the names of an object's attributes that are state."""
         self._names[id(value)] = frozenset(names)
 
     def names(self, value: object) -> frozenset[str]:
-        """Return the names under which an object that was there held what is state."""
+        """Return the names of the attributes that were state, of an object that was there."""
         return self._names.get(id(value), frozenset()) if self.has(value) else frozenset()
 
     def add_function(self, function: FunctionType) -> None:
-        """Note what a function does, and what it is called."""
+        """Note the code and the names of a function."""
         self._functions[id(function)] = weakref.ref(function), function.__code__, names_of_function(function)
 
     def is_other(self, function: FunctionType) -> bool:
-        """Return whether a function that was there does something else now, or is called otherwise."""
+        """Return whether a function that was there has other code or other names now."""
         known, code, names = self._functions.get(id(function), (None, None, None))
         is_known = known is not None and known() is function
         return is_known and (code is not function.__code__ or names != names_of_function(function))

@@ -1,5 +1,5 @@
-"""Python state -> graph: walks live objects, and describes each by data alone. What does not fit is named, never
-guessed. Graph -> Python state: puts values back into live objects, in place, so that all who hold them see it.
+"""Python state -> graph: walks live objects, and describes each by data only. Objects that do not fit are named, never
+guessed. Graph -> Python state: puts values back into live objects, in place, so that all holders of an object see them.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ class Encoder(Encoding):
 
 
 class Decoder(Decoding):
-    """Puts a graph back. Objects that the process has are filled in place, so that others who hold them see it."""
+    """Puts a graph back. Objects that the process has are filled in place, so that all their holders see the values."""
 
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
         if not isinstance(item, list):
-            return current if is_same(current, item) else item  # who pickles tells one text from two that are equal
+            return current if is_same(current, item) else item  # pickle tells one text from two equal ones
         number = item[0]
         if number in self.made:
             return self.made[number]
@@ -131,7 +131,7 @@ class Decoder(Decoding):
         if number in self.lost and shown(path) in self.missing:  # the order of a set
             self.missing.remove(shown(path))
             self.gone.append(shown(path))
-        # A tuple inside itself is made where it is met again; and what is absent here may be there at another place.
+        # A tuple inside itself is made where it is met again; and an object absent here may be there at another place.
         return value if value is ABSENT else self.made.setdefault(number, value)
 
     def decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
@@ -150,13 +150,11 @@ class Decoder(Decoding):
         return is_data and encoded[0].graph == encoded[1].graph and digests[0] == digests[1]
 
     def hold_cells(self, cells: Mapping[str, types.CellType]) -> None:
-        """Take live variables for those of the first run (`decode_functions.hold_cells`).
-        Before anything is decoded."""
+        """Take live variables for those of the first run (`functions.hold_cells`), before anything is decoded."""
         hold_cells(self, cells)
 
     def replay_generators(self) -> None:
-        """Bring the generators of the program to where they were, before anything else is set:
-        what they read is as it was."""
+        """Bring the program's generators to where they were, before other state is set: they read the same values."""
         for node in self.nodes:
             if node.kind == "generator":
                 found = self.baseline.at(node.there)

@@ -21,20 +21,20 @@ from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, key
 
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
-"""Where a process of 64 bits may have its objects."""
+"""The addresses at which a process of 64 bits may have its objects."""
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
-"""Kinds of keys that stay where they lie in a dictionary: an object of the program may have another hash now."""
+"""Types of keys that keep their place in a dictionary: an object of the program may have another hash now."""
 
 
 def encode_plain(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
-    """Encode a container of Python's; one within an object of a library may be the library's own."""
+    """Encode one of Python's containers; one inside of a library's object may be the library's own."""
     is_set = cls in (set, frozenset)
     node = encoding.encode_set(number, value, path) if is_set else encode_container(encoding, number, value, path, cls=cls)
     return encoding.named_by_library(value, node) if encoding.packages and cls not in (tuple, frozenset) else node
 
 
 def encode_container(encoding: Encoding, number: int, value: Any, path: str, *, cls: Any) -> Node:
-    """Encode what a container holds; read past the methods of a class that derives from it."""
+    """Encode the content of a container, read past the methods of a class that derives from it."""
     if issubclass(cls, dict):
         entries = list((cls if cls is collections.OrderedDict else dict).items(value))
         encoding.note_addresses(number, cls, [key for key, _ in entries], path)
@@ -57,22 +57,22 @@ def encode_container(encoding: Encoding, number: int, value: Any, path: str, *, 
 
 
 def note_addresses(encoding: Encoding, number: int, cls: type, keys: list[object], path: str) -> None:
-    """Note keys that may be addresses of objects: whether one is, shows when all objects are known."""
+    """Note keys that may be addresses of objects; `mark_addresses` decides when all objects are known."""
     found = set() if encoding.collects else {key for key in keys if type(key) is int and key in _ADDRESSES}
     if found:
         encoding.addresses.append((number, cls.__name__, found, path))
 
 
 def mark_addresses(encoding: Encoding, number: int, holder: str, keys: set[Any], path: str) -> None:
-    """Describe what a dictionary or a set has of addresses of objects by these; name what else has such.
+    """Describe the addresses in a dictionary or set by the objects that lie there; name other containers of addresses.
 
-    Who asks a set for an address gets the same answer in each process; who goes over it, another order.
+    Code that asks a set for an address gets the same answer in each process; code that goes over it, another order.
     """
     node: Any = encoding.nodes[number]
     assert node is not None
     if not keys:
         return
-    while node.kind in ("library", "object"):  # around what it holds
+    while node.kind in ("library", "object"):  # a node around the container's own
         node = encoding.nodes[node.items[0][0]]
 
     def described(item: Item) -> Item:
@@ -89,8 +89,8 @@ def mark_addresses(encoding: Encoding, number: int, holder: str, keys: set[Any],
 
 
 def encode_set(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """Encode a set with what its order takes; one that no process can order alike is named,
-    unless it is as it was."""
+    """Encode a set with the data that its order needs; one that no process can order alike is named, unless it is
+    unchanged."""
     base = set if isinstance(value, set) else frozenset
     name, content = base.__name__, list(base.__iter__(value))
     encoding.note_addresses(number, base, content, path)
@@ -109,15 +109,14 @@ def encode_set(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     if not has_order and is_gone_over(path, encoding.hooks.files()):
         encoding.lose(number, path, f"{name}: its order is that of addresses, and the program goes over it")
     elif not is_exact and not is_kept:
-        # Addresses are others in each process: it matters to nobody who only asks what is in it.
+        # Addresses differ in each process; code that only asks for elements does not notice.
         why = "its order cannot be made again" if has_order else f"its order is that of addresses{HARMLESS}"
         encoding.lose(number, path, f"{name}: {why}")
     return Node(name, "kept" if is_kept else how, items)
 
 
 def encode_held(encoding: Encoding, number: int, value: Any, path: str) -> Item:
-    """Encode what a framework's list, dict, set or tuple holds; the order of a set is its own,
-    not that of a copy."""
+    """Encode the content of a framework's list, dict, set or tuple; a set has its own order, not a copy's."""
     if isinstance(value, set):
         return encoding.add_node(plain(value), encoding.encode_set(number, value, path))
     return encoding.encode(plain(value), path)
@@ -134,7 +133,7 @@ def decode_sequence(decoding: Decoding, number: int, node: Node, current: Any, p
 
 
 def fill_sequence(decoding: Decoding, target: Any, node: Node, path: str) -> None:
-    """Give a live list or deque, or what derives from one, the items that it had."""
+    """Give a live list or deque, or an object of a derived class, the items that it had."""
     base: Any = list if isinstance(target, list) else collections.deque
     old = list(base.__iter__(target))
     values = decoding.items(node.items, old, path)
@@ -179,7 +178,7 @@ def _fill_set(decoding: Decoding, target: set[Any], items: list[Item], how: Any,
 
 
 def elements(decoding: Decoding, items: list[Item], old: Iterable[object], path: str) -> list[object]:
-    """Decode the elements of a set. A place in it says nothing, so that live ones are found by their class."""
+    """Decode the elements of a set. Their places mean nothing, so live elements are found by their class."""
     by_class: dict[str, list[object]] = {}
     for element in list(old):
         by_class.setdefault(class_name(type(element)), []).append(element)
@@ -211,8 +210,8 @@ def decode_dict(decoding: Decoding, number: int, node: Node, current: Any, path:
 
 
 def _fill_in_time(decoding: Decoding, keys: Iterable[Item], fill: Callable[[], None]) -> None:
-    """Fill a container; later, if one of its keys is the address of an object that is not there yet: its own place
-    shall make that.
+    """Fill a container; later, if one of its keys is the address of an object that is not there yet: the object's own
+    place must make it.
     """
     if any(number not in decoding.made for number in _addressed(decoding, keys)):
         decoding.later.append(fill)
@@ -227,7 +226,7 @@ def _addressed(decoding: Decoding, keys: Iterable[Item]) -> list[int]:
 
 
 def fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str) -> None:
-    """Give a live dictionary, or what derives from one, the keys and values that it had."""
+    """Give a live dictionary, or an object of a derived class, the keys and values that it had."""
     _fill_in_time(decoding, [key for key, _value in node.named], lambda: _fill_dict(decoding, cls, target, node, path))
 
 
@@ -241,9 +240,9 @@ def _fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str)
             decoding.miss_item(key_item, f"{path} key")
             continue
         if type(key) is str and key.isidentifier() and not any(key is name for name in before[index : index + 1]):
-            key = sys.intern(key)  # code, where most are from, has each text once: pickle tells
+            key = sys.intern(key)  # code, where most keys are from, has each text once: pickle notices
         value = decoding.decode(value_item, old.get(key, ABSENT), key_path(path, key))
-        if value is ABSENT:  # without its key, so that a program that makes what is not there does so
+        if value is ABSENT:  # without its key, so that a program that makes absent values does so
             decoding.miss_item(value_item, key_path(path, key))
             continue
         pairs.append((key, value))
@@ -257,7 +256,7 @@ def _fill_dict(decoding: Decoding, cls: Any, target: Any, node: Node, path: str)
 
 
 def decode_held(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
-    """Fill a framework's list, dict or set by its own methods: it also keeps account of what it holds."""
+    """Fill a framework's list, dict or set by its own methods, which also keep account of its content."""
     is_live = type_name(current) == node.data and decoding.hooks.is_container(current)
     old: Any = plain(current) if is_live else ABSENT
     before, values = list(old) if is_live else [], dict(old) if isinstance(old, dict) else {}
@@ -286,20 +285,19 @@ def _has_elements(current: object, values: list[object]) -> bool:
 def _keys(base: Any, target: Any) -> list[Any]:
     try:
         return list(base.keys(target))
-    except KeyError:  # what derives from OrderedDict may have been changed past its own methods
+    except KeyError:  # an object derived from OrderedDict may have been changed past its own methods
         return [ABSENT]
 
 
 def _are_same(old: list[Any], new: list[Any]) -> bool:
-    """Return whether two lists hold the same objects or bits.
-    A loop that stands in their container must be able to go on."""
+    """Return whether two lists hold the same objects or bits. Then the container is left alone: a loop may be in it."""
     return len(old) == len(new) and all(map(is_same, old, new))
 
 
 def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:
-    """Make a framework's container hold what `new` does, by its own methods; `values`: what a dict held before.
+    """Give a framework's container the content of `new`, by its own methods; `values`: the content of a dict before.
 
-    As much as can stays where it is: Keras would not let a layer of a model that is built go and come back.
+    Items stay in place where they can: Keras would not let a layer of a model that is built go and come back.
     """
     if isinstance(new, set):
         if set(map(id, current)) != set(map(id, new)):
@@ -308,7 +306,7 @@ def _refill(current: Any, values: dict[Any, Any], new: Any) -> None:
         if list(map(id, current)) != list(map(id, new)):
             raise ValueError("the order of a set")
     elif isinstance(new, dict):
-        # TensorFlow's dict takes what its other methods remove for a change behind its back, and is never saved again.
+        # TensorFlow's dict takes removals by its other methods for changes behind its back, and is never saved again.
         remove = current.pop if "pop" in vars(type(current)) else current.__delitem__
         for key in [key for key in values if key not in new]:
             remove(key)

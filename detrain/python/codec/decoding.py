@@ -1,7 +1,7 @@
-"""A graph that is being put back: what has been made of its nodes, which live objects are taken, what was missed.
+"""A graph that is being put back: the objects made of its nodes, the live objects that are taken, the losses.
 
-What puts the kinds of nodes back (`containers`, `arrays`, `functions`, …) is given this, and asks it for the values of
-other nodes.
+The families of kinds (`containers`, `arrays`, `functions`, …) get a `Decoding`, and ask it for the values of other
+nodes.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ from detrain.store.snapshot import LargeArrays
 
 
 class Decoding(ABC):
-    """A graph that is being put back. `decode` is the decoder's;
-    the live objects that have been taken are `claimed`."""
+    """A graph that is being put back. `Decoder` has `decode`; `claimed` has the live objects that have been taken."""
 
     finds_by_place = False
-    """Whether the tensor that is at a place is that of the node: else only one that has the node's address is. Who
-    holds the memory of another one, cannot be known."""
+    """True if the live tensor at a place is the node's. Else only a tensor at the node's address is: unknown objects
+    may hold the memory of another tensor."""
 
     def __init__(self, graph: Graph, arrays: Mapping[str, Array], hooks: Hooks, baseline: Baseline) -> None:
         self.nodes = graph.nodes
         self.roots = graph.roots
         self.lost = frozenset(graph.lost)
-        """Numbers of the nodes that the first run has named as lost."""
+        """Numbers of the nodes that the first run named as lost."""
         self.spare = frozenset(graph.spare)
-        """Numbers of those that need not be there."""
+        """Numbers of the nodes that a resumed run need not have."""
         self.arrays = arrays
         self.hooks = hooks
         self.baseline = baseline
         self.made: dict[int, object] = {}
         self.claimed: dict[int, object] = {}
         self.cells: dict[int, CellType] = {}
-        """Variables that functions share, by number: live ones, and those made for what the loop had made."""
+        """Variables that functions share, by number: live ones, and new ones for functions that the loop had made."""
         self.memories: dict[int, object] = {}
         """Memories of tensors that have been put back, by number."""
         self.filled: dict[int, object] = {}
@@ -56,55 +55,55 @@ class Decoding(ABC):
         self.is_inside = False
         self.sources = {node.data[0]: self._find_arrays(node.data[0]) for node in self.nodes if node.kind == "same"}
         self.reserved = {id(array) for found in self.sources.values() for array in found}
-        """Large arrays that are wanted as they are (filling one in place would lose it), and tensors that nodes are
-        at."""
+        """Identities of large arrays that are wanted as they are (filling one in place would lose it), and of the
+        tensors at nodes' addresses."""
         self.live_memories = self._reserve_tensors()
-        """The live memory of each that was there when the loop was entered, by number."""
+        """The live memories of tensors that were there when the loop was entered, by number."""
         self._spans: list[tuple[int, int]] | None = None
         self.later: list[Callable[[], None]] = []
-        """What is to be done when all else is there."""
+        """Calls to make when all other objects are there."""
         self.missing: list[str] = []
-        """Digests of large arrays that the first run had and this process does not have, and other losses."""
+        """Places whose values could not be put back, such as large arrays that this process does not have, in words."""
         self.others: list[str] = []
-        """Arrays that code before the loop has made otherwise than in the first run; the loop had left them alone. They
-        are put back."""
+        """Arrays that code before the loop made with other values than in the first run, where the loop did not change
+        them. They are put back."""
         self.gone: list[str] = []
-        """Places of what of it is not here."""
+        """Places that are empty here because the first run named their objects as lost."""
         self.astray: list[str] = []
-        """What is not where it was, though a resumed run has loaded the same batches: bodies have moved it,
-        which were skipped."""
+        """Objects that are not where they were, though a resumed run has loaded the same batches: the bodies that moved
+        them were skipped."""
 
     @abstractmethod
     def decode(self, item: Item, current: object, path: str) -> object:
         """Return the value of an item. `current` is the live object at its place, or `ABSENT`."""
 
     def finish(self) -> list[str]:
-        """Do what was left for the end, when all roots have been decoded. Returns what could not be put back."""
+        """Make the calls left for the end, once all roots are decoded; return the places that were not put back."""
         while self.later:
             self.later.pop(0)()
         return self.missing
 
     def claim(self, current: object, cls: type) -> bool:
-        """Return whether the live object may be filled: of the right type, and not yet taken for another node."""
+        """Take the live object to fill it; return whether that may be: its type is right, and no other node has it."""
         if type(current) is not cls or id(current) in self.claimed or id(current) in self.reserved:
             return False
         self.claimed[id(current)] = current
         return True
 
     def miss(self, path: str, what: str = "") -> None:
-        """Name what could not be put back."""
+        """Name a place whose value could not be put back."""
         if what or not (self.missing and self.missing[-1].startswith(f"{shown(path)}: ")):  # the reason has been given
             self.missing.append(shown(path) + (f": {what}" if what else ""))
 
     def miss_item(self, item: Item, path: str) -> None:
-        """Name an item whose value is not there."""
+        """Name an item whose value is absent."""
         if isinstance(item, list) and item[0] in self.lost:
             self.gone.append(shown(path))
         elif not isinstance(item, list) or item[0] not in self.spare:
             self.miss(path)
 
     def items(self, items: list[Item], old: list[object], path: str) -> list[object]:
-        """Decode the items of a sequence; `old`: what the live one holds."""
+        """Decode the items of a sequence; `old`: the items of the live one."""
         if list not in set(map(type, items)):
             return list(items)
         return [
@@ -132,12 +131,12 @@ class Decoding(ABC):
         return {number: memory for number, memory in memories.items() if memory is not ABSENT}
 
     def array(self, node: Node) -> Array:
-        """Return the array that a node's first item is the name of."""
+        """Return the array that a node's first item names."""
         ((name,), *_) = node.items
         return self.arrays[name]
 
     def content(self, node: Node) -> tuple[int, Callable[[Array], None]]:
-        """Return how large the array is that a node's first item is the name of, in bytes, and what writes it into
+        """Return the size in bytes of the array that a node's first item names, and a function that writes it into
         memory [byte] uint8."""
         ((name,), *_) = node.items
         arrays = self.arrays
@@ -146,9 +145,7 @@ class Decoding(ABC):
         return writing(arrays[name])
 
     def lies_in_tensor(self, array: Array) -> bool:
-        """Return whether an array lies in the memory of a tensor that nodes are at: what is written there is the
-        tensor's.
-        """
+        """Return whether an array lies in the memory of a tensor that has a node: writing there changes the tensor."""
         if self._spans is None:
             tensors = {node.items[0][0]: self.hooks.tensors_of(node.data[0]) for node in self.nodes if node.kind == "shared"}
             self._spans = [tensors[number].span(memory) for number, memory in self.live_memories.items()]
@@ -156,7 +153,7 @@ class Decoding(ABC):
         return any(place < end and start < place + size for place, size in self._spans)
 
     def class_named(self, described: str, current: object) -> Any:
-        """Return the class of the program with a name, the one at its address if it has one, or None."""
+        """Return the program's class with a name: the one at its address, if it has an address; or None."""
         name, _, address = described.partition(" @ ")
         found = self.baseline.at(address)
         if isinstance(found, type) and class_name(found) == name and (is_own_class(found) or is_open(found)):
@@ -166,8 +163,8 @@ class Decoding(ABC):
     def attributes(self, pairs: list[Item], old: Mapping[str, object], path: str) -> dict[str, object]:
         """Decode attributes; one that is absent stays as it is, and is named.
 
-        A name that is there stays the object that it is, and another is as `setattr` has it: who pickles tells one text
-        from two that are equal.
+        An existing name stays the same object, and a new one is interned, as `setattr` does: pickle tells one text from
+        two equal ones.
         """
         new: dict[str, object] = {}
         names = {name: name for name in old if type(name) is str}
@@ -191,14 +188,14 @@ class Decoding(ABC):
             own.update(new)
 
     def keep(self, name: str, address: Any, current: object, *place: Any) -> object:
-        """Return the object that stays as the process has it: the one at its address, of its class, or at its place."""
+        """Return the object that stays as the process has it: the one of its class at its address, or at its place."""
         found = self.baseline.at(address)
         if found is not ABSENT and name != type_name(found):
             found = ABSENT
         if found is ABSENT and type_name(current) == name:
             found = current
         if place and found is not ABSENT and not self._is_at(found, place[0]):
-            if isinstance(found, Iterator):  # what it hands on next would be another thing
+            if isinstance(found, Iterator):  # its next value would be another one
                 self.miss(address, f"{name} is not where the first run had it, though the same batches were loaded again")
             elif not is_output_only(found):
                 self.astray.append(f"{address} ({name})")
@@ -223,11 +220,11 @@ class Decoding(ABC):
 
     @abstractmethod
     def decode_node(self, number: int, node: Node, current: Any, path: str) -> Any:
-        """Return the object of a node, as its kind has it."""
+        """Return the object of a node, by the rule of its kind."""
 
     @abstractmethod
     def decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
-        """Set the attributes that are the program's in an object that stays as the process has it."""
+        """Set the program's attributes on an object that stays as the process has it."""
 
     @abstractmethod
     def are_alike(self, one: object, other: object) -> bool:

@@ -1,5 +1,5 @@
-"""Python state -> graph: what describes objects (`containers`, `arrays`, `functions`, …) is given this, and asks it for
-the items of other objects.
+"""Python state -> graph. The families that describe objects (`containers`, `arrays`, `functions`, …) get an `Encoding`,
+and ask it for the items of other objects.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from detrain.python.inspect.ownership import answers, lists, of_last_use
 
 _EMPTY: Final = (dict, list, tuple, collections.OrderedDict)
 Rule = Callable[[Any, int, Any, str], Node]
-"""How an object is described: of the encoder, the object's number, itself and its path."""
+"""Describes an object as a node. Takes the encoder, the object's number, the object and its path."""
 
 
 class Known:
-    """What a class says of all its objects. It is asked once a walk, for a class may change between two."""
+    """The facts of a class about all its objects. They are read once a walk, as a class may change between walks."""
 
     __slots__ = ("base", "gone", "is_own", "is_tuple", "name", "of_library", "slots")
 
     def __init__(self, cls: type, name: str | None) -> None:
         self.name = name
-        """None where it depends on where the class was made."""
+        """None: the name depends on the place where the class was made."""
         self.is_tuple = hasattr(cls, "_fields") and issubclass(cls, tuple)
         self.is_own = is_own_class(cls)
         self.of_library = "" if self.is_own or not is_library_class(cls) else module_of(cls).partition(".")[0]
@@ -66,12 +66,12 @@ class Known:
 
 class Encoding(ABC):
     """A graph that is being made, and the one rule by which a value becomes an item: each object once, by its identity,
-    as its class has it described. `Encoder` makes a file's, `LiveEncoder` one that stays in the process; the families
-    (`containers`, `arrays`, …) describe objects, and ask these two where the ways part.
+    described by the rule of its class. `Encoder` makes the graph of a file, `LiveEncoder` one that stays in the
+    process; the families (`containers`, `arrays`, …) describe objects, and call these two where they differ.
     """
 
     finds_by_place = False
-    """Whether who puts the graph back has the very objects, whatever their addresses."""
+    """True if the graph is put back in this process, where its very objects are."""
 
     def __init__(
         self,
@@ -89,19 +89,18 @@ class Encoding(ABC):
         self.collects = is_baseline
         self.rules = DataRules(hooks, baseline, collects=is_baseline)
         self.are_loads_replayed = are_loads_replayed
-        """What loads move on is where it was when a resumed process has loaded as often."""
+        """True if a resumed process repeats the loads, which brings the objects that loads move to where they were."""
         self.is_alone = is_alone
-        """Loads run no code, so what has moved on, bodies have moved."""
+        """True if loads run no code of the program, so that only bodies can have moved an object."""
         self.drawn_from = drawn_from
         """The iterator of the loop whose loads are replayed."""
         self.is_drawn_from = False
-        """Inside of that."""
+        """True inside of that iterator."""
         self.cells = cells
-        """The variables of the calls that go on which functions share, by where they are; None if they cannot be
-        read."""
+        """The variables of calls in progress that functions share, by their places; None if they cannot be read."""
         self.moved: list[str] = []
         self.is_loader = False
-        """Inside of what a batch loop goes over."""
+        """True inside of the object that a batch loop goes over."""
         self.nodes: list[Node | None] = []
         self.numbers: dict[int, int] = {}
         self.alive: list[object] = []
@@ -109,13 +108,12 @@ class Encoding(ABC):
         self.lost: list[str] = []
         self.lost_numbers: dict[int, str] = {}
         self.spare: set[int] = set()
-        """Numbers of what shows, records or reads, or is held by such things alone: a resumed run need not have it."""
+        """Numbers of objects that only show, record or read, and objects in such only: a resume does not need them."""
         self.more_roots: dict[str, Item] = {}
-        """Classes of the program whose objects were met, as roots: nothing else may lead to their attributes any
-        more."""
+        """Classes of the program whose objects were met, as roots: perhaps no other path leads to their attributes."""
         self.noted: set[type] = set()
         self.by_class: dict[type, Rule] = {}
-        """How objects of each class that was met are described."""
+        """The rule for objects of each class that was met."""
         self.known: dict[type, Known] = {}
         self.addresses: list[tuple[int, str, set[Any], str]] = []
         self.far_views: list[tuple[int, Array, str]] = []
@@ -124,24 +122,24 @@ class Encoding(ABC):
         self.made_parameters: list[object] = []
         """Parameters that the loop has made."""
         self.spans: list[Span] = []
-        """Where these memories and arrays lie: of NumPy's and a framework's, several may look at one memory."""
+        """The address ranges of these memories and of arrays: NumPy's and a framework's may share memory."""
         self.asked: list[tuple[int, object, str]] = []
-        """Objects whose classes say themselves what they hold."""
+        """Objects whose classes report the objects' state themselves."""
         self.is_unordered = False
-        """Inside a set whose order is that of addresses, so that paths do not lead to the same in another process."""
+        """True inside a set in the order of addresses: its paths lead to other objects in another process."""
         self.packages: list[str] = []
-        """The packages of the objects of libraries that this is inside of."""
+        """The packages of the library objects around the current object."""
         self.looked_through: set[str] = set()
-        """Packages of which it is known what they hold now."""
+        """Packages whose global objects have been listed."""
         self.unbound: set[str] = set()
         """Names that were not bound when the loop was entered."""
         self.outputs = 0
-        """Inside how many objects that only show or record what the program does."""
+        """How many objects around the current one only show or record the program's actions."""
         self.depth = 0
 
     def encode_loader(self, value: object, path: str) -> Item:
-        """Return the item for what a batch loop goes over, after all else: what is lost of it is loaded again,
-        and so no loss."""
+        """Return the item for the object that a batch loop goes over, after all others. Its losses count as moved: a
+        resumed run loads them again."""
         lost, self.lost = self.lost, []
         self.is_loader = True
         item = self.encode(value, path)
@@ -151,7 +149,7 @@ class Encoding(ABC):
         return item
 
     def encode(self, value: object, path: str) -> Item:
-        """Return the item for a value. `path` is how the program would write it, for messages."""
+        """Return the item for a value. `path` is the program's expression for the value, for messages."""
         kind = type(value)
         if value is None or kind in (bool, bytes) or (kind is float and value == value):  # noqa: PLR0124 - not a NaN
             return value
@@ -179,7 +177,7 @@ class Encoding(ABC):
         self.nodes.append(None)
         self.alive.append(value)
         if kind in _EMPTY and not value and not self.packages and self.depth < MAX_DEPTH and not getattr(value, "__dict__", None):
-            # Many, and nothing in them to walk.
+            # There are many, with nothing in them to walk.
             self.nodes[number] = Node(kind.__name__)
         elif self.depth:
             self.nodes[number] = self._encode_below(number, value, path)
@@ -205,9 +203,9 @@ class Encoding(ABC):
         return rule(self, number, value, path)
 
     def encode_attributes(self, owner: object, values: Mapping[Any, object], path: str) -> list[list[Item]]:
-        """Encode the attributes of an object. What is lost of one that only shows or records is harmless, too.
+        """Encode the attributes of an object. Losses inside an object that only shows or records are harmless, too.
 
-        So is what is lost of what it only lists, unless something else leads there.
+        So are losses inside objects that it only lists, unless another path leads there.
         """
         is_output, listed = is_output_only(owner), lists(type(owner))
         if not is_output and not listed:
@@ -230,7 +228,7 @@ class Encoding(ABC):
         ]
 
     def lose(self, number: int, path: str, why: str) -> Node:
-        """Name what is not captured, at each place that holds it."""
+        """Name an object that is not captured, at each place that holds it; return a node for it."""
         if not self.collects:
             self.name_loss(path, self.alive[number], why)
             self.lost_numbers[number] = why
@@ -238,15 +236,15 @@ class Encoding(ABC):
         return Node("opaque", [why if is_fatal else why.partition(":")[0]])
 
     def name_loss(self, path: str, value: object, why: str) -> None:
-        """Name what is not captured of a value.
+        """Name a value, or a part of one, that is not captured.
 
-        What only shows is harmless where a resumed run has such a thing, or a place at which the program sees that it
-        has none; not what the loop has put into a list, or bound a name to that was not there. Nor is it where the
-        program is still to ask what it was given.
+        The loss of an object that only shows is harmless if a resumed run has such an object, or if the program sees at
+        its place that it has none. It is not if the loop has put the object into a list or under a new name, or if the
+        program will still ask the object for the values that it was given.
         """
         is_there = self.baseline.has(value) or not (path.endswith("]") or path in self.unbound) or only_reads(value)
         asked = answers(type(value))
-        is_asked = bool(asked) and not asked.isdisjoint(self.hooks.names_ahead())  # which goes over the program's code
+        is_asked = bool(asked) and not asked.isdisjoint(self.hooks.names_ahead())  # this goes over the program's code
         is_harmless = is_there and is_output_only(value) and not is_asked
         end = OF_OUTPUT if self.outputs else HARMLESS if is_harmless else ""
         self.lost.append(f"{shown(path)} ({why}{end})")
@@ -261,8 +259,8 @@ class Encoding(ABC):
         return items if is_plain(items) else [self.encode(item, f"{path}[{index}]") for index, item in enumerate(items)]
 
     def name_of(self, cls: type, path: str) -> str:
-        """Return the name of an object's class; behind it, where no name leads to a class made in a function, its
-        address.
+        """Return the name of an object's class; for a class made in a function, to which no name leads, with the
+        class's address behind it.
         """
         if is_findable(cls) or not (is_own_class(cls) or is_made_open(cls)):
             return class_name(cls)
@@ -274,7 +272,7 @@ class Encoding(ABC):
         return class_name(cls) if address is None else f"{class_name(cls)} @ {address}"
 
     def store(self, array: Array) -> Item:
-        """Keep an array; return the item that leads there."""
+        """Keep a copy of an array; return the item that leads to it."""
         if self.collects:
             return [""]
         name = f"{len(self.arrays):05d}"
@@ -282,17 +280,17 @@ class Encoding(ABC):
         return [name]
 
     def encode_parts(self, value: object, path: str) -> Node | None:
-        """Encode what a framework describes by its parts."""
+        """Encode an object that a framework describes by its parts; None for any other."""
         described = self.hooks.parts(value)
         return None if described is None else Node(described[0], None, self.encode_all(described[1], path))
 
     def state_of(self, owner: object, stored: Mapping[str, object], path: str, *, is_own: bool) -> dict[str, object]:
-        """Return those of such attributes that can be described, or that no run goes on without.
-        Others are named if `is_own`."""
+        """Return the stored attributes that can be described, or that no run can go on without. Others are named if
+        `is_own`."""
         state = {}
         for name, item in stored.items():
             is_new = self.hooks.holds_variables(item) and self.hooks.is_of_loop(item)
-            # What a model of the program's makes and keeps, its method may make anew in each epoch.
+            # A program's model may make anew, in each epoch, the objects that it makes and keeps.
             is_needed = is_new and not self.hooks.holds_variables(owner)
             if is_needed or self.rules.is_walkable(item) or self.hooks.parts(item) is not None:
                 state[name] = item
@@ -301,7 +299,7 @@ class Encoding(ABC):
         return state
 
     def named_by_library(self, value: object, node: Node) -> Node:
-        """Return a node, or where a library holds the object under a name, one that says so: there is one of it."""
+        """Return a node, or one with the name under which a library holds the object: there is only one of it."""
         if self.collects or self.finds_by_place:
             return node
         for package in (module_of(type(value)).partition(".")[0], *self.packages[-1:]):
@@ -313,19 +311,19 @@ class Encoding(ABC):
 
     @abstractmethod
     def rule_of(self, value: Any) -> Rule:
-        """Return how objects of a value's class are described, as far as the class decides that."""
+        """Return the rule that describes objects of a value's class, as far as the class decides it."""
 
     @abstractmethod
     def encode_opaque(self, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
-        """Describe what stays as it is; name what of it has moved on, unless all that it holds is captured beside."""
+        """Describe an object that stays as it is; name it if it has moved on and `is_captured` is not set."""
 
     @abstractmethod
     def encode_derived(self, number: int, value: Any, path: str) -> Node:
-        """Describe an object of a class that derives from a library's: what the program's methods store there."""
+        """Describe an object whose class derives from a library's, by the attributes that the program stores there."""
 
     @abstractmethod
     def encode_set(self, number: int, value: Any, path: str) -> Node:
-        """Describe a set with what its order takes."""
+        """Describe a set, with the data that its order needs."""
 
     @abstractmethod
     def encode_array(self, kind: str, value: object, array: Array, path: str) -> Node:
@@ -337,7 +335,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def note_addresses(self, number: int, cls: type, keys: list[object], path: str) -> None:
-        """Note keys that may be addresses of objects: whether one is, shows when all objects are known."""
+        """Note keys that may be addresses of objects; `finish` knows all objects, and decides."""
 
     @abstractmethod
     def address_of(self, value: object) -> str | None:

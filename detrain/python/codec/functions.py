@@ -1,7 +1,7 @@
-"""Functions and classes, and what is made of them: methods, partial calls, cells.
+"""Functions and classes, and objects made of them: methods, partial calls, cells.
 
-Functions and classes stay by name, and what they hold is state. A function that the loop has made is written by the
-digest of its source, and made again from the program's own: a graph holds no code.
+A graph has the names of functions and classes, and the values that they hold, which are state. A function that the loop
+has made is written as the digest of its source, and made again from the program's source: a graph holds no code.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _described(encoding: Encoding, number: int, value: Any, path: str) -> Node:
 
 
 def encode_function(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """A function stays as it is, and one that the loop has made is made again from the program's source; what its
-    closure, its defaults and its attributes hold is state."""
+    """Encode a function. It stays as it is, or is made again from the program's source if the loop has made it; the
+    values in its closure, its defaults and its attributes are state."""
     cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
     is_new, is_other = encoding.is_of_loop(value), encoding.baseline.is_other(value)
     if encoding.collects:
@@ -119,7 +119,7 @@ def encode_function(encoding: Encoding, number: int, value: Any, path: str) -> N
 
 
 def _are_known(encoding: Encoding, cells: Mapping[str, types.CellType], source: function_source.FunctionSource) -> bool:
-    """Return whether all who share the variables of a function that the loop has made are captured with it."""
+    """Return whether all that share the variables of a function that the loop has made are captured with it."""
     if encoding.cells is None:
         return not cells
     of_frames = {id(cell) for cell in encoding.cells.values()}
@@ -127,8 +127,7 @@ def _are_known(encoding: Encoding, cells: Mapping[str, types.CellType], source: 
 
 
 def _encode_annotations(encoding: Encoding, value: types.FunctionType, path: str) -> Item:
-    """Encode what the arguments of a function are said to be: texts, and classes by name.
-    Other such things are named."""
+    """Encode the annotations of a function: texts, and classes by name. Other annotations are named as losses."""
     pairs: list[Item] = []
     for name, item in list(value.__annotations__.items()):
         if item is None or type(item) is str:
@@ -141,9 +140,10 @@ def _encode_annotations(encoding: Encoding, value: types.FunctionType, path: str
 
 
 def encode_class(encoding: Encoding, number: int, value: type, path: str) -> Node:
-    """A class stays as it is; its attributes that are not methods are state, and so is what methods hold.
+    """Encode a class. It stays as it is; its attributes that are not methods are state, and so are the values that
+    methods hold.
 
-    Methods that hold nothing are written only where they are not those that were there when the loop was entered.
+    Methods that hold no values are written only if they are not those from when the loop was entered.
     """
     if encoding.collects:
         for name, item in list(vars(value).items()):
@@ -176,10 +176,10 @@ def encode_class(encoding: Encoding, number: int, value: type, path: str) -> Nod
 
 
 def _address(encoding: Encoding, number: int, value: object, path: str) -> str | None:
-    """Return the address of a function or class whose name does not lead to it; name it if it has none."""
+    """Return the address of a function or class whose name does not lead to it; name it if the loop has made it."""
     if encoding.is_of_loop(value):
         encoding.lose(number, path, type_name(value))
-    if encoding.collects:  # also what its name leads to: that may lead to another one later
+    if encoding.collects:  # even if its name leads to it: later the name may lead to another one
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
     if is_findable(value):
         return None
@@ -196,7 +196,7 @@ def is_of_loop(encoding: Encoding, value: object) -> bool:
 
 
 def _is_put_into_class(encoding: Encoding, value: Any) -> bool:
-    """Return whether the loop has put a function or class into a class, under a name that says it is from there."""
+    """Return whether the loop has put a function or class into a class, where its qualified name leads."""
     owner_name, _, name = static_name(value).rpartition(".")
     owner = find_static(owner_name)
     methods = encoding.baseline.methods(owner) if isinstance(owner, type) else None
@@ -205,14 +205,14 @@ def _is_put_into_class(encoding: Encoding, value: Any) -> bool:
 
 
 def decode_static_with_state(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
-    """Put back what a function or class holds that stays as the process has it."""
+    """Put back the values in a function or class that itself stays as the process has it."""
     is_function = node.kind == "function"
     found: Any = decoding.keep_static(node.data[0] if is_function else node.data, node.there, current)
     if found is ABSENT:
         return ABSENT
     decoding.made[number] = found
     if is_function and function_source.holds_state(found):
-        if len(node.data) > 1:  # it does something else than when the loop was entered
+        if len(node.data) > 1:  # its code is not that from when the loop was entered
             _name_function(decoding, found, node.items[2], path)
             _set_code(decoding, found, node.data[1], path)
         _fill_function(decoding, found, node, 3, path)
@@ -231,7 +231,7 @@ def decode_static_with_state(decoding: Decoding, number: int, node: Node, curren
 
 
 def _fill_methods(decoding: Decoding, cls: type, pairs: list[Item], gone: list[Item], path: str) -> None:
-    """Set the methods of a class. Those that were not written are those of when the loop was entered."""
+    """Set the methods of a class. Methods that were not written are those from when the loop was entered."""
     live = class_methods(cls)
     new = (decoding.baseline.methods(cls) or live) | decoding.attributes(pairs, live, path)
     for name in live.keys() - new.keys() | {str(decoding.decode(item, ABSENT, path)) for item in gone}:
@@ -254,7 +254,7 @@ def decode_wrapped(decoding: Decoding, _number: int, node: Node, current: Any, p
 
 
 def decode_cell(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
-    """Put back what a variable holds that functions share."""
+    """Put back the value of a variable that functions share."""
     current = decoding.cells.get(number, current)
     if type(current) is not types.CellType:
         return ABSENT
@@ -286,7 +286,7 @@ def _set_code(decoding: Decoding, function: types.FunctionType, key: list[str], 
 
 
 def decode_defined(decoding: Decoding, number: int, node: Node, _current: Any, path: str) -> object:
-    """Make a function again that the loop had made: its code is that of the program's own source."""
+    """Make a function again that the loop had made, with code from the program's own source."""
     _defaults, _keywords, names, annotations, *inside = node.items
     source = function_source.find(*node.data)
     if source is None or len(source.code.co_freevars) != len(inside):
@@ -303,7 +303,7 @@ def decode_defined(decoding: Decoding, number: int, node: Node, _current: Any, p
 
 
 def _fill_function(decoding: Decoding, function: types.FunctionType, node: Node, first: int, path: str) -> None:
-    """Put back what a function holds; `first`: which item of the node is that of its first variable."""
+    """Put back the values in a function; `first`: the place, among the node's items, of its first variable."""
     defaults, keywords, cells = *node.items[:2], node.items[first:]
     live = function.__closure__ or ()
     if len(live) != len(cells):
@@ -323,7 +323,7 @@ def _fill_function(decoding: Decoding, function: types.FunctionType, node: Node,
 
 
 def _decode_partial(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
-    """A partial call: made anew where what it calls is not what the live one calls."""
+    """Return a partial call: the live one if it has the same function and arguments, else a new one."""
     name = str(node.data) if node.data is not None else class_name(functools.partial)
     cls: Any = type(current) if class_name(type(current)) == name else find_type(name)
     is_live = type(current) is cls
@@ -333,14 +333,14 @@ def _decode_partial(decoding: Decoding, _number: int, node: Node, current: Any, 
         for item, part, n in zip(node.items, old, ("func", "args", "keywords"), strict=True)
     ]
     if is_live and all(map(_is_alike, old, parts)):
-        getattr(current, "__dict__", {}).clear()  # those that it had, whoever puts them back has kept
+        getattr(current, "__dict__", {}).clear()  # `decode_annotated` has kept its attributes
         return current
     is_known = isinstance(cls, type) and issubclass(cls, functools.partial) and callable(parts[0])
     return functools.partial.__new__(cls, parts[0], *parts[1], **parts[2]) if is_known else ABSENT
 
 
 def _decode_method(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
-    """A bound method: made anew where the live one is bound to something else."""
+    """Return a bound method: the live one if it is bound to the same object, else a new one."""
     is_live = type(current) in (types.MethodType, types.BuiltinMethodType)
     owner = decoding.decode(node.items[0], current.__self__ if is_live else ABSENT, f"{path}.__self__")
     if node.items[1] is None:
@@ -360,8 +360,8 @@ def _decode_type(_decoding: Decoding, _number: int, node: Node, _current: Any, _
 
 
 def hold_cells(decoding: Decoding, cells: Mapping[str, types.CellType]) -> None:
-    """Take the variables of the calls that go on, by where they are, and those of functions that are there, for those
-    of the first run: what the loop has made may share them. Before anything is decoded."""
+    """Take the variables of calls in progress (`cells`, by their places) and of live functions for those of the first
+    run, before anything is decoded: functions that the loop has made may share them."""
     for key, item in decoding.roots.items():
         kind, _, place = key.partition("|")
         if kind == "cells" and place in cells:
@@ -373,7 +373,7 @@ def hold_cells(decoding: Decoding, cells: Mapping[str, types.CellType]) -> None:
 
 
 def _is_alike(one: object, other: object) -> bool:
-    """Return whether two values are one object, or hold one and the same objects."""
+    """Return whether two values are one object, or tuples of the same objects."""
     if one is other:
         return True
     if isinstance(one, tuple) and isinstance(other, tuple):

@@ -1,5 +1,5 @@
-"""A graph as it lies in a checkpoint. Whoever reads one has the form of each node checked first, so that one of another
-form is one clear error, before anything is put back.
+"""A graph as it lies in a checkpoint. The form of each node is checked first, so that a malformed graph gives one clear
+error before any value is put back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from detrain.python.inspect.object_graph import FORMAT, Graph, Item
 
 
 def unpack(content: bytes, arrays: Collection[str] | None = None) -> Graph:
-    """Return the graph that `Graph.pack` has written, or an earlier version. `arrays`: the names of those beside it;
-    without them the graph is not checked, as it was made in this process.
+    """Return the graph that `Graph.pack`, or an earlier version, has written. `arrays`: the names of the arrays beside
+    it; without them the graph is not checked, as it was made in this process.
 
     Raises CheckpointDamaged for any other bytes.
     """
@@ -40,7 +40,7 @@ def unpack(content: bytes, arrays: Collection[str] | None = None) -> Graph:
 
 
 def unreadable(reason: str) -> CheckpointDamaged:
-    """Return the error of a graph that is of no form."""
+    """Return the error for a graph that cannot be read."""
     advice = "go on from another checkpoint (--from), or start anew with --fresh"
     return CheckpointDamaged(f"the Python objects in the checkpoint cannot be read: {reason}", advice)
 
@@ -62,9 +62,9 @@ def _converted(nodes: list[Any]) -> list[Any]:
 
 
 def _check(nodes: Sequence[Any], arrays: Collection[str]) -> None:
-    """Check nodes, and that all that they lead to is there. `arrays`: the names of the arrays beside the graph.
+    """Check the form of nodes, and that all their items are there. `arrays`: the names of the arrays beside the graph.
 
-    Raises ValueError, with the number of the first node that is of no form.
+    Raises ValueError, with the number of the first malformed node.
     """
     for number, node in enumerate(nodes):
         reason = _reason(node, len(nodes), arrays)
@@ -80,7 +80,7 @@ def _check_items(items: Iterable[Any], count: int, arrays: Collection[str]) -> N
 
 
 def _reason(node: Any, count: int, arrays: Collection[str]) -> str:
-    """Return why a node is of no form; empty where it is of one."""
+    """Return why a node is malformed; empty if it is not."""
     kind = find_kind(node.kind)
     if kind is None:
         return "is of an unknown kind"

@@ -1,4 +1,4 @@
-"""Nodes of graphs up to format 3, whose form was another one for each kind, as nodes of format 4."""
+"""Nodes of graphs up to format 3, where each kind had another form, as nodes of format 4."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
     "npbytes": "numpy.bytes_",
     "dtype": "numpy.dtype",
 }
-"""Kinds that are made from parts alone, by their names before."""
+"""Kinds that are made from parts only, by their earlier names."""
 _TEXTS = {
     "date": "datetime.date",
     "Decimal": "decimal.Decimal",

@@ -1,9 +1,9 @@
-"""A graph of Python objects that stays in its process: each node leads to the very object, and holds only what can
-change in it.
+"""A graph of Python objects that stays in its process: each node leads to the very object, and holds only the state
+that can change in it.
 
-So more can be put back than from a file: what is no data stays the object that it is, constant tensors and large arrays
-are not copied, and identities are those that were. What moves on (generators, iterators) is named, to be looked at by
-whoever goes back.
+So more can be put back than from a file: objects that are no data stay the same objects, constant tensors and large
+arrays are not copied, and identities are kept. Objects that move on (generators, iterators) are listed, for the code
+that goes back to look at.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Live(msgspec.Struct, frozen=True, eq=False):
     arrays: dict[str, Array]
     objects: list[object]
     opaque: list[tuple[object, str]]
-    """Objects (and their paths) of which nothing is held but the reference."""
+    """Objects, with their paths, of which only a reference is held."""
     names: dict[int, set[str]]
     """Names of all attributes of objects that derive from a library's."""
     lost: list[str]
-    """What cannot be put back (`path (type)`)."""
+    """Objects that cannot be put back, as `path (type)`."""
 
 
 class LiveEncoder(Encoder):
@@ -71,12 +71,12 @@ class LiveEncoder(Encoder):
         return Live(encoded.graph, encoded.arrays, self.alive, self._opaque, self._attributes, encoded.not_captured)
 
     def rule_of(self, value: Any) -> Rule:
-        """An iterator stays as it is, too."""
+        """Return the rule of the encoder of files, except that iterators stay as they are, too."""
         rule = super().rule_of(value)
         return _encode_iterator if rule is encode_made and isinstance(value, Iterator) else rule
 
     def note_addresses(self, *_: object) -> None:
-        """In this process objects stay where they are."""
+        """Do nothing: in this process objects keep their addresses."""
 
     def encode_set(self, number: int, value: Any, path: str) -> Node:
         base = set if isinstance(value, set) else frozenset
@@ -102,7 +102,7 @@ class LiveEncoder(Encoder):
             pass
         elif not is_open_for_writing(value):
             self._opaque.append((value, path))
-        elif not self.hooks.is_known_file(value):  # one that is known is set back by whoever knows it
+        elif not self.hooks.is_known_file(value):  # a known file is set back by the part that knows it
             self.lose(number, path, f"{type_name(value)}: open for writing")
         return Node("opaque", [type_name(value)])
 
@@ -113,7 +113,7 @@ class LiveEncoder(Encoder):
         return Node("memory", [*shared.extent, ""], [hold(self, shared), None])
 
     def join_memories(self) -> None:
-        """Each object stays where it lies."""
+        """Do nothing: each memory stays where it lies."""
 
     def is_of_loop(self, _value: object) -> bool:
         return False
@@ -143,7 +143,7 @@ class LiveDecoder(Decoder):
         self._live = live
 
     def decode(self, item: Item, _current: object, path: str) -> object:
-        """Put back what the very object of an item held; return the object."""
+        """Put back the state of an item's very object; return the object."""
         if not isinstance(item, list):
             return item
         number = item[0]
@@ -169,7 +169,7 @@ class LiveDecoder(Decoder):
         return live
 
     def _put_back_array(self, node: Node, live: Any, path: str) -> None:
-        """Write an array's values into its memory, if they are not there still."""
+        """Write an array's values into its memory; a large or a read-only array is only compared."""
         if node.kind == "large":
             if digest_array(live) != node.data:
                 self.miss(path, "the large array has been changed in the loop")
@@ -184,15 +184,15 @@ class LiveDecoder(Decoder):
             self.miss(path, "it cannot be put back in place")
 
     def keep(self, _name: str, _address: Any, current: object, *_place: Any) -> object:
-        """Every object that is not data is still there."""
+        """Return the object at the place: every object that is not data is still there."""
         return current
 
     def keep_static(self, _name: str, _address: Any, current: object) -> object:
-        """So is every function and class."""
+        """Return the function or class at the place: it is still there, too."""
         return current
 
     def decode_derived(self, number: int, node: Node, current: Any, path: str) -> Any:
-        """Set the program's attributes; those that it has made since are gone."""
+        """Set the program's attributes, and delete those that it has made since."""
         found = super().decode_derived(number, node, current, path)
         own, before = own_attributes(found) or {}, self._live.names[number]
         for name in program_names(type(found), self.hooks.stored_outside, own) & own.keys() - before:
@@ -200,7 +200,7 @@ class LiveDecoder(Decoder):
         return found
 
     def fill_set(self, target: set[Any], items: list[Item], how: Any, path: str) -> None:
-        """As the decoder of files does, but that a set which was not read in an order must be as it is."""
+        """Fill a set as the decoder of files does; a set whose order was not read must have kept its order."""
         values = elements(self, items, (), path)
         if how != "kept":
             super().fill_set(target, items, how, path)
@@ -211,11 +211,11 @@ class LiveDecoder(Decoder):
 class Undo(LiveDecoder):
     """Puts data back.
 
-    What objects have come to hold since stays, and so do variables and layers: they have been built.
+    Attributes that objects got since stay, and so do variables and layers: they have been built.
     """
 
     def fill_attributes(self, own: dict[str, object], pairs: list[Item], path: str) -> None:
-        """Set the attributes that there were; those that have been built since stay."""
+        """Set the earlier attributes again; those that have been built since stay."""
         built = self._built(own)
         own.update(self.attributes(pairs, dict(own), path) | built)
 
@@ -232,13 +232,13 @@ class Undo(LiveDecoder):
 
 
 def encode_value(value: object, hooks: Hooks) -> Live:
-    """Return what a value holds."""
+    """Return a live graph of a value."""
     encoder = LiveEncoder(hooks, Baseline())
     return encoder.finish_live({"": encoder.encode(value, "the batch")})
 
 
 def restore_value(live: Live, hooks: Hooks) -> list[str]:
-    """Put back what `encode_value` returned; return what could not be put back."""
+    """Put back the values of a live graph; return the places whose values could not be put back."""
     decoder = LiveDecoder(live, hooks, Baseline())
     decoder.decode(decoder.roots[""], ABSENT, "the batch")
     return decoder.missing

@@ -1,8 +1,8 @@
-"""The table of kinds of nodes: one entry says all that is known of a kind by its name, so that whoever goes over a
-graph need not know kinds itself.
+"""The table of kinds of nodes. One entry has all facts about a kind, by its name, so that code that goes over a graph
+need not know kinds itself.
 
-The families (`containers`, `arrays`, `functions`, …) have for each kind how an object becomes a node and how a node
-becomes the object again, side by side, and enter their kinds here.
+The families (`containers`, `arrays`, `functions`, …) have two functions for each kind, side by side: one makes a node
+of an object, one makes the object again. They enter their kinds here.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _MANY: Final = 1 << 62
 NONE: Final = type(None)
 
 Decode = Callable[[Decoding, int, Node, Any, str], Any]
-"""Returns the object of a node: of the decoding, the node's number, itself, the live object at its place (or `ABSENT`),
-and the path."""
+"""Returns the object of a node. Takes the decoding, the node's number, the node, the live object at its place (or
+`ABSENT`), and the path."""
 
 
 class Form(NamedTuple):
     """The form that a node of a kind has in a file."""
 
     data: Any = NONE
-    """Classes that the data may be of; a list of such: of each of a list's first items."""
+    """Classes that the data may have; a list: the classes of the first items of the data, which is a list."""
     least: int = 0
-    """How many items there are."""
+    """How many items there are, at least; `most`: at most."""
     most: int = _MANY
     first: str = ""
-    """What the first item is, if there is one: "node" or "array"."""
+    """The sort of the first item, if there is one: "node" or "array"."""
 
 
 Holds = Literal["state", "others", "nothing"]
-"""What can change while an object stays the object that it is: its own state, what it leads to alone, or nothing."""
+"""The part of an object that can change while its identity stays: its state, only the objects it leads to, or none."""
 
 
 class NodeKind(msgspec.Struct, frozen=True):
@@ -44,10 +44,10 @@ class NodeKind(msgspec.Struct, frozen=True):
 
     decode: Decode
     form: Form | None
-    """None: each kind that is made again from its parts checks these itself."""
+    """None: a kind whose objects are made again from their parts checks the parts itself."""
     holds: Holds
     lists: bool
-    """Whether a program finds its items by their number."""
+    """Whether a program finds an object's items by their number."""
 
 
 KINDS: Final[dict[str, NodeKind]] = {}

@@ -1,4 +1,4 @@
-"""What is made again from its parts: values, iterators, files in memory, tables, what frameworks describe so."""
+"""Objects that are made again from their parts: values, iterators, files in memory, tables, objects of frameworks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.
 
 
 def encode_made(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """Encode what is made again from its parts, if this one can be."""
+    """Encode an object by its parts; as a stranger, if it cannot be made again from them."""
     if type(value) in (bytearray, array.array) and not encoding.collects:
         encoding.spans.append(Span(*bounds_of(np.frombuffer(value, np.uint8)), number, path, is_foreign=True))
     node = _encode_described(encoding, value, path)
@@ -36,13 +36,13 @@ def encode_made(encoding: Encoding, number: int, value: Any, path: str) -> Node:
 
 
 def _encode_described(encoding: Encoding, value: object, path: str) -> Node | None:
-    """Encode what is made again from its parts."""
+    """Encode an object by its parts; None if it cannot be made again from them."""
     described = describe(value)
     return None if described is None else Node(described[0], None, encoding.encode_all(described[1], path))
 
 
 def _note_weak(encoding: Encoding, value: object, path: str) -> None:
-    """Name a collection that holds weakly and has changed: what a baseline holds lives longer than it would."""
+    """Name a weak collection that has changed: a baseline may keep its objects alive longer than they would live."""
     if type(value) not in _WEAK:
         return
     if encoding.collects:
@@ -52,12 +52,12 @@ def _note_weak(encoding: Encoding, value: object, path: str) -> None:
 
 
 def encode_table(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """A table is described by what it holds; a large one that is as it was stays as it is."""
+    """Encode a table by its content; a large one that is as it was stays as it is."""
     return _encode_moved(encoding, number, value, path, table_parts, is_large=is_large(value))
 
 
 def encode_reduced_object(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """An object of an extension that says its whole state is described by that, if it is new or has changed."""
+    """Encode an extension's object by the whole state that it reports, if it is new or has changed."""
     return _encode_moved(encoding, number, value, path, describe, is_large=True)
 
 
@@ -82,7 +82,7 @@ def _encode_moved(
 
 
 def decode_made(decoding: Decoding, _number: int, node: Node, current: Any, path: str) -> Any:
-    """Decode what is made from its parts: a date, an iterator, a file in memory, a table."""
+    """Make an object again from its parts: a date, an iterator, a file in memory, a table."""
     kind = node.kind
     now = None if current is ABSENT else describe(current) or decoding.hooks.parts(current)
     old = now[1] if now is not None and now[0] == kind else []
@@ -91,7 +91,7 @@ def decode_made(decoding: Decoding, _number: int, node: Node, current: Any, path
         return _decode_table(decoding, kind, values, current, path)
     made = decoding.hooks.remake(kind, values, current)
     if made is None:
-        with contextlib.suppress(TypeError, ValueError, ImportError):  # of parts that are not there; pandas may not be here
+        with contextlib.suppress(TypeError, ValueError, ImportError):  # parts or pandas may be missing
             made = make_again(kind, values, current)
     if made is None:
         decoding.miss(path, f"this Python cannot make {kind}")

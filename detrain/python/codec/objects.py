@@ -1,5 +1,5 @@
-"""Objects of the program, objects of libraries that are data, and those of classes that derive from a library; and what
-the classes of libraries say themselves that their objects hold: what of it no graph has, is named.
+"""Objects of the program, objects of libraries that are data, and objects of classes that derive from a library's. Also
+the state that libraries' classes report of their objects: an object is named if the graph lacks some of that state.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def encode_user_object(encoding: Encoding, number: int, value: Any, path: str) -
 
 
 def _encode_whole(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """Encode an object with what it holds. One that only shows, and that the loop has made, is lost where a part of it
-    is: its methods would not find what is not there.
+    """Encode an object with its content. If one only shows, and the loop has made it, the loss of a part loses all of
+    it: its methods would not find the part.
     """
     lost = len(encoding.lost)
     node = _encode_open_object(encoding, number, value, path)
@@ -109,8 +109,8 @@ def _encode_parts_of_object(encoding: Encoding, number: int, value: Any, path: s
 
 
 def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """An object of a library that is data is captured as those of the program are, but found by its address: others
-    of the library may hold it, too."""
+    """Encode a library's object that is data, as one of the program's, but with its address: other objects of the
+    library may hold it, too."""
     cls, address = type(value), encoding.address_of(value)
     if encoding.collects:
         encoding.encode_opaque(number, value, path, is_captured=True)
@@ -123,12 +123,12 @@ def encode_data(encoding: Encoding, number: int, value: Any, path: str) -> Node:
     node = _encode_whole(encoding, number, value, path)
     named = node if address is not None else encoding.named_by_library(value, node)
     if named is node:
-        node.there = address or ""  # one that was nowhere is not the one at its place
+        node.there = address or ""  # without an address: not the live object at its place
     return named
 
 
 def encode_value(encoding: Encoding, _number: int, value: Any, path: str) -> Node:
-    """Encode an object of a class that derives from one whose objects are made from parts: these, and attributes."""
+    """Encode an object whose class derives from one that makes objects from parts: the parts, and its attributes."""
     cls = type(value)
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
@@ -144,7 +144,7 @@ def encode_value(encoding: Encoding, _number: int, value: Any, path: str) -> Nod
 
 
 def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
-    """Return the value, the live one if that is equal, with its attributes: no code of its class is run."""
+    """Return the value with its attributes, the live one if that is equal; no code of its class is run."""
     name, in_slots = node.data
     live = _to_fill(decoding, node.there, current)
     known = (decoding.class_named(name, live), find_type(name), type(live))
@@ -173,7 +173,7 @@ def decode_value(decoding: Decoding, number: int, node: Node, current: Any, path
 
 
 def parts_of(base: Any, value: Any) -> tuple[Any, ...]:
-    """Return what the class of a value itself says that it is made from; not a class that derives from it."""
+    """Return the parts that `base` itself reports of a value; a class that derives from `base` is not asked."""
     if base is np.ndarray:
         return (np.ndarray.view(value, np.ndarray),)
     said = vars(base)
@@ -186,15 +186,15 @@ def parts_of(base: Any, value: Any) -> tuple[Any, ...]:
 
 
 def _are_the_same(one: list[Any], other: list[Any]) -> bool:
-    """Return whether parts are those of a live object: an array's are a look at its memory."""
+    """Return whether parts are those of a live object; an array's part is a view of its memory."""
     if type(one[0]) is type(other[0]) is np.ndarray:
         return bool(one[0].__array_interface__ == other[0].__array_interface__)
     return has_parts(one, other)
 
 
 def make_from(base: Any, cls: Any, parts: list[Any]) -> Any:
-    """Return an object of a class that derives from `base`, by that one's code alone; ABSENT where parts are none of
-    such. Raises ArithmeticError, AttributeError, TypeError or ValueError for parts that it cannot be made from."""
+    """Return an object of a class that derives from `base`, made by the code of `base` only; ABSENT for parts of other
+    types. Raises ArithmeticError, AttributeError, TypeError or ValueError for parts of which no object can be made."""
     if base is np.ndarray:
         return np.ndarray.view(parts[0], cls) if type(parts[0]) is np.ndarray else ABSENT
     if issubclass(base, BaseException):
@@ -214,14 +214,14 @@ def _slots_beside(cls: type, base: type) -> dict[str, Any]:
 
 
 def encode_derived(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """An object of a class that derives from a library's stays as it is;
-    what the program's methods store there is state."""
+    """Encode an object whose class derives from a library's: it stays as it is, and the attributes that the program's
+    methods store there are state."""
     stream = stream_base(type(value))
     node = encoding.encode_opaque(number, value, path, is_captured=stream is not None)
     note_classes(encoding, type(value))
     if (not encoding.collects and not encoding.baseline.has(value)) or node.kind == "loader":
         return node
-    if stream is None:  # whose whole state is in a node of its own
+    if stream is None:  # a stream's whole state is in a node of its own
         note_asked(encoding, number, value, path)
     stored = encoding.rules.attributes(value)
     if encoding.collects:
@@ -234,7 +234,7 @@ def encode_derived(encoding: Encoding, number: int, value: Any, path: str) -> No
 
 
 def note_classes(encoding: Encoding, cls: type) -> None:
-    """Encode what the classes of an object hold besides methods."""
+    """Encode the attributes and changed methods of an object's classes, as roots of the graph."""
     for base in cls.__mro__:
         if base not in encoding.noted and is_own_class(base):
             encoding.noted.add(base)
@@ -276,8 +276,8 @@ def decode_object(decoding: Decoding, number: int, node: Node, current: Any, pat
 
 
 def _to_fill(decoding: Decoding, address: str | None, current: object) -> object:
-    """Return the object that a node fills: of the program's the one at its place, of a library's that at its
-    address."""
+    """Return the object that a node fills: for an object of the program the one at its place, for a library's the one
+    at its address."""
     if address is None or decoding.finds_by_place:
         return current
     found = decoding.baseline.at(address)
@@ -293,14 +293,12 @@ def _fill_slots(decoding: Decoding, target: object, slots: Mapping[str, Any], pa
                 slots[name].__delete__(target)
             elif old.get(name, ABSENT) is not new[name]:
                 slots[name].__set__(target, new[name])
-        except AttributeError:  # of a class of C: it is what it was made with
+        except AttributeError:  # a class of C: the slot has the value that it was made with
             decoding.miss(f"{path}.{name}")
 
 
 def decode_held_by_library(decoding: Decoding, number: int, node: Node, current: object, path: str) -> object:
-    """Fill the object that a library holds under a name: there is one of it. Where the library has none yet, it is
-    given one.
-    """
+    """Fill the only object that a library holds under a name. If the library has none yet, give it one."""
     found = held_in_library(node.data)
     if found is not ABSENT:
         decoding.made[number] = found
@@ -311,7 +309,7 @@ def decode_held_by_library(decoding: Decoding, number: int, node: Node, current:
 
 
 def decode_derived(decoding: Decoding, number: int, node: Node, current: Any, path: str) -> Any:
-    """Set the attributes that are the program's in an object that stays as the process has it."""
+    """Set the program's attributes on an object that stays as the process has it."""
     (name, *place), pairs = node.data, node.named
     found: Any = decoding.keep(name, node.there, current, *place)
     for item in node.items if found is not ABSENT and stream_base(type(found)) is not None else ():
@@ -329,18 +327,18 @@ def decode_derived(decoding: Decoding, number: int, node: Node, current: Any, pa
     if not decoding.hooks.is_holder(found) and not names.issuperset(pair[0] for pair in pairs):
         decoding.miss(path, f"{type_name(found)} held only data, and holds more here")
     deleted = {pair[0] for pair in pairs if isinstance(pair[1], list) and decoding.nodes[pair[1][0]].kind == "absent"}
-    # The variables of a layer of Keras's that is not built, its `build` will make.
+    # A Keras layer that is not built will make its variables in `build`.
     is_unbuilt, kept = own.get("built", True) is False and "built" not in names, names - deleted
     pairs = [pair for pair in pairs if pair[0] in kept and not (is_unbuilt and _is_to_come(decoding, pair[1]))]
     new = decoding.attributes(pairs, dict(own), path)
     own.update({key: value for key, value in new.items() if own.get(key, ABSENT) is not value})
     for gone in deleted & own.keys():
-        delattr(found, gone)  # which frameworks keep account of
+        delattr(found, gone)  # frameworks keep account of this
     return found
 
 
 def _is_to_come(decoding: Decoding, item: Item) -> bool:
-    """Return whether an item is a variable that is still to be built, or a container with such in it."""
+    """Return whether an item is a variable that is still to be built, or a container with one inside."""
 
     def below(number: int) -> list[int]:
         node = decoding.nodes[number]
@@ -363,8 +361,8 @@ def _decode_namedtuple(decoding: Decoding, _number: int, node: Node, current: An
 
 
 def note_told(encoding: Encoding) -> None:
-    """Look at what the classes of libraries say themselves that their objects hold. What of it is not in the graph,
-    and was not like that when the loop was entered, is named."""
+    """Compare the graph with the state that libraries' classes report of their objects. An object is named if the graph
+    lacks other parts of it than when the loop was entered."""
     with streams_kept() if encoding.asked else nullcontext():
         _ask(encoding)
 
@@ -391,7 +389,7 @@ def _said(encoding: Encoding, value: object) -> set[object]:
 
 
 def _not_below(encoding: Encoding, number: int, wanted: set[object]) -> set[object]:
-    """Return those of some numbers and texts that are not in a node, nor in what it leads to."""
+    """Return those of some numbers and texts that are neither in a node nor in the nodes that it leads to."""
     items = walk([[number]], lambda item: _items_below(encoding.nodes, item), lambda item: item[0] if is_reference(item) else None)
     for item in items:
         if not wanted:

@@ -1,11 +1,11 @@
 """Kinds of objects of Python's own library, of NumPy and of pandas that are made again from their parts: small values
 (dates, paths, scalars), iterators of built-in kinds, writers of CSV, files in memory, files that have been closed,
-arrays of `array`, dictionaries that hold weakly or are only shown, patterns, events of threads, what a thread keeps to
-itself, queues, jobs of pools that have ended, connections to SQLite, points in time.
+arrays of `array`, weak and read-only dictionaries, patterns, events of threads, thread-local values, queues, jobs of
+pools that have ended, connections to SQLite, points in time.
 
-Each kind is one entry of a table: its name in a graph, what an object of it consists of, and how one is made from that.
-An iterator is described by what `__reduce__` says of it (the same that `copy.copy` uses): what makes it, from what, how
-far.
+Each kind is one entry of a table: its name in a graph, the function that takes an object apart, and the function that
+makes one of parts. An iterator is described by the result of `__reduce__` (which `copy.copy` uses, too): its maker, the
+maker's arguments, its position.
 """
 
 from __future__ import annotations
@@ -62,29 +62,29 @@ class Recipe(msgspec.Struct, frozen=True):
     """A kind of objects that are made again from their parts."""
 
     name: str
-    """Its word in a graph."""
+    """Its name in a graph."""
     parts: Callable[[Any], Parts | None]
-    """Returns what an object consists of; None if this one cannot be made again."""
+    """Returns the parts of an object; None if it cannot be made again."""
     make: Callable[..., Any]
-    """Given a live object of the kind, or None, and the parts that are wanted: returns the live one if it has these
-    parts, or can be brought to have them, else a new one; None if none can be made."""
+    """Takes a live object of the kind, or None, and the wanted parts. Returns the live one if it has these parts, or
+    can get them, else a new one; None if none can be made."""
     holds: Holds = "state"
 
 
 def recipe_of(value: object) -> Recipe | None:
-    """Return the kind of an object, or None if it is of none that is known here."""
+    """Return the recipe of an object's kind, or None if there is none for it."""
     return _recipe_of_class(type(value))
 
 
 @by_class
 def is_reduced(cls: type) -> bool:
-    """Return whether objects of a class of an extension say their whole state by `__reduce_ex__`, as the table of
-    libraries has it."""
+    """Return whether the table of libraries says that objects of an extension's class report their whole state by
+    `__reduce_ex__`."""
     return bool(said(module_of(cls), "reduced")) and hasattr(cls, "__setstate__") and not is_own_class(cls)
 
 
 def reduced_parts(value: Any) -> Parts | None:
-    """Return what an object says of itself: its class, the arguments that one is made with, its state."""
+    """Return the parts that an object reports of itself: its class, the arguments of its maker, its state."""
     cls, (maker, arguments, state, *items) = type(value), value.__reduce_ex__(4)
     if maker is copyreg.__newobj__ and arguments[0] is cls:  # type: ignore[attr-defined]
         arguments = arguments[1:]
@@ -105,7 +105,7 @@ def _made_as_said(live: Any, name: str, arguments: list[Any], state: Any) -> Any
 
 
 def describe(value: object) -> tuple[str, Parts] | None:
-    """Return the name of an object's kind and its parts, or None if it cannot be made again from such."""
+    """Return the name of an object's kind and its parts, or None if it cannot be made again from parts."""
     kind = recipe_of(value)
     if kind is None:
         return None
@@ -135,8 +135,8 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def has_parts(one: object, other: object) -> bool:
-    """Return whether a part is the one that is there: the same object, or one as good: an equal number, an iterator as
-    far.
+    """Return whether a part can stand for another: the same object, an equal number or text, an object of the same kind
+    with such parts (an iterator at the same position).
     """
     if is_same(one, other):
         return True
@@ -149,7 +149,7 @@ def has_parts(one: object, other: object) -> bool:
 
 
 def _anew(parts: Callable[[Any], Parts | None], make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return how an object is made that cannot be changed in place: anew, unless the live one has the same parts."""
+    """Return a maker of objects that cannot be changed in place: it returns the live one only if that has the parts."""
 
     def made(live: Any, *wanted: Any) -> Any:
         return live if live is not None and has_parts(parts(live), list(wanted)) else make(*wanted)
@@ -255,7 +255,7 @@ def _filled_bytes(live: bytearray | None, content: bytes) -> bytearray:
 _add(bytearray, "builtins.bytearray", lambda value: [bytes(value)], _filled_bytes)
 
 
-# What is said of code.
+# Descriptions of code.
 
 
 def _parameter(of: inspect.Parameter) -> Parts:
@@ -295,7 +295,7 @@ _DICT_WRITER: Final = ("fieldnames", "restval", "extrasaction", "writer")
 
 
 def _writer_parts(writer: Any) -> Parts | None:
-    """The file is the one whose `write` a writer of CSV holds: Python does not say, the garbage collector does."""
+    """Return a CSV writer's file and dialect. The garbage collector shows the file: the writer holds its `write`."""
     owners = [getattr(held, "__self__", None) for held in gc.get_referents(writer) if getattr(held, "__name__", "") == "write"]
     return [owners[0], *[getattr(writer.dialect, name) for name in _DIALECT]] if len(owners) == 1 else None
 
@@ -319,7 +319,7 @@ def _filled_memory(cls: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def _closed_parts(file: Any) -> Parts | None:
-    """Return what there is to a closed file: its class, its name and its mode."""
+    """Return the parts of a closed file: its class, its name and its mode; None for an open one."""
     name, mode = getattr(file, "name", None), getattr(file, "mode", None)
     is_named = isinstance(name, str | int) and isinstance(mode, str | None)
     return [type(file).__name__, name, mode] if file.closed and is_named else None
@@ -346,8 +346,8 @@ def _closed(live: Any, cls: str, name: str | int, mode: str | None) -> object | 
 
 
 def _connected(table: sqlite3.Connection) -> Parts | None:
-    """Return what there is to a connection to one database in a file, outside of a transaction. Paths below the current
-    folder are relative to it: the folder may be moved.
+    """Return the parts of a connection to one database in a file, outside of a transaction; else None. Paths below the
+    current folder are relative to it: the folder may be moved.
     """
     path = database_of(table)
     if not path or table.in_transaction:
@@ -358,8 +358,8 @@ def _connected(table: sqlite3.Connection) -> Parts | None:
 
 
 def _reconnected(live: sqlite3.Connection | None, path: str, isolation: Any, rows: Any, texts: Any) -> sqlite3.Connection | None:
-    """Return the live connection if it is to this database, else a new one, if that is there and below the current
-    folder: a file must not say where to write.
+    """Return the live connection if it is to this database, else a new one if the database is there and below the
+    current folder: a checkpoint must not decide where to write.
     """
     known = None if live is None else _connected(live)
     if live is None or known is None or known[0] != path:
@@ -384,11 +384,11 @@ for _file in _FILES:
 _add(sqlite3.Connection, "sqlite3.Connection", _connected, _reconnected)
 
 
-# What is filled in place.
+# Objects that are filled in place.
 
 
 def _filled_array(live: array.array[Any] | None, code: str, content: bytes) -> array.array[Any]:
-    """Fill an array in place, others may look at its memory; while they do, it cannot grow."""
+    """Fill an array in place, as other objects may view its memory; while they do, it cannot grow."""
     if live is None or live.typecode != code:
         return array.array(code, content)
     if len(live) * live.itemsize == len(content):
@@ -454,7 +454,7 @@ def _made_job(result: object) -> concurrent.futures.Future[Any]:
 
 
 def _behind_view(view: types.MappingProxyType[Any, Any]) -> Parts | None:
-    """Return the dictionary that is shown; None for that of a class."""
+    """Return the dictionary behind a read-only view; None for a class's."""
     inside = gc.get_referents(view)
     return inside if type(inside[0]) is dict and "__module__" not in inside[0] else None
 
@@ -476,11 +476,11 @@ for _weak in WEAK:
     )
 
 
-# What stands for another object.
+# Objects that stand for another one.
 
 
 class _Begun:
-    """What gives an iterator as it is to whom asks for one: `__iter__` of a program's own would begin it again."""
+    """An iterable that gives an iterator as it is; `__iter__` of the program's own iterator could begin it again."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -490,7 +490,7 @@ class _Begun:
 
 
 def _behind_proxy(proxy: Any) -> Parts:
-    """Return what a weak proxy stands for, whose attributes it has; None once that is gone."""
+    """Return the object behind a weak proxy as the only part; None once it is gone."""
     try:
         return [proxy.__repr__.__self__]
     except ReferenceError:
@@ -498,7 +498,7 @@ def _behind_proxy(proxy: Any) -> Parts:
 
 
 def _or_gone(value: object) -> Any:
-    """Return an object, or, for None, one that is gone at once: what refers to it weakly is dead then."""
+    """Return an object; for None, one that is gone at once, so that weak references to it are dead."""
     return _Begun(iter(())) if value is None else value
 
 
@@ -516,14 +516,14 @@ for _proxy in weakref.ProxyTypes:
 
 
 def _is_alone() -> bool:
-    """Return whether no other thread of the program runs: what is in a queue would be chance, or on its way."""
+    """Return whether no other thread of the program runs; else the content of a queue would be a matter of chance."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     frames = frames_of_others() if others else {}
     return all(type(each).__module__ == "tqdm._monitor" or pool_jobs.is_idle(each, frames.get(each.ident or 0)) for each in others)
 
 
 def _queued(held: Any) -> Parts | None:
-    """Return how many things a queue may hold, how many tasks are not done, and what is in it."""
+    """Return how many items a queue may hold, how many tasks are not done, and its items; None while threads run."""
     if type(held) is queue.Queue:
         filled_queues.met.add(held)
     if not _is_alone():
@@ -537,8 +537,8 @@ def _queued(held: Any) -> Parts | None:
 
 
 def _refilled(cls: Any) -> Callable[..., Any]:
-    """Return how a queue is filled. None is made while other threads may put something in: a resumed run has started
-    them again, and they end as they did.
+    """Return a function that fills a queue. It waits for the other threads, which may put items in and end as in the
+    first run; it returns None if they go on.
     """
 
     def refilled(live: Any, most: int, unfinished: int, content: Any) -> Any:
@@ -566,7 +566,7 @@ for _queue in _QUEUES:
 
 _Tee: Final[Any] = type(itertools.tee(())[0])
 _TeeData: Final[Any] = getattr(itertools, "_tee_dataobject", None)
-"""What the iterators of one `tee` share; up to Python 3.13."""
+"""The class of the data that the iterators of one `tee` share; up to Python 3.13."""
 _ITERATORS: Final[dict[str, Any]] = {
     **({"itertools.tee": _Tee, "itertools.tee data": _TeeData} if _TeeData is not None else {}),
     **{f"builtins.{name}": getattr(builtins, name) for name in ("iter", "reversed", "enumerate", "zip", "map", "filter")},
@@ -578,7 +578,7 @@ _ITERATORS: Final[dict[str, Any]] = {
         )
     },
 }
-"""What makes iterators, by the names of their kinds."""
+"""The makers of iterators, by the names of their kinds."""
 _NAMES: Final = {id(maker): name for name, maker in _ITERATORS.items()}
 _DRAWN_FROM: Final = {
     **dict.fromkeys(("builtins.enumerate", "itertools.accumulate", "itertools.cycle", "itertools.islice"), slice(0, 1)),
@@ -587,22 +587,20 @@ _DRAWN_FROM: Final = {
         ("builtins.filter", "builtins.map", "itertools.dropwhile", "itertools.starmap", "itertools.takewhile"), slice(1, None)
     ),
 }
-"""Which arguments of a maker it draws from: iterators that have begun, `()` for one that `zip_longest` has used up."""
+"""The arguments that a maker draws from: iterators that have begun, `()` for one that `zip_longest` has used up."""
 _COPYING: Final = ("dict_", "set_", "odict_")
-"""Iterators that describe themselves by a copy of what is left, not by what they go over."""
+"""Beginnings of the names of iterators that describe themselves by a copy of the items left, not by their source."""
 
 
 def _scans(value: Any) -> bool:
-    """Return whether an iterator is one of `re.finditer`: where it is in its text is kept by an object that does not
-    say.
-    """
+    """Return whether an iterator is one of `re.finditer`: its position is in an object that does not tell it."""
     if type(value).__name__ != "callable_iterator":
         return False
     return any(type(getattr(each, "__self__", None)).__name__ == "SRE_Scanner" for each in gc.get_referents(value))
 
 
 def _reduced(value: Any) -> tuple[str, Parts] | None:
-    """Return the kind of an iterator and what it is made of: [the maker's arguments, its state if it has one]."""
+    """Return the kind and the parts of an iterator: [the maker's arguments, its state if it has one]; or None."""
     if _scans(value):
         return None
     try:
@@ -611,13 +609,13 @@ def _reduced(value: Any) -> tuple[str, Parts] | None:
     except (TypeError, ValueError):
         return None
     name = _NAMES.get(id(maker))
-    if name == "itertools.cycle":  # what it has saved is its own: it must not be filled with something else
+    if name == "itertools.cycle":  # its saved items are its own: no other values may be filled in
         state = [(list(state[0][0]), state[0][1])]
     return None if name is None or len(state) > 1 else (name, [arguments, *state])
 
 
 def _iterated(name: str, parts: Parts, current: object) -> Any:
-    """Return an iterator of a kind with these parts: the live one if it is as far, or can be set there."""
+    """Return an iterator of a kind with these parts: the live one if it is at this position, or can be set to it."""
     found = describe(current)
     old = found[1] if found is not None and found[0] == name else []
     if has_parts(old, parts):
@@ -636,9 +634,7 @@ def _iterated(name: str, parts: Parts, current: object) -> Any:
 
 
 def _quiet() -> warnings.catch_warnings[None]:
-    """Leave out the warning that iterators of `itertools` will not be copied from Python 3.14 on: there they are named
-    instead.
-    """
+    """Leave out the warning that `itertools` cannot be copied from Python 3.14 on: there its iterators are named."""
     return warnings.catch_warnings(action="ignore")
 
 
@@ -648,7 +644,7 @@ _REDUCED: Final = Recipe("restored", reduced_parts, _made_as_said)
 _ITERATOR: Final = Recipe("iterator", lambda _: None, lambda *_: None)
 _OF_PANDAS: Final = {name: _value(name, moment_parts, functools.partial(make_moment, name)) for name in MOMENTS}
 _LOGGER: Final = _value("logging.Logger", lambda logger: [logger.name], logging.getLogger)
-"""Of those that the loop has asked for: others stay."""
+"""For loggers that the loop has asked for; others stay as they are."""
 _ALL: Final = (*_BY_CLASS.values(), _SCALAR, _DTYPE, _REDUCED, _LOGGER, *_OF_PANDAS.values())
 RECIPES: Final[dict[str, Recipe]] = {kind.name: kind for kind in _ALL}
 """All kinds but iterators, by their names."""

@@ -1,4 +1,4 @@
-"""Numbers and texts that are no items, members of enumerations, and what stands for what is not there."""
+"""Numbers and texts that cannot be items, members of enumerations, and nodes for absent objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOUBLE: Final = struct.Struct("<d")
 
 
 def encode_nan(_encoding: Encoding, _number: int, value: float, _path: str) -> Node:
-    """Encode what is not a number: as a key it is found by its identity alone."""
+    """Encode a NaN, with its name if it is a known one: as a key it is found only by its identity."""
     return Node("nan", [value, next((name for name, known in NANS.items() if known is value), None)])
 
 

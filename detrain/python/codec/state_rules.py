@@ -1,4 +1,4 @@
-"""Which objects are data: what has the hash of its value, and which attributes of a library's object are state."""
+"""Rules for data: which objects are data, which hashes are those of values, which attributes of an object are state."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from detrain.python.inspect.tables import is_table
 from detrain.python.process.reducers import reduction_of
 
 _VALUE_TYPES: Final = (*NUMBERS_AND_TEXTS, *VALUE_CLASSES)
-"""Kinds whose hash is that of their value, in every process of the same hash seed."""
+"""Types whose hashes depend on the value only, in every process of the same hash seed."""
 _STATE_TYPES: Final = (*(*_VALUE_TYPES, bytearray, slice, np.ndarray, datetime.time, datetime.timedelta, *STREAMS),)
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _LARGE: Final = 500
-"""An object of data that leads to more than this stays as it is while it has not changed."""
+"""A data object that leads to more objects than this stays as it is while it has not changed."""
 _DEEP_STATE: Final = 8
 """Containers of data are not nested deeper than this in an object of a library."""
 
 
 class DataRules:
-    """Tells data from what stays as it is. `collects`: the baseline is being made, and everything counts."""
+    """Tells data from objects that stay as they are. `collects`: the baseline is being made, and all objects count."""
 
     def __init__(self, hooks: Hooks, baseline: Baseline, *, collects: bool) -> None:
         self._hooks, self._baseline, self._collects = hooks, baseline, collects
         self._whole: set[int] = set()
-        """Identities of what objects of data lead to, which whoever asks keeps alive."""
+        """Identities of the objects that data objects lead to; the caller keeps these alive."""
         self._large: set[int] = set()
         self._partly: set[int] = set()
 
@@ -52,7 +52,7 @@ class DataRules:
         if not is_data_class(type(value)) or id(value) in self._partly or is_table(value):
             return False
         if id(value) not in self._whole:
-            # What a container holds, the program has put there.
+            # The program has put the items into a container.
             found = data_in(value, self._is_leaf) if container_base(type(value)) is None else {id(value)}
             if found is None:
                 self._partly.add(id(value))
@@ -63,7 +63,7 @@ class DataRules:
         return True
 
     def is_large(self, value: object) -> bool:
-        """Return whether an object of data is so large that it is captured only where it has changed."""
+        """Return whether a data object is so large that it is captured only if it has changed."""
         return id(value) in self._large
 
     def _is_leaf(self, value: object) -> bool:
@@ -71,7 +71,7 @@ class DataRules:
         return is_known or (_is_free_lock(value) and (self._collects or self._baseline.has(value)))  # it stays
 
     def is_walkable(self, value: Any, depth: int = 0) -> bool:
-        """Return whether an attribute can be described: data, and among it what stays as it is."""
+        """Return whether an attribute can be described: data, with objects inside that stay as they are."""
         if self.is_state(value) or self._collects or isinstance(value, (*STATIC, functools.partial)) or computes(value):
             return True
         if (held := self._held(value, with_keys=True)) is not None:
@@ -93,8 +93,8 @@ class DataRules:
         return self._hooks.variable(value) is not None or (is_framework and not self._is_tensor(value))
 
     def attributes(self, value: object) -> dict[str, object]:
-        """Return the attributes of an object of a library's, or of a class that derives from one, that are the
-        program's: data, and what the program chooses among objects of libraries."""
+        """Return the program's attributes on an object of a library, or of a class that derives from a library's: data,
+        and library objects that the program chose."""
         own = own_attributes(value) or {}
         of_program = program_names(type(value), self._hooks.stored_outside, own)
         names = own.keys() if self._hooks.is_holder(value) else of_program
@@ -107,8 +107,8 @@ class DataRules:
         }
 
     def is_made(self, value: Any, depth: int = 0) -> bool:
-        """Return whether the loop has made such a thing, and building ahead will not: a loss, a
-        schedule, an optimizer.
+        """Return whether the loop has made an object that building ahead will not make: a loss, a schedule, an
+        optimizer.
         """
         if (held := self._held(value)) is not None:
             return depth < _DEEP_STATE and any(self.is_made(item, depth + 1) for item in held)
@@ -119,9 +119,8 @@ class DataRules:
         return is_new and not self.is_choice(value)
 
     def is_choice(self, value: Any, depth: int = 0) -> bool:
-        """Return whether the program may have put objects of a library's in the place of others: such as were there
-        before the loop, data sets, or what the loop has made and a resume makes again: a compiled function of its own,
-        a variable."""
+        """Return whether the program may have put a library's object in the place of another: one older than the loop,
+        a data set, or one that the loop has made and a resume makes again (a compiled function, a variable)."""
         if (held := self._held(value)) is not None:
             return depth < _DEEP_STATE and all(self.is_choice(item, depth + 1) for item in held)
         is_known = self._collects or self._baseline.has(value)
@@ -135,7 +134,7 @@ class DataRules:
         return is_of_framework(type(value)) and not self._hooks.stored_outside.isdisjoint(own_attributes(value) or ())
 
     def is_state(self, value: Any, depth: int = 0) -> bool:
-        """Return whether an attribute of a library's object is data, and no part of what the library builds there."""
+        """Return whether an attribute of a library's object is data, and not a part that the library builds there."""
         cls = type(value)
         if is_open_for_writing(value) or is_table(value) or describe(value) is not None or reduction_of(cls) is not None:
             return True
@@ -152,7 +151,7 @@ class DataRules:
         return self._hooks.variable(value) is None and self._is_tensor(value)
 
     def _held(self, value: Any, *, with_keys: bool = False) -> list[Any] | None:
-        """Return what a container of Python's or a framework's holds; None for what is none."""
+        """Return the items (`with_keys`: and keys) of a container of Python or a framework; None for other objects."""
         if type(value) not in CONTAINERS.values() and not self._hooks.is_container(value):
             return None
         keys = list(value) if with_keys and isinstance(value, dict) else []
@@ -164,7 +163,7 @@ class DataRules:
 
 
 def plain(value: Any) -> object:
-    """Return a plain list, dict or set of what a framework's one holds, or the tuple that is in its wrapper."""
+    """Return the content of a framework's list, dict or set as a plain one, or the tuple inside a wrapper."""
     if isinstance(value, tuple):
         return value.__wrapped__  # type: ignore[attr-defined]
     return next(base(value) for base in (collections.OrderedDict, dict, list, set) if isinstance(value, base))
@@ -196,8 +195,8 @@ _NOTHING: Final[Mapping[str, object]] = types.MappingProxyType({})
 
 
 def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
-    """Return the attributes of a class that are state: no methods (as are those `known`), descriptors or names of
-    Python.
+    """Return the attributes of a class that are state: no methods (among them those `known`), no descriptors, no names
+    of Python's own.
     """
     if hasattr(cls, "_fields"):
         return {}
@@ -218,10 +217,9 @@ def class_attributes(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[
 
 
 def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str, object]:
-    """Return what a class holds that code is: its functions, what wraps such, and classes. The program may put others
-    there.
+    """Return the code that a class holds, which the program may replace: functions, wrappers of functions, classes.
 
-    Methods that Python calls by itself count if they are written in the program. What is `known` need not be looked at.
+    Methods that Python calls by itself count if they are written in the program. Items in `known` are not looked at.
     """
     if hasattr(cls, "_fields"):
         return {}
@@ -241,10 +239,7 @@ def class_methods(cls: type, known: Mapping[str, object] = _NOTHING) -> dict[str
 
 
 def functions_in(item: Any) -> tuple[Any, ...]:
-    """Return a function by itself, or what an attribute of a class that wraps functions holds:
-
-    None where it has none.
-    """
+    """Return a function by itself, or the functions inside a wrapper, with None for those that it lacks."""
     cls = type(item)
     if cls is types.FunctionType:
         return (item,)
@@ -262,12 +257,12 @@ WRAPPERS: Final[dict[str, tuple[Any, tuple[str, ...]]]] = {
     "property": (property, ("fget", "fset", "fdel")),
     "cached_property": (functools.cached_property, ("func",)),
 }
-"""How Python wraps functions in a class: by name the kind, and the functions that it is made with."""
+"""Python's wrappers of functions in a class, by name: the class, and the names of the attributes with the functions."""
 
 
 def may_hold_state(item: Any) -> bool:
-    """Return whether a function holds what its calls may change: a closure, attributes,
-    defaults that are no constants.
+    """Return whether a function holds objects that its calls may change: a closure, attributes, defaults that are no
+    constants.
     """
     if type(item) is types.FunctionType:
         defaults = (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
@@ -281,7 +276,7 @@ _CONSTANTS: Final = frozenset({bool, int, float, complex, str, bytes, type(None)
 
 
 def read_slot(slot: Any, value: object) -> tuple[object] | None:
-    """Return what is in a slot, past the hooks of the class, or None if it is not set."""
+    """Return the value in a slot, as a tuple of one, past the hooks of the class; None if the slot is not set."""
     try:
         return (slot.__get__(value),)
     except AttributeError:
@@ -289,12 +284,12 @@ def read_slot(slot: Any, value: object) -> tuple[object] | None:
 
 
 def _is_nan(value: object) -> bool:
-    """Return whether a value is not a number: then it is found by its identity alone, and its hash is its address."""
+    """Return whether a value is a NaN: it is found only by its identity, and its hash is its address."""
     return bool(value != value)  # noqa: PLR0124
 
 
 def has_value_hash(value: object) -> bool:
-    """Return whether a hash is that of a value, in every process of the same hash seed, not of an address."""
+    """Return whether a hash depends on the value, in every process of the same hash seed, and not on an address."""
     cls = type(value)
     if cls in (tuple, frozenset) or (issubclass(cls, tuple) and cls.__hash__ is tuple.__hash__):
         return all(map(has_value_hash, value))  # type: ignore[call-overload]

@@ -1,6 +1,6 @@
 """Objects that stay as the process has them: those of libraries, files, threads, generators.
 
-What they lead to of a framework or of the program is state, though no other name leads there.
+Tensors and program objects that are reached only through these objects are state, too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ UNSEEN: Final = "loading the same batches must move it to where it is, and nothi
 
 
 def encode_stranger(encoding: Encoding, number: int, value: Any, path: str) -> Node:
-    """Encode what its class alone does not tell: a framework's tensor or variable, an object of the program or of a
-    library."""
+    """Encode an object that its class alone does not describe: a framework's tensor or variable, an object of the
+    program or of a library."""
     cls = type(value)
     shared = encoding.hooks.shared(value)
     if shared is not None:
@@ -72,7 +72,7 @@ def encode_stranger(encoding: Encoding, number: int, value: Any, path: str) -> N
 def encode_opaque(encoding: Encoding, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
     moved = len(encoding.moved)
     node = _encode_kept(encoding, number, value, path, is_captured=is_captured)
-    is_given = is_captured or node.kind == "loader"  # it takes its whole state back itself
+    is_given = is_captured or node.kind == "loader"  # its whole state is put back
     if not is_given and (is_library_class(type(value)) or extends_library(type(value))):
         is_training = note_inside(encoding, value, path)
         if is_training and len(encoding.moved) > moved and not is_output_only(value):
@@ -81,9 +81,9 @@ def encode_opaque(encoding: Encoding, number: int, value: object, path: str, *, 
 
 
 def _encode_kept(encoding: Encoding, number: int, value: object, path: str, *, is_captured: bool = False) -> Node:
-    """What is not data stays as it is, under the address that it had when the loop was entered.
+    """Encode an object that is not data: it stays as it is, under its address from when the loop was entered.
 
-    What has moved on is named, unless all that it holds is captured beside.
+    An object that has moved on is named, unless its state is captured elsewhere (`is_captured`).
     """
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
@@ -114,8 +114,8 @@ def _encode_kept(encoding: Encoding, number: int, value: object, path: str, *, i
 
 
 def _encode_new(encoding: Encoding, value: object, path: str) -> Node | None:
-    """Encode what the loop has made and a framework can make again, if all that it is made of is there; or a logger,
-    which Python gives by its name."""
+    """Encode an object that the loop has made and a framework can make again, if all its parts can be encoded; or a
+    logger, which Python gives by its name."""
     if type(value) is logging.Logger and not value.handlers and not value.filters and logging.getLogger(value.name) is value:
         return Node("logging.Logger", None, [encoding.encode(value.name, path)])
     described = encoding.hooks.parts_of_new(value)
@@ -130,8 +130,8 @@ def _encode_new(encoding: Encoding, value: object, path: str) -> Node | None:
 
 
 def _encode_made_by_loads(encoding: Encoding, value: object, path: str) -> Node | None:
-    """Encode an iterator that the loop's own iterator holds since it was begun: who loads the same batches again makes
-    another one, which is compared by where it is.
+    """Encode an iterator that the loop's own iterator has made since it began: loading the same batches again makes
+    another one, whose position is compared.
     """
     is_made = encoding.is_drawn_from and isinstance(value, Iterator) and not takes_in(value)
     place = place_of(value, encoding.hooks.is_loader) if is_made else None
@@ -155,8 +155,8 @@ def _encode_offered(encoding: Encoding, value: object, path: str) -> Node | None
 
 
 def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> str | None:
-    """Name what has moved on: as lost, or as what loading the same batches again brings
-    back; return where that is.
+    """Name an object that has moved on: as lost, or as moved if loading the same batches again brings it back; return
+    its position then.
     """
     if encoding.hooks.is_loader(value):
         reason = encoding.hooks.no_position(value)
@@ -183,7 +183,7 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
         if encoding.are_loads_replayed and not takes_in(value) and not is_by_body:
             encoding.moved.append(f"{shown(path)} ({type_name(value)})")
             place = place_of(value, encoding.hooks.is_loader)
-            if place is None:  # no resumed run can see whether loading has brought it there
+            if place is None:  # no resumed run can see whether loads have brought it there
                 encoding.lose(number, path, f"{type_name(value)}: {UNSEEN}")
             return place
         encoding.lose(number, path, f"{type_name(value)}: it has moved on")
@@ -191,11 +191,11 @@ def _note_moved(encoding: Encoding, number: int, value: object, path: str) -> st
 
 
 def note_inside(encoding: Encoding, value: object, path: str) -> bool:
-    """Encode what an object of a library leads to that is state by itself: modules, optimizers, tensors, objects of
-    the program.
+    """Encode the objects below a library's object that are state by themselves: modules, optimizers, tensors, objects
+    of the program.
 
-    What it has come to hold since the loop was entered is lost, or what loading the same batches brings there.
-    Returns whether something is trained among it.
+    One that came there since the loop was entered is lost, unless loading the same batches may bring it there again.
+    Returns whether a trained object is among them.
     """
     is_training = False
     address = None if encoding.finds_by_place else encoding.baseline.address(value)
@@ -223,8 +223,8 @@ def _note_stranger(encoding: Encoding, owner: object, node: Node, place: str) ->
 
 
 def _note_other(encoding: Encoding, owner: object, address: str | None, steps: Steps, item: object, place: str) -> None:
-    """Name what an object of a library has come to hold; where loading may have put it there, a resumed run sees
-    whether it has.
+    """Name an object that came into a library's object since the loop was entered; if loads may have put it there, a
+    resumed run checks that they do.
     """
     if is_output_only(owner):
         return
@@ -249,8 +249,7 @@ def _is_state_inside(encoding: Encoding, unread: Hooks, item: object) -> bool:
 
 
 def _note_handlers(encoding: Encoding, value: Any, path: str) -> None:
-    """Encode what a logger or a handler, which stays as it is, leads to:
-    its handlers and filters may be of the program."""
+    """Encode the handlers and filters of a logger or handler, which itself stays: they may be the program's."""
     encoding.outputs += 1
     for kind in ("handlers", "filters"):
         for index, held in enumerate(getattr(value, kind, ())):
@@ -261,7 +260,7 @@ def _note_handlers(encoding: Encoding, value: Any, path: str) -> None:
 
 
 def encode_reduced(encoding: Encoding, number: int, value: Any, path: str, *, reduction: Reduction) -> Node:
-    """An object that a package's reducer saves: it stays, or is made anew, and is given its data."""
+    """Encode an object by a package's reducer: a resumed run keeps it or makes it anew, and gives it its data."""
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
         return Node("reduced")
@@ -273,7 +272,7 @@ def encode_reduced(encoding: Encoding, number: int, value: Any, path: str, *, re
 
 
 def decode_inside(decoding: Decoding, _number: int, node: Node, current: object, path: str) -> object:
-    """Put back what an object of a library holds, in place; or see that loading has brought it there."""
+    """Put back an object below a library's object, in place; or check that loads have brought it there."""
     (steps, *digest), (item,) = node.data, node.items
     owner = current if decoding.finds_by_place else decoding.baseline.at(node.there)
     try:
@@ -298,14 +297,14 @@ def decode_loader(decoding: Decoding, _number: int, node: Node, current: object,
 
 
 def _is_brought(decoding: Decoding, found: object, which: int, state: object) -> bool:
-    """Return whether an object is at the position that it offered. One that loads have brought there is not set to
-    it: in the midst of an iteration, that may part the object from what counts for it."""
+    """Bring an object to the position that it offered; return whether it is there. One that loads have brought there is
+    left alone: to set it amid an iteration may separate it from the objects that count for it."""
     offered = decoding.hooks.loader_state(found)
     return (offered is not None and decoding.are_alike(offered[1], state)) or decoding.hooks.set_loader(found, which, state)
 
 
 def decode_reduced(decoding: Decoding, _number: int, node: Node, current: object, path: str) -> object:
-    """Give an object, or a new one, the data that a package's reducer has saved of it."""
+    """Give an object, or a new one, the data that a package's reducer has saved."""
     name = node.data
     data = decoding.required(node.items[0], ABSENT, f"{path}.data")
     found = current if decoding.finds_by_place else decoding.baseline.at(node.there)

@@ -28,7 +28,7 @@ def encode_random(encoding: Encoding, number: int, value: Any, path: str) -> Nod
 
 
 def encode_stream(encoding: Encoding, base: Any, value: Any, path: str) -> Node:
-    """Encode the place of a generator; read past the methods of a class that derives from `base`."""
+    """Encode the state of a generator, read past the methods of a class that derives from `base`."""
     if base is random.Random:
         _version, words, gauss = base.getstate(value)
         return Node("random", gauss, [encoding.store(np.array(words, np.uint32))])
@@ -52,7 +52,7 @@ def _encode_bits(encoding: Encoding, bits: Any, path: str, *, has_seeds: bool) -
 def _describe_bits(encoding: Encoding, bits: Any, path: str, *, has_seeds: bool) -> Node:
     """Describe a bit generator.
 
-    The seeds of a legacy one are from the system, and nothing can be spawned from it.
+    A legacy one has its seeds from the system, and no other can be spawned from it.
     """
     seeds = getattr(bits, "seed_seq", None) if has_seeds else None
     return Node("bits", type(bits).__name__, [encoding.encode(bits.state, path), encoding.encode(seeds, f"{path}.seed_seq")])
@@ -76,7 +76,7 @@ def _decode_stream(decoding: Decoding, _number: int, node: Node, current: Any, p
 
 
 def set_stream(decoding: Decoding, node: Node, stream: Any, path: str) -> None:
-    """Bring a generator to its place, past the methods of a class that derives from a generator's."""
+    """Put back the state of a generator, past the methods of a class that derives from a generator's."""
     if node.kind == "random":
         random.Random.setstate(stream, (3, tuple(decoding.array(node).tolist()), node.data))
     elif decoding.decode(node.items[0], bits_of(stream), f"{path}.bit_generator") is not bits_of(stream):

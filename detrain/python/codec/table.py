@@ -1,4 +1,4 @@
-"""All kinds of nodes, by their names: those that the families enter."""
+"""All kinds of nodes that the families enter, by their names."""
 
 from __future__ import annotations
 

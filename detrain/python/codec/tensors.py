@@ -1,7 +1,8 @@
-"""Graph -> Python state: tensors that are changed in place, and the memory that they share.
+"""Tensors that are changed in place, and the memory that they share.
 
-A tensor is put back where the process has it, so that whoever holds it sees it: at the address that it had when the
-loop was entered, else at its place. Its memory is filled in place, too, as views of it may be held where nothing leads.
+A tensor is put back into the tensor that the process has, so that all its holders see the values: the one at the
+address from when the loop was entered, else the one at its place. Its memory is filled in place, too: unknown views may
+exist.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node,
 
 
 def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: str) -> Node:
-    """Encode a tensor that is changed in place: its memory, which others may share, and how it looks at that."""
+    """Encode a tensor that is changed in place: its memory, which others may share, and its view of that memory."""
     if encoding.collects:
         encoding.baseline.add(value, "" if encoding.is_unordered else path)
     elif shared.is_parameter and not encoding.baseline.has(value):
@@ -45,8 +46,8 @@ def encode_shared(encoding: Encoding, value: Any, shared: SharedTensor, path: st
 
 
 def encode_memory(encoding: Encoding, shared: SharedTensor, path: str) -> Node:
-    """Encode a memory; what was looked at of it when the loop was entered is only compared on resume, if that is
-    large and as it was: by its address, for `x` may be a batch by now, and the data lie in a set.
+    """Encode a memory. If the part that tensors viewed as the loop was entered is large and unchanged, it is only
+    compared on resume, at its address: `x` may be a batch by now, and the data lie in a set.
     """
     tensors = encoding.hooks.tensors_of(shared.owner)
     start, stop = shared.extent
@@ -61,7 +62,7 @@ def encode_memory(encoding: Encoding, shared: SharedTensor, path: str) -> Node:
 
 
 def _as_it_was(encoding: Encoding, shared: SharedTensor, start: int, stop: int, more_than: int = 0) -> Node | None:
-    """Return the node of a memory that is only compared on resume, if that is as it was from `start` to `stop`."""
+    """Return the node of a memory that is only compared on resume, if it is unchanged from `start` to `stop`."""
     address = encoding.address_of(shared.memory)
     before, (first, last) = encoding.baseline.memories.get(address or "", ("", (0, 0)))
     if last - first <= more_than or start < first or last < stop:
@@ -77,7 +78,7 @@ def hold(encoding: Encoding, shared: SharedTensor) -> Item:
 
 
 def _widen(encoding: Encoding, number: int, shared: SharedTensor, start: int, stop: int) -> None:
-    """Have what is looked at of a memory reach from `start` to `stop`, too."""
+    """Extend the viewed part of a memory, so that it includes `start` to `stop`."""
     node: Any = encoding.nodes[number]
     wide = [min(node.data[0], start), max(node.data[1], stop)]
     if wide != node.data[:2] and node.items[0] is None:  # a part of it is as it was
@@ -86,8 +87,8 @@ def _widen(encoding: Encoding, number: int, shared: SharedTensor, start: int, st
 
 
 def join_memories(encoding: Encoding) -> None:
-    """Describe arrays and memories of tensors that lie in one another as such: what is written into one is written
-    into the other.
+    """Describe arrays and memories of tensors that lie in one another as parts of each other: a write into one changes
+    the other.
     """
     spans = sorted(
         (each for each in encoding.spans if each.end > each.start), key=lambda each: (each.start, -each.end, _rank(each))
@@ -104,7 +105,7 @@ def join_memories(encoding: Encoding) -> None:
         elif outer.array is not None and memory_of(outer.array) is None:
             encoding.lose(span.number, span.path, f"memory: it lies in that of {outer.path}, which has gaps")
         elif span.array is not None and outer.array is not None:
-            continue  # of NumPy's alone: a view of what is too large to be written for its sake
+            continue  # both are NumPy's: a view of an owner too large to be stored for its sake
         elif span.array is not None:
             assert outer.memory is not None
             _widen(encoding, outer.number, outer.memory, span.start - outer.start, span.end - outer.start)
@@ -118,7 +119,7 @@ def join_memories(encoding: Encoding) -> None:
             if outer.memory is not None:
                 _widen(encoding, outer.number, outer.memory, at + first, at + last)
             inner[span.number] = Node("memory", [first, last, "", at, size], [None, [outer.number]], there=before.there)
-    for number, node in inner.items():  # at the end: names of arrays are their number
+    for number, node in inner.items():  # at the end: names of arrays are their numbers
         _drop(encoding, number, node)
     _clear_unseen(encoding)
 
@@ -133,7 +134,7 @@ def _stays(encoding: Encoding, span: Span) -> bool:
 
 
 def _clear_unseen(encoding: Encoding) -> None:
-    """Set the bytes of memories that no tensor looks at to zero: they are not state, and others in each process."""
+    """Set the bytes of memories that no tensor views to zero: they are no state, and differ in each process."""
     for number in encoding.memories.values():
         node: Any = encoding.nodes[number]
         if not is_array(node.items[0]):
@@ -146,7 +147,7 @@ def _clear_unseen(encoding: Encoding) -> None:
 
 
 def _drop(encoding: Encoding, number: int, node: Node) -> None:
-    """Put another node in the place of one that has its content to itself."""
+    """Replace a node by another one, and drop the stored array that only the old node has."""
     before = encoding.nodes[number]
     if before is not None and before.kind in ("memory", "ndarray") and is_array(before.items[0]):
         del encoding.arrays[before.items[0][0]]
@@ -154,7 +155,7 @@ def _drop(encoding: Encoding, number: int, node: Node) -> None:
 
 
 def _rank(span: Span) -> int:
-    """Of a memory and an array that lie in one place, the memory is the outer one."""
+    """Return a sort key: of a memory and an array that lie in one place, the memory is the outer one."""
     return 0 if span.array is None else 1
 
 
@@ -171,7 +172,7 @@ def decode_shared(decoding: Decoding, number: int, node: Node, current: Any, pat
         shared = decoding.hooks.shared(current if live is ABSENT else live)
         old = ABSENT if shared is None or shared.base is None else shared.base
         base = decoding.decode(base_item, old, f"{path}._base")
-        if number in decoding.made:  # an attribute of the other one
+        if number in decoding.made:  # as an attribute of its base
             return decoding.made[number]
         base = None if base is ABSENT else base
     live = _live(decoding, owner, decoding.baseline.at(address), is_reserved=True)
@@ -182,7 +183,7 @@ def decode_shared(decoding: Decoding, number: int, node: Node, current: Any, pat
         return live
     try:
         if decoding.finds_by_place and _is_as_it_was(decoding, live, form, memory):
-            tensor = live  # with the graph that it hangs on, which is there still
+            tensor = live  # with its graph of gradients, which is still there
         else:
             tensor = tensors.put(form, memory, None if live is ABSENT else live, base)
     except ValueError as error:
@@ -219,7 +220,7 @@ def _live(decoding: Decoding, owner: str, value: object, *, is_reserved: bool) -
 
 
 def array_in_memory(decoding: Decoding, number: int, path: str) -> Array | None:
-    """Return the memory of tensors with a number as an array, with the content that it had, or None."""
+    """Return the memory of tensors with a node's number as an array, with its content put back, or None."""
     node = next((node for node in decoding.nodes if node.kind == "shared" and node.items[0][0] == number), None)
     tensors = None if node is None else decoding.hooks.tensors_of(node.data[0])
     if node is None or tensors is None:
@@ -229,7 +230,7 @@ def array_in_memory(decoding: Decoding, number: int, path: str) -> Array | None:
 
 
 def _put_memory(decoding: Decoding, tensors: Any, node: Node, live: object, path: str) -> object:
-    """Return the memory of a tensor with the content that it had: the live one where that is free and of its size."""
+    """Return the memory of a tensor with its content put back: the live one if it is free and of the same size."""
     number = node.items[0][0]
     if number in decoding.memories:
         return decoding.memories[number]
@@ -251,7 +252,7 @@ def _put_memory(decoding: Decoding, tensors: Any, node: Node, live: object, path
             return ABSENT
     else:
         size, write = decoding.content(memory)
-        if there is not None and stop - start < size:  # others may look at the rest
+        if there is not None and stop - start < size:  # other tensors may view the rest
             now = np.array(tensors.read(there, holds=False))
             if now.nbytes == size:
                 now[start:stop] = decoding.array(memory)[start:stop]
@@ -263,7 +264,7 @@ def _put_memory(decoding: Decoding, tensors: Any, node: Node, live: object, path
 
 
 def _memory_inside(decoding: Decoding, tensors: Any, outer: int, place: list[int], there: Any, path: str) -> object:
-    """Return a memory that lies in an array or in another memory, which have its content: the live one if it does."""
+    """Return a memory inside of an array or another memory, which has its content: the live one if it lies there."""
     offset, size = place
     if decoding.nodes[outer].kind == "memory":
         around = array_in_memory(decoding, outer, path)

@@ -1,1 +1,1 @@
-"""How a loader comes back to a position, and what it loaded."""
+"""Loaders: how one comes back to a position, and the digests of the batches that it loaded."""

@@ -15,7 +15,7 @@ _OTHER_DATA: Final = "the data, or what the program draws it with, is not what i
 _MOST_UNDIGESTED: Final = 64
 _WAITING_BYTES: Final = 4 << 20
 _SMALL_BATCH_BYTES: Final = 1 << 20
-"""Batches up to this size may wait for their digest, up to so many of so many bytes, and sixteen of any such size."""
+"""Batches up to this size may wait for their digest: `_MOST_UNDIGESTED`, of `_WAITING_BYTES` in all, but 16 always."""
 
 
 class Batches:
@@ -28,39 +28,39 @@ class Batches:
         """`may_differ`: a batch that is not the first run's is no error."""
         self._journal, self._to_array, self.may_differ = journal, to_array, may_differ
         self._waiting: list[tuple[Address, int | None, object]] = []
-        """With the number of what a body has fetched, None for the batch itself."""
+        """Batches and elements, with an element's number among those that its body has fetched; None: a batch."""
         self._number = 0
-        """Of what the body that runs fetches next."""
+        """The number of the element that the running body fetches next."""
         self._most, self._largest = 1, 0
         self._at_once = 0
-        """So many batches more whose digests, those of what they fetch included, do not wait."""
+        """How many more batches do not wait for their digests, and neither do the elements that they fetch."""
         self._lasting: set[type] = {type(None), bool, int, float, str, bytes}
         self._fetching: Address | None = None
         self._fetched: list[str] = []
         self._is_again = False
         """Whether the batch that is being fetched is fetched again, and not trained on."""
         self._doubt: Diverged | None = None
-        """Says what was loaded otherwise on the way to a checkpoint, until the batch behind it tells."""
+        """The error for a batch that differed on the way to a checkpoint, until the batch behind the cut decides."""
         self._recorded: Address | None = None
         self._equal = 0
-        """Batches that were those of the first run."""
+        """The number of batches that were equal to the first run's."""
         self._next: Address = (0, 0, 0)
-        """What comes behind the last batch that was taken, or taken again, if its epoch goes on."""
+        """The address behind the last batch that was taken, or taken again, if its epoch goes on."""
         self.suspects: Collection[str] = ()
-        """What was not captured, in words."""
+        """The objects that were not captured, in words."""
         self.has_sought = False
-        """Whether a library has set its loader to a position, instead of being loaded from again."""
+        """Whether a library's loader was set to a position, instead of being loaded from again."""
         self.is_recording = True
         """Whether digests are recorded: not on the way to a checkpoint."""
 
     def register_immutable(self, kind: type) -> None:
-        """Objects of this kind cannot be changed by a body."""
+        """Note that no body can change objects of this class."""
         self._lasting.add(kind)
 
     def be_at(self, address: Address) -> None:
-        """The run is back where this batch is about to be loaded.
+        """Note that the run is back where this batch is about to be loaded.
 
-        Raises Diverged if nothing will tell that the way was right.
+        Raises Diverged if a batch on the way differed, and this one is not on record to decide.
         """
         self._next = address
         doubt, self._doubt = self._doubt, None
@@ -68,7 +68,7 @@ class Batches:
             raise doubt
 
     def behind(self, phase: int, epoch: int) -> Cursor:
-        """Return where an epoch has no batch yet."""
+        """Return the cursor behind the last batch of an epoch."""
         return Cursor(phase, epoch, self._next[2] if self._next[:2] == (phase, epoch) else 0)
 
     def require_end(self, end: Cursor) -> None:
@@ -98,13 +98,13 @@ class Batches:
         self._take(address, None, loaded)
 
     def add_fetched(self, address: Address, element: object) -> None:
-        """Take what the body of a batch has fetched from an iterator that lives on."""
+        """Take an element that the body of a batch has fetched from an iterator that lives on."""
         self._number += 1
         self._take(address, self._number - 1, element)
 
     def _take(self, address: Address, number: int | None, loaded: object) -> None:
         may_wait = self._is_lasting(loaded)
-        if not (may_wait or self._waiting):  # what a body can change never waits, however small it is
+        if not (may_wait or self._waiting):  # a batch that a body can change never waits, however small
             self._record(address, number, loaded)
             return
         self._waiting.append((address, number, loaded))
@@ -112,14 +112,14 @@ class Batches:
             self.record_waiting(may_wait=may_wait)
 
     def begin_fetch(self, address: Address, *, is_again: bool = False) -> None:
-        """The body of a batch begins that loads by itself.
+        """Begin a body that loads its batch by itself.
 
-        `is_again`: nothing but the load is done, on the way to a checkpoint.
+        `is_again`: only the load is done, on the way to a checkpoint.
         """
         self._fetching, self._is_again = address, is_again
 
     def note_fetched(self, parts: list[Array], *, is_whole: bool) -> bool:
-        """Take what such a body has loaded, a part of its batch or the whole one. Returns whether one is running."""
+        """Take the batch, or a part of it, that such a body has loaded; return whether one runs that trains on it."""
         if self._fetching is not None:
             self._fetched.append(digest_value(parts, self._to_array))
             # The body goes on to train, and may not live to its end. Another thread than its own must raise nothing
@@ -131,7 +131,7 @@ class Batches:
         return self._fetching is not None and not self._is_again
 
     def end_fetch(self) -> None:
-        """The body, if there was one, is over."""
+        """End the body, if there was one: compare its batch, or take it."""
         fetched, self._fetched = self._fetched, []
         address, self._fetching = self._fetching, None
         if address is not None and fetched:
@@ -146,12 +146,12 @@ class Batches:
                 self.record_waiting()
 
     def record_next_at_once(self) -> None:
-        """Let the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
+        """Have the next batch not wait: a run that resumes here compares it, so it must be on record at once."""
         self._most, self._at_once = 1, 2
 
     def record_waiting(self, *, may_wait: bool = True) -> None:
-        """Record the digests of the batches that wait; those that come may wait then, unless bodies can change what the
-        last one holds. Raises Diverged for the first that is not the first run's.
+        """Record the digests of the batches that wait. Later ones may wait then, unless bodies can change the last one
+        (`may_wait` is false). Raises Diverged for the first batch that is not the first run's.
         """
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -159,7 +159,7 @@ class Batches:
         if not may_wait:
             return
         size = max((size_bytes(each, self._to_array) for *_, each in waiting), default=_SMALL_BATCH_BYTES + 1)
-        if all(number is not None for _, number, _ in waiting):  # what bodies fetch says nothing of the batches between
+        if all(number is not None for _, number, _ in waiting):  # fetched elements tell nothing of the batches between
             size = max(size, self._largest)
         self._largest = size
         most = max(min(_MOST_UNDIGESTED, _WAITING_BYTES // max(size, 1)), 16)
@@ -180,8 +180,8 @@ class Batches:
     def compare(self, address: Address, loaded: object, *, is_by_body: bool = False) -> None:
         """Raise Diverged if a batch that is loaded again is not the one that was loaded here before.
 
-        `is_by_body`: a statement of the body loads, by names that the rest of it may move on (`i += 1`). Then another
-        batch is no error as long as the one behind the cut, where these names are back, is on record and tells.
+        `is_by_body`: a statement of the body loads, by names that the rest of the body may change (`i += 1`). Then a
+        different batch is no error if the batch behind the cut, where these names are put back, is on record to decide.
         """
         self._next = (address[0], address[1], address[2] + 1)
         if address not in self._journal.batches:

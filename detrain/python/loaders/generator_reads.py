@@ -1,10 +1,11 @@
-"""What generators of the program read of which the loop writes: pulled again from their start, they may yield others.
+"""Names that the program's generators read and its loop writes: pulled again from their start, the generators may yield
+other values.
 
 A name is followed in the source: a generator reads it, another function (or a loop at the level of the module) sets it
-or what it holds. What it is at a cut shows whether that has happened.
+or changes its object. Its value at a cut shows whether that has happened.
 
-Of a training loop in a generator a resumed run does not yield again what the first run had, so nobody must keep count
-of that.
+A training loop may lie in a generator. A resumed run does not yield the first run's values again, so no code may count
+them.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from detrain.python.inspect.frames import is_user_file, names_of
 _CHANGING: Final = frozenset(
     {"append", "extend", "insert", "remove", "pop", "clear", "update", "add", "discard", "setdefault", "fill"}
 )
-"""Methods that change what they are called of."""
+"""Methods that change their own object."""
 READS_AND_CHANGED: Final = "reads and the loop has changed"
 _NUMBERS_ONLY: Final = (type(None), bool, int, float, str, bytes, list, dict, set, tuple)
 
 COUNTED = "how much was drawn from"
-"""How the names of these losses begin. Without them the run would go on wrong."""
+"""The beginning of these losses' texts. A run that resumed in spite of such a loss would go on wrong."""
 
 
 class GeneratorReads:
-    """The names that the program's generators read and its loop writes, and whether what they lead to has changed."""
+    """The names that the program's generators read and its loop writes, and whether their values have changed."""
 
     def __init__(self, digest: Callable[[object], str]) -> None:
         self._digest = digest
@@ -42,14 +43,14 @@ class GeneratorReads:
         """The moment at which a change was first seen."""
 
     def begin(self, generators: Iterable[Any]) -> None:
-        """A training loop is entered: what is there now is there again when a run resumes."""
+        """Note the values as a training loop is entered: a resumed run has the same values here."""
         self._at_start, self._changed_at = {}, {}
         for generator in generators:
             for name, value in self._values(generator):
                 self._at_start[id(generator), name] = value
 
     def changed(self, generators: Iterable[Any], moment: object) -> list[str]:
-        """Return, in words, what has changed, and whether that was first seen at another moment than this one."""
+        """Return, in words, the names with changed values, and whether a change was first seen at another moment."""
         found = []
         for generator in generators:
             for name, value in self._values(generator):
@@ -61,7 +62,7 @@ class GeneratorReads:
         return found
 
     def _values(self, generator: Any) -> Iterator[tuple[str, str]]:
-        """Yield the names that a generator reads and others write, with a digest of what they lead to."""
+        """Yield the names that a generator reads and other code writes, with digests of their values."""
         frame = generator.gi_frame
         if frame is None:
             return
@@ -71,12 +72,12 @@ class GeneratorReads:
             if isinstance(value, _NUMBERS_ONLY) or hasattr(value, "__array__"):
                 try:
                     yield name, self._digest(value)
-                except (DetrainError, TypeError, ValueError, RecursionError):  # no data, all in all
+                except (DetrainError, TypeError, ValueError, RecursionError):  # not data through and through
                     continue
 
 
 def read_and_written(code: CodeType) -> list[str]:
-    """Return the names out of its own body that a function reads, and that other code writes when it trains."""
+    """Return the names that a function reads from outside of its body, and that other code writes as it trains."""
     try:
         written = names_written(code.co_filename)
     except (OSError, SyntaxError, ValueError):
@@ -87,8 +88,8 @@ def read_and_written(code: CodeType) -> list[str]:
 
 @by_file
 def names_written(file: str) -> dict[str, frozenset[str]]:
-    """Return the names of a source file that functions write which do not own them, or loops of the module; with these
-    functions' names (`<module>`: such a loop).
+    """Return the names in a source file that are written by functions that do not own them, or by loops of the module;
+    with these functions' names (`<module>`: such a loop).
     """
     found: dict[str, set[str]] = {}
     _look(parse(source_of(file)), "<module>", found, is_in_loop=False, own=frozenset())
@@ -96,7 +97,7 @@ def names_written(file: str) -> dict[str, frozenset[str]]:
 
 
 def generators_that_read(tree: ast.Module, file: str) -> list[tuple[int, str, str, str]]:
-    """Return (line, generator, name, writer) for each generator of a source that reads a name which others write."""
+    """Return (line, generator, name, writer) for each generator in a source that reads a name that others write."""
     written = names_written(file)
     found = []
     for node in ast.walk(tree):
@@ -110,8 +111,8 @@ def generators_that_read(tree: ast.Module, file: str) -> list[tuple[int, str, st
 
 
 def samplers_that_hold(tree: ast.Module, file: str) -> list[tuple[int, str, str, str]]:
-    """Return (line, class, name, writer) for each call that makes a sampler of the program's, or a data set that is
-    gone over, of a name which others write.
+    """Return (line, class, name, writer) for each call that makes a sampler or an iterable data set of the program's
+    classes with a name that others write.
     """
     written = names_written(file)
     bases = {node.name: [ast.unparse(base) for base in node.bases] for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -146,7 +147,7 @@ def _look(node: ast.AST, function: str, found: dict[str, set[str]], *, is_in_loo
 
 
 def _written_by(node: ast.AST) -> set[str]:
-    """Return the names that a node sets, or changes what they hold."""
+    """Return the names that a node sets, and those whose objects it changes."""
     match node:
         case ast.Name(id, ast.Store()):
             return {id}
@@ -158,12 +159,11 @@ def _written_by(node: ast.AST) -> set[str]:
 
 
 def counted_draws(frame: FrameType) -> list[str]:
-    """Name the generators that a loop trains in, where more than the values that it has yielded depends on their
-    number.
+    """Name the generators that a loop trains in, if other objects count the values that they yield.
 
-    It is so for all that stands between the generator and the statement that draws from it (`enumerate`, `zip`, a
-    progress bar, `list`), and for a `for` around `next`: their places have no names. A `for` over the generator itself
-    has no place of its own.
+    All objects between the generator and the statement that draws from it do so (`enumerate`, `zip`, a progress bar,
+    `list`), and so does a `for` around `next`: their positions have no names. A `for` over the generator itself has no
+    position of its own.
     """
     found = []
     inner: FrameType | None = frame
@@ -195,7 +195,7 @@ def _is_next(source: SourceFile, frame: FrameType) -> bool:
 
 
 def _is_itself(header: ast.expr, generator: FrameType, frame: FrameType) -> bool:
-    """Return whether what a header goes over is the generator that runs in a frame."""
+    """Return whether a loop's header goes over the generator of a frame itself."""
     if isinstance(header, ast.Call):
         called = header.func
         return generator.f_code.co_name in (getattr(called, "id", None), getattr(called, "attr", None))

@@ -1,8 +1,8 @@
-"""Generators of the program that live on from epoch to epoch, and Python in pipelines: what they draw is drawn again.
+"""Generators of the program that live on from epoch to epoch, and Python in pipelines: they draw the same values again.
 
-A resumed process has such a generator at its start; it is pulled as often as the first run had pulled it, each time
-with the random streams that the first run had there: those at the batch's head, and where others have drawn since,
-those that it found. The values it then yields must have the digests of the first run's.
+A resumed process has such a generator at its start. It pulls the generator as often as the first run did, each time
+with the first run's random streams: those at the head of the batch or, if other code had drawn since, those that the
+generator found. The values that it then yields must have the digests of the first run's.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from detrain.store.journal import Journal
 
 
 class Elements:
-    """What a framework's iterators have Python make, and what generators yield: the random streams that this found.
+    """Elements that Python makes for a framework's iterators, or that generators yield, and the random streams that
+    each found.
 
-    Others may have drawn from these since the element before; where the elements are made again, the streams are set.
+    Other code may have drawn from these since the last element. Where elements are made again, the streams are set.
     """
 
     def __init__(self, streams: Streams, journal: Journal, note: Callable[[object], None]) -> None:
-        """`note` takes each element that is given, if it is not made again."""
+        """`note` takes each element that is given, unless it is made again."""
         self._streams, self._journal, self._note = streams, journal, note
         self._left: dict[str, dict[str, bytes]] = {}
         """The streams as each iterator's last element has left them."""
         self.is_again = False
-        """Whether they are made again."""
+        """Whether elements are made again."""
         self.is_python = False
         """Whether pipelines of the program call Python at all."""
         self.pulled_again: Callable[[], list[Any]] = list
-        """Returns the generators that a resumed run pulls as often again."""
+        """Returns the generators that a resumed run pulls again, as often as the first run did."""
 
     def begin(self, name: str, number: int) -> None:
-        """An iterator's next element is about to be made."""
+        """Record the streams before an iterator's next element is made, or set them if it is made again."""
         if self.is_again:
             self._streams.write(self._journal.elements.get(name, {}).get(number, {}))
             return
@@ -54,26 +55,26 @@ class Elements:
             self._journal.add_element(name, number, moved)
 
     def end(self, name: str) -> None:
-        """It has been made."""
+        """Note the streams after the element was made."""
         self._left[name] = self._streams.read()
 
     def drawn_by_pulls(self) -> set[int]:
         """Return the identities of the iterators that generators go over which are pulled again.
 
-        Pulling brings these to their places, be they begun before the loop or in it.
+        Pulls bring these iterators to their positions, whether they began before the loop or in it.
         """
         pulled = self.pulled_again()
         found = walk(pulled, lambda each: iterators_in(gc.get_referents(each)))
         return {id(each) for each in found} - set(map(id, pulled))
 
     def note(self, element: object) -> None:
-        """An iterator that lives on has given an element."""
+        """Take an element that an iterator that lives on has given."""
         if not self.is_again:
             self._note(element)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Elements are made again inside."""
+        """Count elements as made again inside of the `with` block."""
         self.is_again = True
         try:
             yield
@@ -82,19 +83,19 @@ class Elements:
 
 
 class _Pulled:
-    """One generator: the values it has yielded since the run knows it. `name` is of its own in the run."""
+    """A generator: the count and digest of the values it has yielded since the run knows it. `name` is unique."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_asked = False
-        """Whether it is on its way to the next value."""
+        """Whether it was asked for a value that it has not yielded yet."""
         self.count = 0
         self.digest = b""
         self.runs: list[list[int]] = []
         """[phase, epoch, batch, n]: one value in each of n batches from this one on."""
 
     def note(self, address: Address, digest: bytes) -> None:
-        """A value has been yielded."""
+        """Add a value that was yielded in the batch at an address."""
         self.count += 1
         self.digest = xxhash.xxh3_128_digest(self.digest + digest)
         phase, epoch, batch = address
@@ -118,12 +119,12 @@ class LoopGenerators:
         self._address, self._digest, self._repeat_streams = address, digest, repeat_streams
         self._elements = elements
         self._followed: dict[Address, int] = {}
-        """How many have been met at each epoch: their names are the same in a run that has begun there."""
+        """How many generators were met in each epoch: their names are the same in a run that begins there."""
         self._by_frame: dict[int, _Pulled] = {}
         self._known: weakref.WeakKeyDictionary[Any, _Pulled] = weakref.WeakKeyDictionary()
         self._replayed: Address | None = None
         self._unseen: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-        """Generators that are not followed, with where each is behind a load until its body ends."""
+        """Generators that are not followed, with the place of each after a load, until the body ends."""
         self._drawn: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
@@ -148,21 +149,21 @@ class LoopGenerators:
             weakref.finalize(value, self._by_frame.pop, id(frame), None).atexit = False
 
     def behind_load(self) -> None:
-        """A batch has been loaded."""
+        """Note where the generators are that are not followed, after a batch was loaded."""
         for each in list(self._unseen):
             self._unseen[each] = _where(each)
 
     def at_head(self) -> None:
-        """Its body has ended: what has moved since, the body has moved."""
+        """Note the generators that have moved since the load: the body, which has ended, has moved them."""
         self._drawn.update(each for each, place in list(self._unseen.items()) if place not in (None, _where(each)))
         self.forget_load()
 
     def forget_load(self) -> None:
-        """Code outside of bodies runs, too, before the next load."""
+        """Forget these places: before the next load, code outside of bodies may run, too."""
         self._unseen.update(dict.fromkeys(list(self._unseen)))
 
     def is_drawn_by_bodies(self, value: object) -> bool:
-        """Return whether a body has moved a generator that is not followed: to load its batch again does not."""
+        """Return whether a body has moved a generator that is not followed: loading its batch again does not."""
         return isinstance(value, GeneratorType) and value in self._drawn
 
     def be_at(self, address: Address | None) -> None:
@@ -172,14 +173,14 @@ class LoopGenerators:
         self._replayed = address
 
     def begin(self, frame: object) -> None:
-        """A generator, whose frame this is, is asked for its next value."""
+        """Note that the generator of this frame is asked for its next value."""
         pulled = self._by_frame.get(id(frame))
         if pulled is not None and not pulled.is_asked:
             pulled.is_asked = True
             self._elements.begin(pulled.name, pulled.count)
 
     def note(self, frame: object, value: object) -> None:
-        """A generator, whose frame this is, is about to yield a value."""
+        """Note that the generator of this frame is about to yield a value."""
         pulled = self._by_frame.get(id(frame))
         if pulled is not None:
             pulled.is_asked = False
@@ -187,7 +188,7 @@ class LoopGenerators:
             pulled.note(self._replayed or self._address(), bytes.fromhex(self._digest(value)))
 
     def state(self, value: object) -> list[Any] | None:
-        """Return [count, digest, runs, whether it has ended] of a generator that is followed, else None."""
+        """Return [count, digest, runs, whether it has ended] of a generator that is followed; None for any other."""
         pulled = self._known.get(value) if isinstance(value, GeneratorType) else None
         if pulled is None or not isinstance(value, GeneratorType):
             return None
@@ -215,7 +216,7 @@ class LoopGenerators:
 
 
 def _where(generator: Any) -> object:
-    """Return what tells whether a generator has moved: not variables around it, which others set, too."""
+    """Return a generator's instruction and local values, which show its moves; others may set its outer variables."""
     frame, around = generator.gi_frame, generator.gi_code.co_freevars
     if frame is None:
         return "ended"

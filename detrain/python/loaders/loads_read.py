@@ -1,9 +1,9 @@
-"""What the loads of a batch loop read of which its bodies write: loaded again from the state of the epoch's start, they
-may yield others.
+"""Values that the loads of a batch loop read and its bodies write: loaded again from the state of the epoch's start,
+the batches may be different.
 
-A sampler that draws hard examples reads losses that bodies note; a data set reads a difficulty that they set. What the
-program's code leads to from the loader is looked at before and behind a load, in the first batches of an epoch and at
-each cut: what changes while no load is running, a body has changed.
+A sampler that draws hard examples reads losses that bodies note; a data set reads a difficulty that they set. The
+values that the program's code reaches from the loader are looked at before and after a load, in the first batches of an
+epoch and at each cut: if one changes while no load is running, a body has changed it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from detrain.python.inspect.names import is_own_class, own_attributes
 from detrain.python.inspect.stored_attributes import is_of_framework
 
 _FIRST: Final = 3
-"""In so many batches of an epoch, the first ones whose bodies run here, it is looked who changes what."""
+"""The number of batches at an epoch's start, of those whose bodies run here, in which values are compared."""
 _DEEPEST: Final = 7
 _MOST_ITEMS: Final = 256
 _MOST_BYTES: Final = 16 << 20
 
 COLLECTIONS: Final = frozenset(CONTAINERS.values())
 _STILL: Final = (type, types.ModuleType, types.BuiltinFunctionType)
-"""Kinds of objects that nothing is looked for in."""
+"""Types of objects inside of which no values are looked for."""
 
 
 class Reached(NamedTuple):
-    """One thing, and where it is: a name, or an attribute of an object of the program's; empty where neither leads."""
+    """A value, and its place: a name, or an attribute of one of the program's objects; empty if neither leads there."""
 
     place: str
     value: object
     is_data: bool
-    """Whether it is numbers, texts, arrays, or a collection of these. Else it is no object of the program's, and may
-    hold more than it shows."""
+    """Whether the value is a number, a text, an array, or a collection of these. Else it is not an object of the
+    program, and may hold more than it shows."""
 
 
 class _At(NamedTuple):
@@ -55,7 +55,7 @@ class _At(NamedTuple):
 
 
 def reached(source: object, *, deepest: int, most_items: int) -> Iterator[Reached]:
-    """Yield what a source leads to, in at most so many steps, and of a long collection about so many items."""
+    """Yield the values in at most `deepest` steps from a source; of a long collection, about `most_items` items."""
 
     def below(at: _At) -> list[_At]:
         found = [(step, each, _is_data(each, most_items)) for step, each in _steps(at.place, at.value, most_items)]
@@ -67,7 +67,7 @@ def reached(source: object, *, deepest: int, most_items: int) -> Iterator[Reache
 
 
 def some(value: Any, most_items: int) -> list[Any]:
-    """Return the items of a collection, of a long one some that lie evenly in it."""
+    """Return the items of a collection; of a long one, some at even distances."""
     items = list(value.values() if isinstance(value, dict) else value)
     return items[:: len(items) // most_items + 1]
 
@@ -79,13 +79,13 @@ def _is_data(value: object, most_items: int) -> bool:
 
 
 def _shows_all(value: object) -> bool:
-    """Return whether all that an object holds is what it leads to here."""
+    """Return whether `_steps` reaches all that an object holds."""
     kinds = (types.FunctionType, types.MethodType, functools.partial, types.GeneratorType, *_STILL)
     return isinstance(value, kinds) or type(value) in COLLECTIONS or is_own_class(type(value))
 
 
 def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, object]]:
-    """Yield what an object leads to, and where that is."""
+    """Yield the values that an object leads to, and their places."""
     if isinstance(value, types.FunctionType):
         if has_user_code(value):
             yield from _names_in(value.__code__, value.__globals__)
@@ -109,7 +109,7 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         is_own = is_own_class(cls)
         for name, each in (own_attributes(value) or {}).items():
             if not is_own and isinstance(getattr(cls, name, None), functools.cached_property):
-                continue  # whoever asks for it first has it computed of the others
+                continue  # the first access computes it from the others
             yield (f"{cls.__qualname__}.{name}" if is_own else place), each
         yield from ((place, each) for each in (described[1] if described is not None else ()))
         for base in cls.__mro__ if is_own else ():
@@ -131,7 +131,7 @@ def _globals_of(code: types.CodeType) -> tuple[str, ...]:
 
 
 class LoadsRead:
-    """Finds out, in each epoch anew, what bodies have changed of what loads read."""
+    """Finds, in each epoch anew, the values that loads read and bodies have changed."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
@@ -141,22 +141,22 @@ class LoadsRead:
         self._heads = 0
 
     def begin_epoch(self) -> None:
-        """What is there now is there again when a run resumes in this epoch."""
+        """Forget earlier changes: a run that resumes in this epoch has the values of now."""
         self._last, self._by_bodies, self._source, self._heads = {}, set(), None, 0
 
     def at_head(self, source: object) -> None:
-        """A batch is about to be loaded from what the loop goes over."""
+        """Look for changes by bodies: a batch is about to be loaded from the loop's source."""
         self._source = source if self._heads < _FIRST else None
         self._heads += 1
         self._by_bodies |= self._changed(self._source)
 
     def behind_load(self) -> None:
-        """It has been loaded."""
-        source, self._source = self._source, None  # where the loop is left, plain Python lets go of it
+        """Look for changes by the load: the batch has been loaded."""
+        source, self._source = self._source, None  # plain Python frees it where the loop is left
         self._by_loads |= self._changed(source)
 
     def lost(self, source: object) -> list[str]:
-        """Return, at a cut, what bodies have changed, in words."""
+        """Return, at a cut, the places of the values that bodies have changed, in words."""
         self._by_bodies |= self._changed(source) - self._by_loads
         return [f"{place} ({LOADS_READ})" for place in sorted(self._by_bodies)]
 
@@ -167,7 +167,7 @@ class LoadsRead:
         passed: set[str] = set()
         for place, value, is_data in reached(source, deepest=_DEEPEST, most_items=_MOST_ITEMS):
             if isinstance(value, Iterator) and is_of_framework(type(value)):
-                passed.add(place)  # it has a position, which says how far it is; its workers move by themselves
+                passed.add(place)  # its position shows how far it is; its workers move by themselves
             elif place and is_data and place not in passed:
                 _update(states.setdefault(place, xxhash.xxh3_128()), value)
         before, self._last = self._last, {place: state.hexdigest() for place, state in states.items()}

@@ -1,8 +1,8 @@
-"""Progress bars around what a batch loop goes over: the loop draws from the loader itself, and the bar is told.
+"""Progress bars around a batch loop's loader: the loop draws from the loader itself, and reports each item to the bar.
 
-So a bar has no position of its own: a resumed run sets the loader to its position as without one, and the bar shows how
-many batches are behind. This is so for classes with tqdm's own `__iter__`, which hands on what it draws and counts; the
-loop hands each item through it.
+So a bar has no position of its own: a resumed run sets the loader to its position as without a bar, and the bar shows
+how many batches are done. This works for classes with tqdm's own `__iter__`, which counts the items and hands them on;
+the loop hands each item through it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from detrain.base.cursor import NOTHING
 
 
 class ShownLoads:
-    """A bar that has not begun, and what it goes over."""
+    """A bar that has not begun, and the loader below it."""
 
     def __init__(self, bar: Any, source: Any) -> None:
         self.source = source
-        """What the loop draws from in its place."""
+        """The loader that the loop draws from in place of the bar."""
         self._bar, self._over, self._turns = bar, bar.iterable, bar.__iter__()
         self._first = bar.n
         self._item: object = NOTHING
@@ -37,24 +37,24 @@ class ShownLoads:
         return self._item
 
     def pass_over(self, count: int) -> None:
-        """So many items are behind, of which the bar has not been told, and it has not begun."""
-        if not self._bar.disable:  # one that is not shown does not count
+        """Have the bar, which has not begun, count so many items that were passed over."""
+        if not self._bar.disable:  # a bar that is not shown does not count
             self._bar.n = self._first + count
 
     def tell(self, item: object) -> None:
-        """An item has been drawn."""
+        """Report an item that has been drawn."""
         self._turn(item)
 
     def end(self) -> None:
-        """There is no further one."""
+        """Report that there is no further item."""
         self._turn(NOTHING)
 
     def leave(self) -> None:
-        """The loop has been left: what the bar counts is told where plain Python lets go of its iterator."""
+        """Close the bar's iterator as the loop is left, as plain Python does: the bar shows its count then."""
         self._turns.close()
 
     def _turn(self, item: object) -> None:
-        """Have the bar draw an item from here: it takes hold of what it goes over as it begins."""
+        """Have the bar draw an item from this object: the bar reads its `iterable` as it begins."""
         self._item, self._bar.iterable = item, self
         try:
             next(self._turns, None)
@@ -63,8 +63,8 @@ class ShownLoads:
 
 
 def shown_loads(iterable: Any, frame: FrameType) -> ShownLoads | None:
-    """Return what a bar of tqdm does beside a loop over it, or over `enumerate` of it in the loop's header: that is
-    nobody else's. None for anything else. `frame` is the one that the loop stands in.
+    """Return the tqdm bar that a loop goes over, or that is below an `enumerate` in the loop's header, which nobody
+    else can hold; None for any other object. `frame` is the frame of the loop.
     """
     if "tqdm.std" not in sys.modules:
         return None

@@ -1,11 +1,10 @@
 """How a batch loop comes back to its cut: its loader is set to its position (seek), or the batches are loaded again
 (forward).
 
-A loader's position is state like any other: tf.data iterators have theirs from the framework, iterators of built-in
-kinds and the program's own objects theirs from the codec, objects of libraries theirs if they offer one (`get_state`
-and `set_state`, or `state_dict` and `load_state_dict`). To seek is exact where all that loading moves on is such state.
-Where something else may have moved, batches are loaded again, which is always right. Either way the digest of the next
-batch is compared.
+A loader's position is state like any other: the framework has that of tf.data iterators, the codec that of built-in
+iterators and of the program's own objects; objects of libraries may offer theirs (`get_state` and `set_state`, or
+`state_dict` and `load_state_dict`). A seek is exact if loading moves only such state. If other state may have moved,
+batches are loaded again, which is always right. Either way the digest of the next batch is compared.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ from detrain.python.process import pool_jobs
 from detrain.python.process.loading_threads import LoadingThreads
 
 _PROTOCOLS: Final = (("get_state", "set_state"), ("state_dict", "load_state_dict"), ("tell", "seek"))
-"""How an object offers its position. The last is that of files that are only read: others are set back with their
-length."""
+"""Methods by which an object offers its position. The last pair is for files that are only read: other files are set
+back with their length."""
 _FILES: Final = (io.TextIOWrapper, io.BufferedReader)
 _CALLING: Final = frozenset({"map", "filter", "filterfalse", "starmap", "takewhile", "dropwhile", "accumulate"})
 """Iterators that call functions of the program."""
 _STORES: Final = (list, tuple, range, str, bytes, dict, set, frozenset, np.ndarray, int, float, bool, type(None))
-"""What iterators of built-in kinds go over without running anything."""
+"""Types that iterators of built-in kinds go over without running any code."""
 _BACKSTAGE: Final = frozenset(
     {
         *("threading", "_thread", "multiprocessing", "asyncio", "queue", "subprocess"),
         *("socket", "select", "selectors", "ssl", "http", "urllib", "ctypes", "mmap", "sqlite3", "dbm", "shelve"),
     }
 )
-"""Modules of Python's by which something can go on behind what a program loads."""
+"""Python's modules by which other activity can go on behind a program's loads."""
 _KNOWN: Final = MODULES | {"detrain", "__future__"} | sys.stdlib_module_names - _BACKSTAGE
-"""Modules that keep no state of their own behind what a program loads, but for the random streams, which are
-captured: besides those of which the table of libraries says so."""
+"""Modules that keep no state of their own behind a program's loads, except random streams, which are captured. The
+table of libraries has further ones."""
 _MOST_REASONS: Final = 3
 
 
@@ -69,7 +68,7 @@ class RunningLoop(Protocol):
     """Names that a load statement in the body binds."""
     iterable: Any
     iterator: Any
-    """What the loop's header draws from; None for a `while` loop."""
+    """The iterator that the loop's header draws from; None for a `while` loop."""
     is_fetched_in_body: bool
     """Whether a framework's own loop draws from a loader that it brings back itself."""
     iteration_id: object
@@ -77,36 +76,36 @@ class RunningLoop(Protocol):
 
 
 class Entered:
-    """Which runs of batch loops an epoch has seen. A seek goes to its cut from the first one: it must be that one's."""
+    """The runs of batch loops that an epoch has seen. A seek goes from the first run's start to a cut in that run."""
 
     def __init__(self, threads: LoadingThreads, *, foresees_end: bool = False) -> None:
         """`foresees_end`: loaders are asked how many batches they have, for `is_behind_last`."""
         self.threads = threads
-        """Those that load ahead."""
+        """The threads that load ahead."""
         self._foresees_end = foresees_end
         self.reads = LoadsRead()
         self._epoch_frame, self._epoch_line = 0, 0
         self._last: object = None
         self._count = 0
         self._first, self._length = 0, -1
-        """The number of the first batch of the last run, and how many it has; -1: it does not say."""
+        """The number of the last run's first batch, and its number of batches; -1: the loader does not tell."""
         self._lengths: dict[int, int] = {}
-        """How many the runs of the last epoch had, the first, the second, …"""
+        """The number of batches in each run of the last epoch, by the run's number (1, 2, …)."""
         self.is_at_first = False
         """Whether no body of the last run has begun."""
         self._has_ended = True
         """Whether the last run of a `for` loop has gone on to its end."""
         self.is_new = False
-        """Whether a run behind the first has loaded nothing yet: it is where the one before it has ended, which is
-        found first."""
+        """Whether a run after the first has loaded no batch yet: it is at the end of the run before it, which a resumed
+        run finds first."""
         self.written_between = ""
-        """A file that code between two runs has written. A run that resumes behind it would write what is not yet
-        trained."""
+        """A file that code between two runs has written. A run that resumes behind it would write the file before the
+        training."""
         self.is_behind_break = False
-        """Whether a run was left before its end. A run that resumes behind it passes over the body that has left it."""
+        """Whether a run was left before its end. A resumed run behind it passes over the body that has left it."""
 
     def begin(self, frame: FrameType | None) -> None:
-        """An epoch begins, in this frame; None: a batch loop that no epoch loop is around."""
+        """Begin an epoch, in this frame; None: the batch loop has no epoch loop around it."""
         self._epoch_frame, self._epoch_line = (id(frame), frame.f_lineno) if frame is not None else (0, 0)
         self._last, self._count, self._has_ended, self.is_new = None, 0, True, False
         self.written_between, self.is_behind_break = "", False
@@ -114,9 +113,9 @@ class Entered:
         self.reads.begin_epoch()
 
     def note(self, loop: RunningLoop, frame: FrameType, batch: int, written: str = "") -> None:
-        """A loop is at the head of a turn, before this batch of the epoch.
+        """Note that a loop is at the head of a turn, before this batch of the epoch.
 
-        `written`: a file that was written since the run of a loop before it ended.
+        `written`: a file that was written since the loop's run before this one ended.
         """
         now = loop.iteration_id if loop.iteration_id is not None else (id(frame), frame.f_lasti)
         self.is_new = now != self._last and self._count > 0
@@ -130,39 +129,38 @@ class Entered:
             self.is_at_first = True
             self.threads.look()
         else:
-            self.begin_body()  # which was passed over
+            self.begin_body()  # the body before may have been passed over
         self._has_ended = loop.iteration_id is None
 
     def begin_body(self) -> None:
-        """A batch is loaded."""
+        """Note that a batch is loaded."""
         if self.is_at_first:
             self.is_at_first = False
             self.threads.look()
         self.threads.begin_body()
 
     def is_behind_last(self, batch: int) -> bool:
-        """Return whether the run has no batch with this number: as the loader says, or else the same run of the epoch
-        before. It may be wrong.
+        """Return whether the run has no batch with this number, by the length of the loader, or else by the same run of
+        the epoch before. It may be wrong.
         """
         length = self._length if self._length >= 0 else self._lengths.get(self._count, -1)
         return length > 0 and batch - self._first == length
 
     def end(self, batch: int) -> None:
-        """The loop has run out, and has no batch with this number."""
+        """Note that the loop has run out, and has no batch with this number."""
         self._has_ended = True
         self._lengths[self._count] = batch - self._first
         self.threads.end_loop()
 
     def is_first(self, loop: RunningLoop, frame: FrameType) -> bool:
-        """Return whether a loop is the only one that the epoch has entered, and that only once."""
+        """Return whether a loop is the only one that the epoch has entered, and was entered only once."""
         if self._count != 1:
             return False
         if loop.iteration_id is not None:
             return True
         if runs_training(frame.f_code.co_filename, frame.f_code.co_qualname):
-            return True  # a library's, which runs it once in an epoch
-        # Of a `while` loop the source must tell: it stands in the frame of the epoch loop, and no other loop is around
-        # it.
+            return True  # a library's loop, which it runs once in an epoch
+        # For a `while` loop the source decides: it must be in the epoch loop's frame, with no other loop around it.
         around = _loops_around(frame.f_code.co_filename, frame.f_lineno)
         if self._epoch_frame:
             return id(frame) == self._epoch_frame and around - 1 == _loops_around(frame.f_code.co_filename, self._epoch_line)
@@ -170,8 +168,8 @@ class Entered:
 
 
 def _length_of(loop: RunningLoop) -> int:
-    """Return how many batches a loop that has drawn none has, as its iterator says, or what that was made from where it
-    says nothing of lengths; -1: neither does. The program's own objects are not asked: their code would run.
+    """Return the number of batches of a loop that has drawn none, by its iterator's length, or its iterable's if the
+    iterator has none; -1: neither has one. The program's own objects are not asked: their code would run.
     """
     cls = type(loop.iterator)
     says = describe(loop.iterator) is not None or hasattr(cls, "__len__") or hasattr(cls, "__length_hint__")
@@ -187,7 +185,7 @@ def _length(source: Any) -> int:
         return -1
     try:
         return operator.length_hint(source, -1)
-    except Exception:  # an edge: the code of a library, which may want what is not there yet
+    except Exception:  # an edge: the code of a library, which may need absent objects
         return -1
 
 
@@ -200,9 +198,9 @@ def reasons_to_load(
     is_first: bool,
     has_threads: bool = False,
 ) -> list[str]:
-    """Return why the batches before a cut must be loaded again when a run resumes there; nothing where a seek is exact.
+    """Return why the batches before a cut must be loaded again when a run resumes there; empty if a seek is exact.
 
-    `is_first`: the loop is the only one that its epoch has entered so far; `frame` is the one that it stands in;
+    `is_first`: the loop is the only one that its epoch has entered so far; `frame`: the frame of the loop;
     `has_threads`: the epoch has started threads that load ahead.
     """
     if loop is None:
@@ -211,7 +209,7 @@ def reasons_to_load(
         return ["threads load ahead of it"]
     if not is_first:
         return ["the batch loop has run before in this epoch, or other loops have"]
-    lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # which loading brings not back
+    lost = [loss for loss in encoded.not_captured if not loss.endswith(f"{OF_GRAPH})")]  # loading does not bring these back
     reasons = [*lost, *encoded.moved, *pool_jobs.living()]
     if _runs_code(loop, frame):
         foreign = sorted({name for file in files for name in _foreign_modules(file)})
@@ -221,7 +219,7 @@ def reasons_to_load(
 
 
 def reason_to_load(reasons: list[str], mode: Mode) -> str:
-    """Return the reasons as one text, empty to seek. Raises CannotSeek where a seek was asked for and is not exact."""
+    """Return the reasons as one text, empty to seek. Raises CannotSeek if a seek was asked for and is not exact."""
     if mode == "forward":
         return "--loader forward"
     reasons = list(dict.fromkeys(reasons))
@@ -243,7 +241,7 @@ def cannot_seek(why: str) -> CannotSeek:
 
 
 def read_offered(value: object) -> tuple[int, object] | None:
-    """Return (which protocol, state) of an object of a library that offers its position, else None."""
+    """Return (number of the protocol, state) of a library's object that offers its position; else None."""
     if not _offers(value):
         return None
     for number, pair in enumerate(_PROTOCOLS):
@@ -256,7 +254,7 @@ def read_offered(value: object) -> tuple[int, object] | None:
 
 
 def set_state(value: object, which: int, state: object) -> bool:
-    """Set the state that `read_offered` returned; return whether that could be done."""
+    """Restore the state that `read_offered` returned; return whether that could be done."""
     setter = getattr(value, _PROTOCOLS[which][1], None) if which in range(len(_PROTOCOLS)) else None
     if setter is None:
         return False
@@ -269,13 +267,13 @@ def set_state(value: object, which: int, state: object) -> bool:
 
 
 def offers_position(loop: RunningLoop | None) -> bool:
-    """Return whether a library of its own says where a loop is, and brings it there."""
+    """Return whether a library's object offers the position of a loop, and can be set to it."""
     return loop is not None and (_offers(loop.iterator) or _offers(loop.iterable))
 
 
 def is_made_anew(loop: RunningLoop) -> bool:
-    """Return whether what a loop goes over offers a position, for the next iterator that is made from it, and its
-    iterator none.
+    """Return whether a loop's iterable offers a position, for the next iterator that is made from it, and its iterator
+    offers none.
     """
     return not _offers(loop.iterator) and _offers(loop.iterable)
 
@@ -293,14 +291,14 @@ def _has(cls: type, pair: tuple[str, str]) -> bool:
 
 
 def runs_no_code(loop: RunningLoop | None) -> bool:
-    """Return whether the loads of a loop only count: what moves on in it, bodies move."""
+    """Return whether the loads of a loop only count, so that bodies alone can move objects on."""
     if loop is None or loop.names or loop.is_fetched_in_body:
         return False
     return loop.iteration_id is None or is_plain_iterator(loop.iterator)
 
 
 def _runs_code(loop: RunningLoop, frame: FrameType | None) -> bool:
-    """Return whether loading runs code of the program, so that it may move things that a codec cannot see."""
+    """Return whether loading runs code of the program, so that it may change state that the codec cannot see."""
     if loop.is_fetched_in_body:
         return False
     is_header_plain = _is_plain(loop.iterator) or is_made_anew(loop)
@@ -339,9 +337,7 @@ def _parts_of(statement: ast.stmt) -> Iterator[ast.AST | None]:
 
 
 def _is_plain_code(node: ast.AST | None, space: Mapping[str, object]) -> bool:
-    """Return whether an expression computes with numbers, or takes what iterators give that run
-    no code of the program.
-    """
+    """Return whether an expression computes with numbers, or draws from iterators that run no code of the program."""
     match node:
         case ast.Constant():
             return True
@@ -377,7 +373,7 @@ def _statements_of_loop(file: str, line: int) -> list[ast.stmt]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether drawing from an iterator runs only code of Python's, of a framework's, or of what offers its
+    """Return whether drawing from an iterator runs only code of Python, of a framework, or of objects that offer their
     position.
     """
     described = describe(value)
@@ -388,7 +384,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_brought_back(cls: type) -> bool:
-    """Return whether an iterator is a framework's, and no Python with a state of its own."""
+    """Return whether iterators of a class are a framework's, and no Python with a state of its own."""
     top = module_of(cls).partition(".")[0]
     return any(top in each.modules and top not in each.python_loaders for each in KNOWN)
 
@@ -413,7 +409,7 @@ def _loops_around(file: str, line: int) -> int:
 
 @by_file
 def _foreign_modules(file: str) -> frozenset[str]:
-    """Return the libraries that a source file imports, but for those that are known."""
+    """Return the libraries that a source file imports, except the known ones."""
     nodes = list(ast.walk(tree_of(file)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -429,7 +425,7 @@ def _is_of_program(top: str) -> bool:
 
 
 class WhileLoop:
-    """A `while` loop over batches: nothing is drawn from, its position is in the names that the program moves on."""
+    """A `while` loop over batches: it has no iterator; its position is in the names that the program changes."""
 
     iterable = iterator = iteration_id = None
     is_fetched_in_body = False

@@ -1,1 +1,1 @@
-"""What a process has beside objects: random streams, settings, environment, signals, threads and children."""
+"""The state of a process beside objects: random streams, settings, environment, signals, threads and children."""

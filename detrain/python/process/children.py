@@ -1,9 +1,9 @@
-"""Child processes, threads and tasks that are alive: what they hold (random streams, an environment they simulate) is
-out of sight.
+"""Child processes, threads and tasks that are alive: their state (random streams, an environment they simulate) cannot
+be seen.
 
-Linux tells which processes there are; elsewhere they are not seen. A thread holds something if it is inside a function
-of the program's, one of a pool that waits for work does not. Of asyncio's tasks the one that trains is seen, like any
-function that runs; where others are, what they do and wait for is not.
+Linux lists child processes; elsewhere they are not seen. A thread holds state if it is inside a function of the
+program; a thread of a pool that waits for work holds none. The task of asyncio that trains is seen, like any function
+that runs; the state of other tasks is not.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from detrain.python.inspect.frames import frames_of_others, is_notebook, is_user
 from detrain.python.process.environment import options_of_python
 
 _HELPERS: Final = (b"resource_tracker", b"semaphore_tracker")
-"""Processes of Python's and joblib's own, which hold nothing of the program."""
+"""Processes of Python's and joblib's own, which hold no state of the program."""
 _FORKING: Final = b"multiprocessing.forkserver"
 _NUMBER: Final = re.compile(r"(?<=^Thread)-\d+(?= \()")
-"""Of a thread that was given no name, which another one of the same function has not."""
+"""The number in the name of a thread that was given none; another thread of the same function has another number."""
 
 _exempt: list[Callable[[], set[int]]] = []
 
 
 def exempt(numbers: Callable[[], set[int]]) -> None:
-    """Have processes left out that a framework brings back itself: `numbers` returns them."""
+    """Leave out the processes that a framework brings back itself: `numbers` returns their numbers."""
     _exempt.append(numbers)
 
 
 def end() -> None:
-    """End the processes that a framework brings back itself: this one is about to become another program, whose they
-    would stay.
+    """End the processes that a framework brings back itself: this process is about to become another program, and they
+    would stay its children.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # nobody shall complain
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # no handler shall complain
     for number in {number for each in _exempt for number in each()}:
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
@@ -57,10 +57,10 @@ def start_again(command: Sequence[str]) -> NoReturn:
 
 
 def living(again: Container[threading.Thread] = (), before: Mapping[int, int] = MappingProxyType({})) -> list[str]:
-    """Return, in words, what the child processes, threads and tasks that are alive hold; nothing if there is none.
+    """Return, in words, the state of child processes, threads and tasks that are alive; empty if there are none.
 
     `again`: threads that a resumed run brings to the same place; `before`: how long processes had run when the loop was
-    entered. One that has not run since (an idle pool) is as it will be again.
+    entered. A process that has not run since (an idle pool) is the same in a resumed run.
     """
     return [*_threads(again), *_tasks(), *_processes(before)]
 
@@ -108,7 +108,7 @@ def _processes(before: Mapping[int, int]) -> list[str]:
 
 def _has_children() -> bool:
     try:
-        if hasattr(os, "waitid"):  # one call, where there are none
+        if hasattr(os, "waitid"):  # one call only, if there are none
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -119,7 +119,7 @@ def _names() -> Iterator[tuple[int, str]]:
     """Yield the numbers and commands of the children that have not ended, as Linux tells them."""
     known = {number for each in _exempt for number in each()}
     for child, command in _children("self"):
-        # The server that forks others holds nothing; who it has forked does.
+        # The server that forks others holds no state; the processes that it has forked do.
         for number, what in _children(str(child)) if _FORKING in command else ((child, command),):
             if number not in known:
                 yield number, os.path.basename(what.partition(b"\0")[0]).decode(errors="replace")
@@ -135,7 +135,7 @@ def _children(process: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _read(path: Path) -> bytes:
-    """Return what is in a file; nothing if the thread or process that it tells of has ended meanwhile."""
+    """Return the content of a file; empty if the thread or process that it describes has ended meanwhile."""
     try:
         return path.read_bytes()
     except OSError:

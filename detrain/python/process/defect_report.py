@@ -1,5 +1,5 @@
-"""The report of a defect of detrain: versions, the program's structure, and the traceback. No value of the program's
-is in it, and no line of its source: the traceback has files, lines and functions, and the error's first line.
+"""The report of a defect of detrain: versions, the program's structure, and the traceback. It has no values of the
+program, and no lines of its source: the traceback has files, lines and functions, and the error's first line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from detrain.base.errors import DetrainError, StoreError
 from detrain.python.process.environment import base_environment
 
 _LONGEST: Final = 200
-"""Characters of an error's message: one of a library may quote what it was given."""
+"""The most characters of an error's message: a library's message may quote the values that it was given."""
 
 
 def defect(error: BaseException, home: Path | None = None) -> DetrainError:
-    """Print the traceback of an error that nobody expected, and write a report; return the error to print. `home` has
-    the `inst.info`, if any.
+    """Print the traceback of an unexpected error, and write a report; return the error to print. `home` has the
+    `inst.info`, if there is one.
     """
     try:
         os.getcwd()

@@ -1,4 +1,4 @@
-"""What decides about bits outside of the program: versions, the processor, threads, variables of the environment."""
+"""The facts outside of the program that decide about bits: versions, the processor, threads, environment variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HASH_SEED: Final = "0"
 
 
 def threads_here() -> int:
-    """Return how many threads a program gets: those of the processors that it may run on, or as many as were asked for
+    """Return how many threads a program gets: one for each processor that it may run on, or as many as were asked for
     (`set_threads`).
     """
     asked = os.environ.get(_ASKED, "")
@@ -38,14 +38,14 @@ def set_threads(count: int) -> None:
 
 
 def asked_for(recorded: Mapping[str, str]) -> int | None:
-    """Return how many threads were asked for (`set_threads`) where an environment was recorded; None: nobody asked."""
+    """Return how many threads were asked for (`set_threads`) when an environment was recorded; None: not asked."""
     threads = recorded.get("threads", "")
     is_asked = threads.isdigit() and all(recorded.get(name) == threads for name in _THREADS if name in _SETTINGS)
     return int(threads) if is_asked else None
 
 
 def base_environment(threads: int) -> dict[str, str]:
-    """Return what is known before the program starts."""
+    """Return the environment, as far as it is known before the program starts."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "cpu": _cpu(), "threads": str(threads)}
     found.update(versions(_PACKAGES))
     for name in _SETTINGS:
@@ -58,10 +58,7 @@ _OF_THE_USERS_OWN: Final = tuple(f"DETRAIN_RUN_{name}" for name in ("FRESH", "GO
 
 
 def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the variables to start the program with;
-
-    `recorded` is the environment of the checkpoint to resume from.
-    """
+    """Return the variables to start the program with; `recorded`: the environment of the checkpoint to resume from."""
     chosen = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "")}
     if not chosen["PYTHONHASHSEED"].isdigit():
         chosen["PYTHONHASHSEED"] = _HASH_SEED
@@ -72,16 +69,16 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
         here = threads_here()
-        if threads != here:  # libraries that size their pools by the machine are told what the first run had
+        if threads != here:  # libraries that size their pools by the machine get the first run's number
             chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
-        # What is asked for now, and was not by the first run, would change bits before the loop.
+        # A number of threads that is asked for now, but not by the first run, would change bits before the loop.
         chosen.update({name: str(threads) for name in _THREADS if os.environ.get(name) and recorded.get(name) == ""})
     return chosen
 
 
 def for_runs_of_ours() -> dict[str, str]:
-    """Return the environment for runs that detrain itself starts, in homes of theirs: without variables that have the
-    user's own start elsewhere, or write elsewhere.
+    """Return the environment for runs that detrain itself starts, in their own homes: without the variables that have
+    the user's own run start elsewhere, or write elsewhere.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_USERS_OWN)}
 
@@ -98,7 +95,7 @@ def options_of_python() -> list[str]:
 
 
 def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what differs, in words. Settings that are set again on resume (threads, variables) do not count."""
+    """Return the differences, in words. Settings that are set again on resume (threads, variables) do not count."""
     again = {"threads", *_SETTINGS}
     names = [name for name in now if name in recorded or name in _PACKAGES]
     return [
@@ -110,7 +107,7 @@ def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _cpu() -> str:
-    """Return the processor's model and a digest of its features, on which library kernels are chosen."""
+    """Return the processor's model and a digest of its features, by which libraries choose their kernels."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:

@@ -1,7 +1,7 @@
-"""Queues that a thread of the program fills: what lies in one at a cut is chance, what comes out of it is not.
+"""Queues that a thread of the program fills: how many items are in one at a cut is chance, which ones come out is not.
 
-A resumed run that loads the batches before the cut again has started the thread again. What lay in the queue at the cut
-must come to lie in it, foremost.
+A resumed run that loads the batches before the cut again has started the thread again. The items that were in the queue
+at the cut must come to be its first ones.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MARK: Final = "filled with:"
 _PATIENCE_S: Final = 10.0
 _INTERVAL_S: Final = 0.002
 met: Final[weakref.WeakSet[queue.Queue[Any]]] = weakref.WeakSet()
-"""The queues to which names led when their places were last asked for. Emptied by whoever begins to ask."""
+"""The queues to which names led when their places were last asked for. Code that begins to ask empties it first."""
 
 
 def place(value: object, to_array: ToArray) -> str | None:
-    """Return what lies in a queue (first in, first out), as digests; None for anything else."""
+    """Return the items in a queue (first in, first out), as digests; None for any other object."""
     if type(value) is not queue.Queue:
         return None
     met.add(value)
@@ -31,12 +31,12 @@ def place(value: object, to_array: ToArray) -> str | None:
 
 
 def is_place(text: object) -> bool:
-    """Return whether a place is that of such a queue."""
+    """Return whether a position is that of such a queue."""
     return type(text) is str and text.startswith(_MARK)
 
 
 def comes_to(value: Any, text: str, to_array: ToArray) -> bool:
-    """Return whether what lay in a queue lies in it foremost, or soon does: a thread may still be filling it."""
+    """Return whether a queue's first items are those of `text`, or soon are: a thread may still be filling it."""
     wanted = text.removeprefix(_MARK).split()
     deadline = time.monotonic() + _PATIENCE_S
     while type(value) is queue.Queue:
@@ -53,7 +53,7 @@ def comes_to(value: Any, text: str, to_array: ToArray) -> bool:
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:
-    """Wait, but not for ever, until something is so; return whether it is."""
+    """Wait until a condition holds, for `_PATIENCE_S` at most; return whether it holds."""
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
         if time.monotonic() > deadline:

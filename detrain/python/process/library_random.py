@@ -1,14 +1,15 @@
 """Random numbers that libraries draw from generators of their own.
 
-Those that a library holds in a module or a class (`_rng = random.Random()`) are streams of the process, as Python's own
-is: no name of the program need lead there. Others are out of Python's sight.
+Generators that a library holds in a module or a class (`_rng = random.Random()`) are streams of the process, as
+Python's own is: no name of the program need lead there. Other generators are out of Python's sight.
 
-Those of numba's compiled functions (one generator behind `random`, one behind `numpy.random`, in each thread) are read
-and set in the thread of the training loop: layout of `numba/_random.c`, compared with what numba itself reads. OpenCV's
-cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named where a loop has drawn. What
-webdataset shuffles without a seed, it seeds by the clock and the process's number: here by Python's generator.
+The generators of numba's compiled functions (one behind `random`, one behind `numpy.random`, in each thread) are read
+and set in the thread of the training loop: layout of `numba/_random.c`, compared with the values that numba itself
+reads. OpenCV's cannot be read: calls that draw from it are counted (`Streams.drawn`), and it is named if a loop has
+drawn. webdataset seeds shuffles without a seed by the clock and the process's number: here Python's generator seeds
+them.
 
-Seeds that the program sets itself can be shifted by one number: as if the program had been written with others.
+Seeds that the program sets itself can be shifted by one number, as if the program had been written with other seeds.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from detrain.python.process.random_streams import HeldGenerator, NumpyStream, Py
 
 _WORDS: Final = 624
 _WITH_CHANCE: Final = 6
-"""Parts of a seed that webdataset makes, where it is to be another one in each run."""
+"""The number of parts of which webdataset makes a seed that shall differ in each run."""
 _STREAM_OF: Final[dict[type, Callable[[Any], Stream]]] = dict(zip(STREAMS, (PythonStream, NumpyStream, HeldGenerator), strict=True))
 _WITH_STREAMS: Final = sys.stdlib_module_names | MODULES | {"numpy", "detrain"}
 """Packages whose generators are streams by other names."""
 FOLLOWED: Final = ("numba", "webdataset", *saying("unseen"))
-"""Top-level modules of whose import `LibraryStreams` is to be told."""
+"""Top-level modules whose import must be reported to `LibraryStreams`."""
 
 SEEDS_OF_PYTHON: Final = (("random", "seed"), ("numpy.random", "seed"))
 _NAMES: Final = ("seed", "a")
-"""Of the seed, among their parameters."""
+"""The names of the seed among their parameters."""
 _WIDTH: Final = 1 << 32
 """Seeds from 0 to below this stay in that range, which is NumPy's."""
 
@@ -63,7 +64,7 @@ class NumbaStream(WordStream):
     """One of numba's generators, a Mersenne Twister, of the calling thread."""
 
     def __init__(self, pointer: Callable[[], int]) -> None:
-        """`pointer` returns where the generator lies."""
+        """`pointer` returns the address of the generator."""
         self._pointer = pointer
 
     def get(self) -> RngState:
@@ -86,9 +87,9 @@ class NumbaStream(WordStream):
 
 
 class HeldStreams:
-    """The generators that modules and classes of libraries hold, and those that objects hold which lie there.
+    """The generators that modules and classes of libraries hold, also in objects there.
 
-    Those of Python, NumPy and the frameworks themselves are not among them: they are streams by other names.
+    Generators of Python, NumPy and the frameworks themselves are not among them: they are streams by other names.
     """
 
     def __init__(self, of_framework: Callable[[object], Sequence[Stream]]) -> None:
@@ -96,13 +97,13 @@ class HeldStreams:
         self._of_framework = of_framework
         self._modules: set[str] = set()
         self._unset: list[tuple[str, Mapping[str, object], str]] = []
-        """What led to None when all was looked through: a library may make a generator as it is first asked."""
+        """Names that led to None when all was looked through: a library may make a generator at its first use."""
         self._known: set[int] = set()
         self._made: list[str] = []
-        """The names of those in modules that have been imported since."""
+        """The names of generators in modules that have been imported since."""
 
     def look(self) -> dict[str, Stream]:
-        """Return those that are there as a loop is entered, by name."""
+        """Return the generators that are there as a loop is entered, by name."""
         self._modules.clear()
         self._unset.clear()
         self._made.clear()
@@ -110,7 +111,7 @@ class HeldStreams:
         return dict(self._new())
 
     def since(self) -> list[str]:
-        """Return the names of those that libraries have made since."""
+        """Return the names of the generators that libraries have made since."""
         self._made += [name for name, _ in self._new()]
         return [*self._made, *(name for name, held, key in self._unset if self._stream(held.get(key)))]
 
@@ -134,7 +135,7 @@ class HeldStreams:
 
 
 def _held_by(module_name: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield what a module and its classes hold, and objects of the package's own classes that lie there."""
+    """Yield the values in a module and its classes, and in objects there of the package's own classes, by owner."""
     for _, before, held in namespaces([module_name]):
         yield f"{module_name}.{before}".removesuffix("."), held
         for name, value in list(held.items()):
@@ -143,13 +144,13 @@ def _held_by(module_name: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 class LibraryStreams:
-    """Adds what can be read to the streams of the process, and counts the calls that draw from what cannot."""
+    """Adds generators that can be read to the streams of the process, and counts calls that draw from other ones."""
 
     def __init__(self, seed: int, streams: Streams) -> None:
         self._seed, self._streams = seed, streams
 
     def on_import(self, name: str) -> None:
-        """Called when a module of `FOLLOWED` has been imported.
+        """Add, seed or count the generators of a module of `FOLLOWED` that has been imported.
 
         Raises FrameworkUnsupported for a numba with another layout.
         """
@@ -187,7 +188,7 @@ class LibraryStreams:
 
 
 def _seed_webdataset() -> None:
-    """Have shuffles without a seed take one from Python's generator, in whatever process they run.
+    """Have shuffles without a seed take one from Python's generator, in any process.
 
     The source: webdataset/filters.py (`_shuffle`), shardlists.py (`ResampledShards`), utils.py (`make_seed`).
     """
@@ -208,7 +209,7 @@ def _seed_webdataset() -> None:
 
 
 def shift_seeds(functions: Iterable[tuple[str, str]], by: int) -> None:
-    """Have functions, by module and name, take a seed that is greater by a number than what they are given.
+    """Have functions, by module and name, add a number to the seeds that they are given.
 
     A seed that is no number stays.
     """

@@ -1,12 +1,12 @@
 """Threads that load ahead: how far one is at a cut is chance, until it stands still because its queue is full.
 
 A thread that an epoch's own code starts, before the first body of a batch loop, is started again by a resumed run,
-which loads the epoch's batches again. It comes to the same place by the same code, if it is let come to a stand: it has
-filled its queue and holds one item more, and nothing moves. So all such threads are waited for as they are started,
-wherever a state is taken or set, and before a loop's first body, because that is where they draw the seeds of an epoch.
+which loads the epoch's batches again. The same code brings it to the same place, if it may come to a stand: it has
+filled its queue and holds one more item, and nothing moves. So detrain waits for all such threads as they are started,
+wherever a state is taken or set, and before a loop's first body, because there they draw the seeds of an epoch.
 
-One that draws from the global random streams while bodies run, which may do so, too, would draw by chance. Once such a
-thread is seen, no body begins before it stands: it loads between the bodies, and not beside them.
+A thread may draw from the global random streams while bodies run, which may draw, too: their order is chance. Once such
+a thread is seen, no body begins before it stands: it loads between the bodies, and not beside them.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ from detrain.python.inspect.frames import frames_of_others, outwards
 from detrain.python.process import filled_queues
 
 _LONGEST_S: Final = 10.0
-"""How long they are waited for. It decides about what is left out or refused, never about bits."""
+"""How long threads are waited for. It decides which ones are left out or refused, never about bits."""
 _BRIEFLY_S: Final = 1.0
-"""And from when one did not come to a stand."""
+"""How long they are waited for after one did not come to a stand."""
 _AGAIN_S: Final = 60.0
-"""How long in a resumed run, where the first one has seen them stand."""
+"""How long a resumed run waits for threads that the first run has seen stand."""
 _POLL_S: Final = 0.0005
 _TO_BEGIN_S: Final = 0.05
-"""How long a new thread may take to come to code that says whether it fills a queue."""
+"""How long a new thread may take to come to code that shows whether it fills a queue."""
 _PUT: Final = {"put", "put_nowait"}
 _TAKE: Final = {"get", "get_nowait", "recv", "wait", "pop", "popleft"}
 _CHANCE: Final = "the order of random numbers (a thread draws them as it loads ahead, by chance before the loop)"
 _OURS: Final = MODULES | {"detrain"}
-"""Who brings threads of their own back, or needs none."""
+"""Packages that bring their own threads back, or need none."""
 
 
 class LoadingThreads:
-    """Those of the epoch that runs. `read` returns the states of the global random streams."""
+    """The loading threads of the current epoch. `read` returns the states of the global random streams."""
 
     def __init__(self, read: Callable[[], Mapping[str, bytes]]) -> None:
         self._read, self._longest_s = read, _LONGEST_S
         self._before: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._found: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._endless: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        """Those that did not come to a stand. They are not waited for again."""
+        """Threads that did not come to a stand. They are not waited for again."""
         self._at_phase: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        """All that were started in this phase, before the loop that goes on."""
+        """All threads that were started in this phase, before the current loop."""
         self.is_there = False
-        """Whether one has been seen in this epoch."""
+        """Whether a loading thread has been seen in this epoch."""
         self.take_turns = False
-        """Whether one draws random numbers, so that none loads while a body runs."""
+        """Whether a thread draws random numbers, so that no thread may load while a body runs."""
         self.drawn: set[str] = set()
-        """What is lost, in words, as one has drawn random numbers while bodies ran, which may do so, too."""
+        """The losses, in words, if a thread has drawn random numbers while bodies ran, which may draw, too."""
         self._stood: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        """Those that were let come to a stand as they were started: nothing ran beside them."""
+        """Threads that came to a stand as they were started, while nothing ran beside them."""
         self._starter = 0
-        """The thread that runs epochs and starts others, while it does."""
+        """The number of the thread that runs epochs and starts other threads; 0 outside of training loops."""
         self._start: Any = None
 
     def begin_phase(self) -> None:
-        """A training loop is about to be entered."""
+        """Note the threads before a training loop is entered, and watch the start of others."""
         self._at_phase = weakref.WeakSet(threading.enumerate())
         if self._start is None:
             self._start = start = threading.Thread.start
@@ -81,11 +81,11 @@ class LoadingThreads:
             threading.Thread.start = started  # type: ignore[method-assign, assignment]
 
     def end_phase(self) -> None:
-        """The program has left the loop."""
+        """Stop waiting for new threads: the program has left the loop."""
         self._starter = 0
 
     def begin_epoch(self) -> None:
-        """An epoch begins: code runs that a resumed run executes again."""
+        """Begin an epoch: code runs that a resumed run executes again, and that may start threads."""
         self._starter = threading.get_ident()
         self._leave()
         self._found.clear()
@@ -93,25 +93,25 @@ class LoadingThreads:
         self.end_loop()
 
     def end_loop(self) -> None:
-        """A batch loop has ended: such code runs again."""
+        """Note the threads as a batch loop has ended: such code runs next."""
         self._before = weakref.WeakSet(threading.enumerate())
 
     def look(self) -> None:
-        """Such code has run, and no body since: it may have started threads."""
+        """Find the threads that such code has started, and let them come to a stand; no body has run since."""
         new = [each for each in threading.enumerate() if each not in self._before and each not in self._found]
         self._found.update(new)
         if new and not self._wait(self._longest_s) and self._let_in_one(self._longest_s)[1]:
             self.take_turns = True
             if not self._stood.issuperset(thread for thread, _ in self._fillers()):
-                self.drawn.add(_CHANCE)  # it may have drawn beside code that does
+                self.drawn.add(_CHANCE)  # it may have drawn beside code that draws
 
     def begin_body(self) -> None:
-        """A body is about to run."""
+        """Wait for threads that take turns with bodies: a body is about to run."""
         if self.take_turns and self._wait(self._longest_s):
             self.drawn.add(_CHANCE)
 
     def stand_still(self) -> str:
-        """Wait until all stand. Return the name of one that does not; empty if there is none."""
+        """Wait until all threads stand. Return the name of one that does not; empty if all do."""
         return self._stand_still(self._longest_s)
 
     def _stand_still(self, longest_s: float) -> str:
@@ -126,7 +126,7 @@ class LoadingThreads:
         return name
 
     def _let_begin(self, thread: threading.Thread) -> None:
-        """A thread has been started: let it come to a stand, if it fills a queue. A thread of a pool does not."""
+        """Let a new thread come to a stand, if it fills a queue. A thread of a pool does not."""
         run = type(thread).run
         target = getattr(thread, "_target", None) if run is threading.Thread.run else run
         if _is_standard(getattr(getattr(target, "func", target), "__module__", None)):
@@ -142,7 +142,7 @@ class LoadingThreads:
             self._stood.add(thread)
 
     def require_still(self) -> None:
-        """Wait until all stand, as they did in the first run. Raises Diverged."""
+        """Wait until all threads stand, as they did in the first run. Raises Diverged if one does not."""
         name = self._stand_still(_AGAIN_S)
         if name:
             raise Diverged(
@@ -151,16 +151,16 @@ class LoadingThreads:
             )
 
     def standing(self) -> set[threading.Thread]:
-        """Return those that stand still and do nothing but load: a resumed run has them there, too."""
+        """Return the threads that stand still and only load: a resumed run has them at the same place."""
         return {thread for thread, frame in self._fillers() if _full_queue(frame) is not None and only_fills(_codes(frame))}
 
     def _leave(self) -> None:
-        """No batch loop goes on."""
+        """Note the threads that the phase has started: no batch loop goes on."""
         self._left = weakref.WeakSet(each for each in threading.enumerate() if each not in self._at_phase)
 
     def left_behind(self, *, is_inside: bool) -> set[threading.Thread]:
-        """Return those that wait for ever: what took from their queue is gone, as a loop was left before its end. One
-        that is still filling its queue is waited for, briefly. `is_inside`: a batch loop goes on.
+        """Return the threads that wait for ever: a loop was left before its end, and no code takes from their queue any
+        more. A thread that is still filling its queue is waited for, briefly. `is_inside`: a batch loop goes on.
         """
         if not is_inside:
             self._leave()
@@ -178,8 +178,8 @@ class LoadingThreads:
             time.sleep(_POLL_S)
 
     def _let_in_one(self, longest_s: float) -> tuple[str, bool]:
-        """Have each load one item more, while nothing else runs; return the name of one that does not come to a stand,
-        and whether one has drawn random numbers.
+        """Have each thread load one more item, while no other code runs; return the name of one that does not come to a
+        stand, and whether one has drawn random numbers.
         """
         queues = {id(held): held for _thread, frame in self._fillers() if (held := _full_queue(frame)) is not None}
         before = self._read()
@@ -192,8 +192,8 @@ class LoadingThreads:
                 _widen(held, -1)
 
     def _wait(self, longest_s: float, new: Sequence[threading.Thread] = ()) -> str:
-        """Wait until all stand, each of a chain of them as well: who takes from another's queue lets that one go on.
-        Return the name of one that does not; empty if there is none. `new` have been started just now.
+        """Wait until all threads stand, also those of a chain, where one takes from another's queue and so lets that
+        one go on. Return the name of one that does not stand; empty if all do. `new`: threads that were just started.
         """
         until, passes = time.monotonic() + longest_s, 0
         before: Mapping[str, bytes] | None = None
@@ -204,7 +204,7 @@ class LoadingThreads:
                 endless = [each for each, frame in self._fillers() if each in self._endless and only_fills(_codes(frame))]
                 return endless[0].name if endless else ""
             left_s = until - time.monotonic()
-            if before is None and left_s < longest_s / 2:  # by then it has drawn its seeds
+            if before is None and left_s < longest_s / 2:  # by then a thread has drawn its seeds
                 before = self._read()
             if left_s < 0:
                 self._endless.update(moving)
@@ -215,7 +215,7 @@ class LoadingThreads:
                 time.sleep(_POLL_S)
 
     def _fillers(self, new: Sequence[threading.Thread] = ()) -> Iterator[tuple[threading.Thread, FrameType]]:
-        """Yield those that put something into queues and have not ended, with their innermost frames."""
+        """Yield the threads that put items into queues and have not ended, with their innermost frames."""
         frames = frames_of_others() if self._found or new else {}
         for thread in {*self._found, *new}:
             frame = frames.get(thread.ident or 0)
@@ -225,7 +225,7 @@ class LoadingThreads:
 
 
 def only_fills(codes: list[CodeType]) -> bool:
-    """Return whether these functions put something into a queue, and take nothing that others hand them."""
+    """Return whether these functions put items into a queue, and take none from other threads."""
     return _fills(codes) and not any(_TAKE & {*code.co_names} for code in codes)
 
 
@@ -234,7 +234,7 @@ def _fills(codes: list[CodeType]) -> bool:
 
 
 def _codes(innermost: FrameType) -> list[CodeType]:
-    """Return the code that a thread is in, but for Python's own; none of what a framework's own thread does."""
+    """Return the code that a thread is in, without Python's and frameworks'; empty for a framework's own thread."""
     modules = [(each.f_globals.get("__name__"), each.f_code) for each in outwards(innermost)]
     found = [(str(module or "").partition(".")[0], code) for module, code in modules if not _is_standard(module)]
     return [code for top, code in found if top not in MODULES] if found and found[-1][0] not in _OURS else []
@@ -250,7 +250,7 @@ def _is_standard(module: object) -> bool:
 
 
 def _full_queue(innermost: FrameType) -> Any:
-    """Return the full queue into which a thread waits to put something; None if it does not."""
+    """Return the full queue into which a thread waits to put an item; None if it does not."""
     waits = threading.Condition.wait.__code__
     frame = next((each.f_back for each in outwards(innermost) if each.f_code is waits), None)
     if frame is None or frame.f_code is not queue.Queue.put.__code__:
@@ -261,7 +261,7 @@ def _full_queue(innermost: FrameType) -> Any:
 
 
 def _widen(held: Any, by: int) -> None:
-    """Have a queue hold more, or less."""
+    """Change the number of items that a queue may hold."""
     with held.mutex:
         held.maxsize += by
         held.not_full.notify_all()

@@ -1,8 +1,8 @@
-"""What the loop has asked the process to call later, and no checkpoint holds: named.
+"""Calls that the loop has asked the process to make later. No checkpoint holds them, so they are named.
 
-At the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings
-(`signal.alarm`). So are the figures that matplotlib's `pyplot` keeps open: what is drawn into one from epoch to epoch
-is not captured.
+They come at the process's end (`atexit`), when an object dies (`weakref.finalize`), when a timer of the system rings
+(`signal.alarm`). Figures that matplotlib's `pyplot` keeps open are named, too: drawings that a loop adds to one from
+epoch to epoch are not captured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _exits: list[Callable[..., object]] = []
 
 
 def watch() -> None:
-    """Hear of what is registered for the process's end from here on."""
+    """Note the functions that are registered for the process's end from here on."""
     real_register: Any = atexit.register
     real_unregister: Any = atexit.unregister
 
@@ -40,8 +40,8 @@ def watch() -> None:
 
 
 def asked() -> dict[str, int]:
-    """Return how much there is of each kind of what the program has asked for."""
-    # The registry keeps what `finalize` was given; there is no other way to see it all.
+    """Return how many calls of each kind the program has asked for."""
+    # The registry keeps the arguments of `finalize`; there is no other way to see them all.
     finalizers: Any = list(weakref.finalize._registry.values())  # type: ignore[attr-defined]
     kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     return {
@@ -55,7 +55,7 @@ OPEN_FIGURES: Final = "figures of matplotlib.pyplot that stay open (drawn into i
 
 
 def drawn_figures() -> dict[int, tuple[int, ...]]:
-    """Return how many things are in each of the axes of the open figures."""
+    """Return how many artists are in each of the axes of the open figures, by the figures' numbers."""
     helpers: Any = sys.modules.get("matplotlib._pylab_helpers")
     managers = {} if helpers is None else dict(helpers.Gcf.figs)
     return {number: tuple(len(axes.get_children()) for axes in each.canvas.figure.axes) for number, each in managers.items()}

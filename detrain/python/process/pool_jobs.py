@@ -1,10 +1,9 @@
-"""Jobs of pools: a cut waits for them, so that what they move and return is the same in each run.
+"""Jobs of pools: a cut waits for them, so that their effects and results are the same in each run.
 
-A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far it is at a cut
-is chance; that it has ended is not. So before a state is taken or set, all jobs that the process knows are waited for,
-those that they hand over, and what is called when they are done; their results are data like any other
-(`stdlib_objects`). A job that does not end, or that waits for the program itself (a server, a consumer of a queue), is
-waited for once.
+A program that prepares its next batch in a pool hands a job over, and asks for the result later. How far the job is at
+a cut is chance; that it has ended is not. So before a state is taken or set, detrain waits for all jobs of the process,
+for the jobs that these hand over, and for their callbacks; their results are data like any other (`codec/recipes.py`).
+A job that does not end, or that waits for the program itself (a server, a consumer of a queue), is waited for once.
 """
 
 from __future__ import annotations
@@ -23,23 +22,22 @@ from typing import Any, Final
 from detrain.python.inspect.frames import frames_of_others, outwards, user_frames
 
 _LONGEST_S: Final = 10.0
-"""How long a cut waits for all jobs together, until one did not end. It decides about what is refused, never about
-bits."""
+"""How long a cut waits for all jobs together, until one did not end. It decides about refusals, never about bits."""
 _BRIEFLY_S: Final = 1.0
-"""And then."""
+"""How long a cut waits after a job did not end."""
 _GLANCE_S: Final = 0.25
 """How long a job is waited for before it is looked at: one that waits for the program does not end."""
 _POLL_S: Final = 0.0005
 _WAITING: Final = (threading.__file__, os.path.join(os.path.dirname(threading.__file__), "queue.py"))
 _POOL: Final = concurrent.futures.thread.__file__
 _workers: Final = concurrent.futures.thread._threads_queues
-"""The threads of pools, with what they take their jobs from."""
+"""The threads of pools, with the queues from which they take their jobs."""
 
 Job = concurrent.futures.Future[Any]
 
 
 class Jobs:
-    """Those of the process that have not ended when they were last looked at."""
+    """The jobs of the process that had not ended when they were last looked at."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +47,7 @@ class Jobs:
         self._longest_s = _LONGEST_S
 
     def add(self, job: Job) -> None:
-        """A job has been handed over, by any thread."""
+        """Add a job that any thread has handed over."""
         with self._lock:
             self._jobs.append(weakref.ref(job))
             if len(self._jobs) > self._most:
@@ -57,7 +55,7 @@ class Jobs:
                 self._most = max(64, 2 * len(self._jobs))
 
     def wait(self) -> None:
-        """Wait until all have ended, and what they hand over meanwhile."""
+        """Wait until all jobs have ended, and those that they hand over meanwhile."""
         if not self._jobs:
             return
         until = time.monotonic() + self._longest_s
@@ -69,20 +67,20 @@ class Jobs:
                 self._give_up()
                 return
             were_waiting = are_waiting
-        while self._is_busy():  # with what was to be called when a job is done
+        while self._is_busy():  # with callbacks of jobs that are done
             if time.monotonic() > until:
                 self._give_up()
             time.sleep(_POLL_S)
 
     def has_endless(self) -> bool:
-        """Return whether a job goes on that is not waited for, but for one that the calling thread does."""
+        """Return whether a job goes on that is not waited for, apart from one that the calling thread does."""
         own = _being_done(sys._getframe())
         return any(not job.done() and job not in own for job in list(self._endless))
 
     def _pending(self) -> list[Job]:
         with self._lock:
             found = [job for each in self._jobs if (job := each()) is not None and not job.done()]
-        own = _being_done(sys._getframe())  # the training itself, where a pool does that
+        own = _being_done(sys._getframe())  # the training itself, if a pool does it
         return [job for job in found if job not in own and job not in self._endless]
 
     def _is_busy(self) -> bool:
@@ -101,7 +99,7 @@ _jobs = Jobs()
 
 
 def watch() -> None:
-    """Hear of each job that is handed to a pool of threads or processes from here on."""
+    """Note each job that is handed to a pool of threads or processes from here on."""
     pool: Any
     for pool in (concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor):
         pool.submit = noting(pool.submit)
@@ -125,7 +123,7 @@ def wait() -> None:
 
 
 def living() -> list[str]:
-    """Return, in words, what is lost of jobs that do not end."""
+    """Return, in words, the loss of a job that does not end; empty if all end."""
     return ["a job of a pool that does not end"] if _jobs.has_endless() else []
 
 

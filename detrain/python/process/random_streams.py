@@ -2,13 +2,13 @@
 
 Streams: `python` (the module `random`), `numpy` (the legacy global state of `numpy.random`), and those that a framework
 adds (`tensorflow` is the eager context's generator of op seeds). Generators that a program holds itself are objects
-like any other and go through the codec (detrain.python.codec); where a generator function of the program lives on from
-epoch to epoch, those that names lead to are streams, too: bodies that are skipped as it is pulled again may have drawn
-from what it draws from.
+like any other and go through the codec (detrain.python.codec). If a generator function of the program lives on from
+epoch to epoch, the generators that names lead to are streams, too: it may draw from one of them, and so may bodies that
+are skipped as it is pulled again.
 
-Whether a generator has moved is seen by the bytes of its memory: that takes a microsecond, where to read its state
-takes 15 (Python's) or 35 (NumPy's). Where Python and NumPy have the state is found out once, by generators of our own
-whose state is known. Where it does not come out as expected there is no mark, and states are read each time.
+The bytes of its memory show whether a generator has moved: that takes a microsecond, while reading its state takes 15
+(Python's) or 35 (NumPy's). The place of the state in Python's and NumPy's objects is found once, with generators of
+known state. If it is not as expected, there is no mark, and states are read each time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _KINDS: Final = (_TWISTER, "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _BYTES: Final = 4 * 625
 """624 words and the position."""
 _NORMAL: Final = struct.Struct("<i4xd")
-"""In NumPy's generator: whether there is a spare Gaussian, and which."""
+"""The spare Gaussian in NumPy's generator: whether there is one, and its value."""
 
 
 def mark_of_python(generator: object) -> tuple[bytes, object] | None:
-    """Return what is another when a `random.Random` has moved: position and words, and the object that is its spare
-    Gaussian. None where that is not known.
+    """Return a mark that changes when a `random.Random` moves: its position and words, and the object that is its spare
+    Gaussian. None if the layout of its memory is not known.
     """
     if type(generator) is not random.Random or not _knows_python():
         return None
@@ -50,7 +50,7 @@ def mark_of_python(generator: object) -> tuple[bytes, object] | None:
 
 
 def mark_of_numpy(generator: Any) -> tuple[bytes, bytes] | None:
-    """Return the same of a `RandomState` over a Mersenne Twister."""
+    """Return such a mark of a `RandomState` over a Mersenne Twister."""
     at = _place_of_gauss()
     if at is None or type(generator) is not np.random.RandomState or type(generator._bit_generator) is not np.random.MT19937:
         return None
@@ -70,7 +70,7 @@ def _knows_python() -> bool:
 
 @cache
 def _place_of_gauss() -> int | None:
-    """Return how far into a `RandomState` its spare Gaussian lies; None if its memory is not what is expected."""
+    """Return the offset of the spare Gaussian in a `RandomState`, in bytes; None if its memory is not as expected."""
     known = np.random.RandomState(1)
     places = set(range(0, np.random.RandomState.__basicsize__ - _NORMAL.size + 1, 8))
     for _ in range(4):
@@ -93,7 +93,7 @@ class RngState(msgspec.Struct, frozen=True, eq=False):
     """State of a Mersenne Twister: `words` [625] uint32 (624 of state, then the position), and a spare Gaussian or
     None.
 
-    Of another bit generator of NumPy's `words` is empty, and `other` its state with the Gaussian in it, as JSON.
+    For another bit generator of NumPy's, `words` is empty, and `other` its state with the Gaussian in it, as JSON.
     """
 
     words: npt.NDArray[np.uint32]
@@ -107,7 +107,7 @@ class RngState(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def unpack(cls, data: bytes) -> RngState:
-        """Inverse of `pack`."""
+        """Return the state that `pack` returned as bytes."""
         count, has_gauss, spare = _HEADER.unpack_from(data)
         words = np.frombuffer(data, "<u4", count, _HEADER.size).astype(np.uint32)
         return cls(words, spare if has_gauss else None, data[_HEADER.size + words.nbytes :])
@@ -139,7 +139,7 @@ class WordStream(ABC):
         return self.get().pack()
 
     def unpack(self, packed: bytes) -> None:
-        """Set the state from what `pack` returned."""
+        """Restore the state that `pack` returned."""
         self.set(RngState.unpack(packed))
 
 
@@ -208,7 +208,7 @@ class NumpyStream(WordStream):
         return RngState(words, float(state["gauss"]) if state["has_gauss"] else None)
 
     def set(self, state: RngState) -> None:
-        """Set the state. Raises Diverged if it is of another bit generator: others may hold the one that is there."""
+        """Set the state. Raises Diverged if it is of another bit generator: other code may hold the current one."""
         other = json.loads(state.other) if state.other else {"bit_generator": _TWISTER}
         now, was = self._source.get_state(legacy=False)["bit_generator"], other["bit_generator"]
         if now != was:
@@ -243,10 +243,7 @@ def _to_json(state: object) -> bytes:
 
 
 def held_generator(value: object) -> Stream | None:
-    """Return a generator of random numbers as a stream;
-
-    None for all other objects, and for those of derived classes.
-    """
+    """Return a generator of random numbers as a stream; None for other objects, and for those of derived classes."""
     return HeldGenerator(value) if type(value) in STREAMS else None
 
 
@@ -274,7 +271,7 @@ class Streams:
         return {name: stream.pack() for name, stream in (*self._streams.items(), *self._held.items())}
 
     def read_global(self) -> dict[str, bytes]:
-        """Return those of the process, without generators that the program holds."""
+        """Return the packed states of the process's streams, without generators that the program holds."""
         return {name: stream.pack() for name, stream in self._streams.items()}
 
     def write(self, states: Mapping[str, bytes]) -> None:

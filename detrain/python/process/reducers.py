@@ -1,7 +1,7 @@
-"""Reducers: how a package teaches detrain to save objects of a class that nothing else can look into.
+"""Reducers: how a package teaches detrain to save objects of a class that no other code can look into.
 
-A reducer is found by its entry point, whose name is that of the class. It is asked for plain data, and hands it back to
-the object that a resumed process has. What it did is checked: the object must give the same data again.
+A reducer is found by its entry point, which has the name of the class. It gives an object's state as plain data, and
+hands the data to the object of a resumed process. The result is checked: the object must give the same data again.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 
 @runtime_checkable
 class Reducer(Protocol):
-    """What a package says of the objects of one class. It is made without arguments, in the process that trains.
+    """A package's code for the objects of one class. It is made without arguments, in the process that trains.
 
-    It may also have `make(data)`, which returns a new object: for those that the loop itself makes.
+    It may also have `make(data)`, which returns a new object, for objects that the loop itself makes.
     """
 
     def save(self, value: Any) -> Any:
-        """Return all that an object holds, as data.
+        """Return the whole state of an object, as data.
 
         Numbers, texts, bytes, None, NumPy's arrays, and lists, tuples and dicts of these. It must change nothing, and
         return the same for the same state.
         """
 
     def load(self, value: Any, data: Any) -> None:
-        """Give an object what `save` has returned of it, or of its like in an earlier process."""
+        """Give an object the data that `save` returned for it, or for its like in an earlier process."""
 
 
 class Reduction:
-    """A reducer of a class, with what is checked of it."""
+    """A reducer of a class, with checks of its results."""
 
     def __init__(self, point: EntryPoint, reducer: Reducer) -> None:
         self._class, self._name = point.name, f"the reducer of {point.name} ({point.value})"
@@ -57,11 +57,11 @@ class Reduction:
         return hasattr(self._reducer, "make")
 
     def save(self, value: object) -> Any:
-        """Return a copy of the data of an object. Raises ReducerInvalid for what is no data."""
+        """Return a copy of the data of an object. Raises ReducerInvalid if the reducer returns no data."""
         return self._copy(self._call("save", value), "")
 
     def make(self, data: object) -> object:
-        """Return a new object with this data. Raises ReducerInvalid where it comes out with other data."""
+        """Return a new object with this data. Raises ReducerInvalid if it has other data then."""
         made = self._call("make", self._copy(data, ""))
         if _name_of(type(made)) != self._class:
             raise ReducerInvalid(f"{self._name} made an object of {_name_of(type(made))}")
@@ -69,7 +69,7 @@ class Reduction:
         return made
 
     def load(self, value: object, data: object) -> None:
-        """Give an object its data. Raises ReducerInvalid where it has other data then."""
+        """Give an object its data. Raises ReducerInvalid if it has other data then."""
         self._call("load", value, self._copy(data, ""))
         self._check(value, data)
 
@@ -83,7 +83,7 @@ class Reduction:
     def _call(self, method: str, *arguments: object) -> Any:
         try:
             return getattr(self._reducer, method)(*arguments)
-        except Exception as error:  # a stranger's code: whatever is wrong with it is said with its name
+        except Exception as error:  # a stranger's code: its errors are reported with its name
             raise ReducerInvalid(f"{self._name} failed in `{method}`: {error!r}") from error
 
     def _copy(self, data: Any, path: str, depth: int = 0) -> Any:

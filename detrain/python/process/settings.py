@@ -1,13 +1,13 @@
-"""What is set for the whole process, and decides about numbers or what is printed: a loop may change it.
+"""Settings of the whole process that decide about numbers or printed text, and that a loop may change.
 
-NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's limits,
-variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of signals,
-the garbage collector, the folder that the process is in, its umask, where Python looks for modules. Code before the
-loop runs again in a resumed process; what the loop has changed since is state.
+They are NumPy's handling of floating-point errors and its way to print, the context of `decimal`, the locale, Python's
+limits, variables of the environment, levels of loggers, whether anything is logged, filters of warnings, handlers of
+signals, the garbage collector, the folder that the process is in, its umask, where Python looks for modules. Code
+before the loop runs again in a resumed process; the settings that the loop has changed since are state.
 
 So is the stream of C's `rand` and `random`, from which libraries of C draw (and programs, by `ctypes`): glibc's, which
-can be read. `setstate` and `initstate` of the C library exchange the state that it draws from; the one that is put
-aside lies in memory of the library or of its user, with its kind and its place in its first word (stdlib/random_r.c).
+can be read. `setstate` and `initstate` of glibc exchange the state that it draws from; the old state lies in memory of
+the library or of its user, with its kind and its position in its first word (stdlib/random_r.c).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 _DEGREES: Final = (0, 7, 15, 31, 63)
 """Words of a state of each kind, besides the first one."""
 _drawn_by_time: Final[set[str]] = set()
-"""Who draws from it at moments that no program decides."""
+"""Names of code that draws from it at moments that no program decides."""
 
 
 class ProcessSettings:
-    """The settings of this process, compared with what they were when the loop was entered."""
+    """The settings of this process, compared with those from when the loop was entered."""
 
     def __init__(self) -> None:
         self._before: dict[str, object] = {}
@@ -54,16 +54,16 @@ class ProcessSettings:
         """The folder that the program was started in."""
 
     def begin(self) -> None:
-        """The program enters a training loop: what is set from here on is state."""
+        """Note the settings as the program enters a training loop: later changes are state."""
         self._before = self._read()
 
     def changed(self) -> dict[str, object]:
-        """Return what the loop has set, by name; None for a variable of the environment that it has removed."""
+        """Return the settings that the loop has changed, by name; None for an environment variable that it removed."""
         now = self._read()
         return {name: now.get(name) for name in {**self._before, **now} if now.get(name) != self._before.get(name)}
 
     def set(self, changed: Mapping[str, object]) -> None:
-        """Set what `changed` returned, and all else as it was when the loop was entered."""
+        """Restore the settings that `changed` returned, and all others as they were when the loop was entered."""
         wanted, now = {**self._before, **changed}, self._read()
         for name in {**now, **wanted}:
             if now.get(name) != wanted.get(name):
@@ -94,7 +94,7 @@ def _read() -> dict[str, object]:
     found |= {f"numpy.errors.{name}": value for name, value in np.geterr().items()}
     found |= {"numpy.call": np.geterrcall(), "sys.path": tuple(sys.path), "umask": _umask(), "warnings": _filters()}
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    # A framework's own stands for none: PyTorch's loaders look after their workers.
+    # A framework's own handler counts as none: PyTorch's loaders look after their workers.
     found |= {f"signal.{number:d}": each if _is_programs(each) else signal.SIG_DFL for number, each in handlers.items()}
     found |= {"libc.rand": libc_state()}
     found |= {"logging disabled": logging.root.manager.disable, "gc": (gc.isenabled(), *gc.get_threshold())}
@@ -106,7 +106,7 @@ def _read() -> dict[str, object]:
 
 
 class _EnvironmentVariables:
-    """The variables of the environment as they were read last: to read each anew takes more than to compare them."""
+    """The variables of the environment as they were read last: reading each anew takes longer than comparing them."""
 
     raw: dict[object, object] | None = None
     found: dict[str, object] = {}  # noqa: RUF012 - replaced, not filled
@@ -144,7 +144,7 @@ def _pattern(pattern: Any) -> object:
 
 
 def _write_filters(filters: tuple[Any, ...]) -> None:
-    """Set the filters, but for those of warnings that this process does not know, and so cannot give."""
+    """Set the filters, except those of warnings that this process does not know, and so cannot give."""
     warnings.resetwarnings()
     for action, message, name, module, line in filters:
         category = find_warning(name)
@@ -179,7 +179,7 @@ def _write(name: str, value: Any) -> None:
         _write_decimal(key, value)
     elif owner == "warnings":
         _write_filters(value)
-    elif owner == "signal" and value is not None:  # which could not be put back, and has been said
+    elif owner == "signal" and value is not None:  # None could not be put back, as was reported
         signal.signal(int(key), value)
     elif owner == "umask":
         os.umask(value)
@@ -201,7 +201,7 @@ def _write(name: str, value: Any) -> None:
 
 def _write_logger(logger: logging.Logger, state: tuple[Any, ...]) -> None:
     level, logger.disabled, logger.propagate = state
-    logger.setLevel(level)  # which also forgets what other loggers have looked up
+    logger.setLevel(level)  # this also clears the levels that other loggers have looked up
 
 
 def _write_decimal(key: str, value: Any) -> None:
@@ -224,12 +224,12 @@ def _write_variable(name: str, value: str | None) -> None:
 
 
 def leave_libc_out(by: str) -> None:
-    """Take the stream for no state from here on: `by` draws from it at moments that no program decides."""
+    """Count C's random stream as no state from here on: `by` draws from it at moments that no program decides."""
     _drawn_by_time.add(by)
 
 
 def libc_state() -> bytes | None:
-    """Return the state, or None where the C library is another one, or it is no state."""
+    """Return the state of C's random stream; None if the C library is not glibc, or the stream is no state."""
     library, spare = _libc()
     if library is None or _drawn_by_time:
         return None
@@ -240,7 +240,7 @@ def libc_state() -> bytes | None:
 
 
 def set_libc_state(content: bytes | None) -> None:
-    """Set what `state` returned, if the stream is of the same kind."""
+    """Restore the state that `libc_state` returned, if the stream is of the same kind."""
     library, spare = _libc()
     if library is None or content is None:
         return

@@ -1,6 +1,6 @@
-"""The wish of others that the run should end: SIGTERM, answered with a last checkpoint at the next cut.
+"""SIGTERM, the request that the run should end: it is answered with a last checkpoint at the next cut.
 
-Processes that the program forks have nothing to save, and die of the signal as ever.
+Processes that the program forks have nothing to save, and die of the signal as usual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_awaited() -> bool:
 
 
 class Termination:
-    """Takes SIGTERM. `is_in_phase` tells whether a cut can be expected; where none is, the process ends at once."""
+    """Handles SIGTERM. `is_in_phase` tells whether a cut can be expected; if none can, the process ends at once."""
 
     def __init__(self, is_in_phase: Callable[[], bool]) -> None:
         self._is_in_phase: Final = is_in_phase
@@ -35,12 +35,12 @@ class Termination:
         self._masks: Final = threading.local()
 
     def watch(self) -> None:
-        """Install the handler, unless somebody else has installed one."""
+        """Install the handler, unless other code has installed one."""
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return
         signal.signal(signal.SIGTERM, self._on_signal)
-        # Python drops the signals that a new process has received before it came to itself: ours would be lost there,
-        # where the default disposition would have ended it. So it has to wait until the default is back.
+        # Python drops signals that a forked process gets before its setup is done: with our handler SIGTERM would be
+        # lost there, where the default would have ended the process. So it has to wait until the default is back.
         os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release_child)
 
     @property
@@ -49,9 +49,9 @@ class Termination:
         return self.is_requested and time.monotonic() - self._requested_at > GRACE_S
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Note the wish. A second signal ends the process at once."""
+        """Note the request. A second signal ends the process at once."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._pid or not self._is_in_phase():  # os.fork by C code runs no hook of Python's
+        if os.getpid() != self._pid or not self._is_in_phase():  # a fork by C code runs no hook of Python's
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self.is_requested, self._requested_at = True, time.monotonic()

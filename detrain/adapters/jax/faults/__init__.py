@@ -1,1 +1,1 @@
-"""Faults in JAX: the equations of what is compiled, faults put into them, the losses of a step."""
+"""Faults in JAX: the equations of compiled functions, faults put into them, the losses of a step."""

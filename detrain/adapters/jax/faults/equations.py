@@ -1,11 +1,11 @@
-"""The equations of a compiled function, those inside of others too: where each is, what it is for, who depends on it.
+"""The equations of a compiled function, also those inside of others: the path, the stage and the dependents of each.
 
 An equation is addressed by the path of numbers that leads to it: `13.0` is equation 0 of the loop that is equation 13;
-where an equation has several jaxprs (branches), one number more says which.
+where an equation has several jaxprs (branches), one more number tells which.
 
-Calls, loops and branches have jaxprs inside: which these are, and how values are handed through them. A step is one
-jaxpr: forward, backward and update are all in it, and what was `vmap` or `grad` is no more there. What has a jaxpr
-inside and is not of these (a Pallas kernel, a solver) is an equation like any other, seen from outside.
+Calls, loops and branches have jaxprs inside, through which values are handed. A step is one jaxpr: forward pass,
+backward pass and update are all in it, and `vmap` and `grad` have been resolved. An equation of another kind with a
+jaxpr inside (a Pallas kernel, a solver) counts as one without, seen from outside.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ MOVES: Final = frozenset(
 _PRODUCTS: Final = frozenset({"mul", "integer_pow", "square"})
 _HANDED_ON: Final = MOVES | {"neg"}
 _SUMS: Final = frozenset({"add", "add_any", "sub", "reduce_sum", "cumsum", "reduce_window_sum"})
-"""Of products that are added up: what gives them, what may stand between, what adds."""
+"""For products that are added up: the ops that give a product, those that may stand between, those that add."""
 _STEPS_BACK: Final = 4
 _MOST_REACHED: Final = 16
 _BACKWARD: Final = "transpose("
 _FORWARD: Final = "jvp("
 _AGAIN: Final = "rematted_computation"
-"""A scope of JAX's: what is computed again in the backward pass goes forward."""
+"""JAX's scope for forward ops that are computed again in the backward pass."""
 _OF_CLASSES: Final = "eqx.nn."
-"""What scopes of equinox begin with, which name the class of a layer."""
+"""The beginning of equinox's scopes that name the class of a layer."""
 _OWN_SCOPES: Final = frozenset({_AGAIN, "checkpoint", "remat", "closed_call", "core_call"})
 
 _CALLS: Final = {
@@ -54,17 +54,17 @@ _CALLS: Final = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
 }
-"""Equations that run one jaxpr once, with the parameter that it is. Nothing is differentiated any more where it stands,
-so that a rule for that may be left behind."""
+"""Equations that run one jaxpr once, with the parameter that holds it. They are not differentiated any more, so that a
+custom rule for that may stay as it was."""
 SHARDED: Final = "shard_map"
-"""Runs its jaxpr on each device."""
+"""The equation that runs its jaxpr on each device."""
 _WHILE: Final = "body_jaxpr"
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Jaxpr]:
     """Return the jaxprs of an equation that can have sites inside; the condition of a `while` has none."""
     if any(hasattr(effect, "input") for effect in equation.effects):
-        return []  # it changes references, which are told by their place among the inputs
+        return []  # it changes references, which are known by their place among the inputs
     name, params = equation.primitive.name, equation.params
     if name in _CALLS and _CALLS[name] in params:
         return [_opened(params[_CALLS[name]])]
@@ -83,7 +83,7 @@ def is_call(equation: JaxprEqn) -> bool:
 
 
 def devices_of(equation: JaxprEqn) -> int:
-    """Return on how many devices an equation runs its jaxpr, on parts of its inputs."""
+    """Return on how many devices an equation runs its jaxpr, each on a part of its inputs."""
     if equation.primitive.name != SHARDED:
         return 1
     return prod(equation.params["mesh"].shape[axis] for axis in equation.params["newly_manual_axes"])
@@ -97,9 +97,10 @@ def runs_of_scan(equation: JaxprEqn) -> int | None:
 
 
 def carried(equation: JaxprEqn) -> tuple[int, int]:
-    """Return which inputs of an equation's jaxpr it carries from turn to turn, from the first to behind the last.
+    """Return the places of the inputs that an equation's jaxpr carries from turn to turn: the first, and behind the
+    last.
 
-    So many of its outputs, from the first on, are what it has carried.
+    As many of its outputs, from the first on, are the carried values.
     """
     params = equation.params
     if equation.primitive.name == "scan":
@@ -110,8 +111,8 @@ def carried(equation: JaxprEqn) -> tuple[int, int]:
 
 
 def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], made: Sequence[Any]) -> JaxprEqn:
-    """Return an equation that hands on more values: `given` are the variables that it takes in, `made` those that it
-    gives. In each of the `inner` jaxprs, which stand for its own, they are the last inputs and the last outputs.
+    """Return an equation that hands on more values: it takes in the variables `given`, and gives the variables `made`.
+    The `inner` jaxprs replace its own; in each, these values are the last inputs and the last outputs.
     """
     name, params, count = equation.primitive.name, dict(equation.params), len(given)
     invars, outvars = [*equation.invars], [*equation.outvars]
@@ -139,7 +140,7 @@ def widened(equation: JaxprEqn, inner: Sequence[Jaxpr], given: Sequence[Any], ma
 
 
 def wider_call(params: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the parameters of a compiled call that say something of each input or output, for more of them."""
+    """Return the parameters of a compiled call with an entry for each input or output, with `count` entries more."""
     return {
         "in_shardings": (*params["in_shardings"], *(UNSPECIFIED,) * count),
         "out_shardings": (*params["out_shardings"], *(UNSPECIFIED,) * count),
@@ -150,12 +151,12 @@ def wider_call(params: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def without_names(jaxpr: Jaxpr) -> Jaxpr:
-    """Return a jaxpr that does not say what its inputs and outputs are called: it was made with others."""
+    """Return a jaxpr without the names of its inputs and outputs: it was made with other ones."""
     return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None))
 
 
 def _moved(jaxpr: Jaxpr, first: int, carried: int, count: int) -> Jaxpr:
-    """Return a jaxpr whose last inputs and outputs are the last that it carries from turn to turn."""
+    """Return a jaxpr with its last inputs and outputs moved behind those that it carries from turn to turn."""
     invars, outvars = jaxpr.invars, jaxpr.outvars
     return jaxpr.replace(
         invars=[*invars[:first], *invars[-count:], *invars[first:-count]],
@@ -173,7 +174,7 @@ def _like(closed: Any, jaxpr: Jaxpr) -> Any:
 
 
 class Equation(msgspec.Struct, frozen=True, eq=False):
-    """An equation that has no jaxpr inside which has sites of its own."""
+    """An equation without a jaxpr inside that has sites of its own."""
 
     path: Path
     value: JaxprEqn
@@ -182,19 +183,19 @@ class Equation(msgspec.Struct, frozen=True, eq=False):
     signature: str
     """Digest of the equations from which its inputs come, some steps back."""
     live: frozenset[int]
-    """Which of its outputs anything depends on that the function returns or does."""
+    """Those of its outputs on which a result or an effect of the function depends."""
     entry: Path | None
-    """The path of the branch, or of the loop's body, around it whose runs are not known beforehand; None: none is."""
+    """The path of the branch or loop body around it whose runs are not known beforehand; None: there is none."""
     runs: int
     """How often it runs when the function, or that branch or body, runs once."""
     uses: Mapping[int, Use]
-    """What becomes of outputs, where that decides: a branch is chosen by it, or the function returns it."""
+    """The uses of its outputs, where they matter: one chooses a branch, or the function returns it."""
     devices: int
-    """On how many devices it runs, each with values of its own."""
+    """The number of devices on which it runs, each with values of its own."""
     is_contracted: bool
-    """Whether it gives a product, or hands one on, that is added to something: a compiler may make one of the two."""
+    """Whether it gives or hands on a product that is added to a value: a compiler may make one op of both."""
     factors: tuple[int, ...]
-    """By which values its inputs are, or were moved from: numbers that say whether two are of one value."""
+    """The identities of the values that its inputs are, or were moved from; equal numbers mean one value."""
 
     @property
     def address(self) -> str:
@@ -229,7 +230,7 @@ def paths_inside(equation: JaxprEqn, path: Path) -> list[tuple[Path, Jaxpr]]:
 
 
 class _Scope(msgspec.Struct, frozen=True):
-    """Names of scopes around an equation: layers, and what transforms them."""
+    """The scopes around an equation: names of layers, and whether they belong to the forward or the backward pass."""
 
     layers: tuple[str, ...] = ()
     is_forward: bool = False
@@ -240,7 +241,7 @@ class _Scope(msgspec.Struct, frozen=True):
         return cls().inside(text)
 
     def inside(self, text: str) -> _Scope:
-        """Return it with a name stack inside: `transpose(jvp(Net))/Dense_0`."""
+        """Return the scope with a name stack inside of it: `transpose(jvp(Net))/Dense_0`."""
         layers, is_forward, is_backward = self.layers, self.is_forward, self.is_backward
         for part in filter(None, text.split("/")):
             name = part.rpartition("(")[2].rstrip(")")
@@ -256,7 +257,7 @@ class _Scope(msgspec.Struct, frozen=True):
 
 
 class _Around(msgspec.Struct, frozen=True):
-    """What is around a jaxpr."""
+    """The path, the scopes and the numbers of runs and devices around a jaxpr."""
 
     path: Path
     scope: _Scope
@@ -268,10 +269,10 @@ class _Around(msgspec.Struct, frozen=True):
 class _EquationWalk(msgspec.Struct):
     found: list[Equation] = []
     origins: dict[int, int] = {}
-    """Of a variable that only another one was moved to, by identities: which that is. Jaxprs that several equations run
-    have these of the last one."""
+    """By the identity of a variable that got its value by moves only: the identity of the variable that it came from. A
+    jaxpr that several equations run has the origins of the last equation."""
     has_backward: bool = False
-    """Whether an equation of the backward pass has been met: what follows outside of both passes is the update."""
+    """Whether an equation of the backward pass has been met: later equations outside of both passes are the update."""
 
     def jaxpr(self, jaxpr: Jaxpr, used: Sequence[int], around: _Around) -> None:
         makers = {id(variable): (equation, place) for equation in jaxpr.eqns for place, variable in enumerate(equation.outvars)}
@@ -281,7 +282,7 @@ class _EquationWalk(msgspec.Struct):
         for number, equation in enumerate(jaxpr.eqns):
             path, scope = (*around.path, number), around.scope.inside(str(equation.source_info.name_stack))
             devices = around.devices * devices_of(equation)
-            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # of a mesh in a mesh: from outside
+            inside = [] if devices > around.devices > 1 else paths_inside(equation, path)  # a mesh in a mesh is opaque
             alive = [place for place, variable in enumerate(equation.outvars) if id(variable) in live]
             for each, inner in inside:
                 self._hand_in(equation, inner)
@@ -317,9 +318,9 @@ class _EquationWalk(msgspec.Struct):
         return self.origins.get(id(variable), id(variable))
 
     def _hand_in(self, equation: JaxprEqn, inner: Jaxpr) -> None:
-        """Values go into a jaxpr; what a loop goes over counts as the whole of it, what it carries is another value."""
+        """Note the origins of a jaxpr's inputs: a loop's slice has that of the whole array; carried values are new."""
         first, last = carried(equation)
-        skipped = len(equation.invars) - len(inner.invars)  # what chooses the branch
+        skipped = len(equation.invars) - len(inner.invars)  # the index of the branch
         for place, (outer, variable) in enumerate(zip(equation.invars[skipped:], inner.invars, strict=False)):
             if not first <= place < last:
                 self.origins[id(variable)] = self._origin(outer)
@@ -336,7 +337,7 @@ class _EquationWalk(msgspec.Struct):
 
 
 def _live(jaxpr: Jaxpr, used: Sequence[int]) -> set[int]:
-    """Return the variables, by identity, that the used outputs depend on, or that something with an effect does."""
+    """Return the variables, by identity, on which the used outputs, or equations with effects, depend."""
     live = {id(jaxpr.outvars[place]) for place in used}
     for equation in reversed(jaxpr.eqns):
         if equation.effects or any(id(variable) in live for variable in equation.outvars):
@@ -345,7 +346,7 @@ def _live(jaxpr: Jaxpr, used: Sequence[int]) -> set[int]:
 
 
 def _added(jaxpr: Jaxpr) -> set[int]:
-    """Return the variables, by identity, that are added to something, or handed on to where they are."""
+    """Return the variables, by identity, that are added to a value, directly or after they are handed on."""
     added = set[int]()
     for equation in reversed(jaxpr.eqns):
         name = equation.primitive.name

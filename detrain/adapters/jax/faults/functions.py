@@ -1,10 +1,11 @@
-"""The program's compiled functions as they are called: which run in a step, and those with a fault in them.
+"""The calls of the program's compiled functions: which functions run in a step, and their copies with a fault in them.
 
-A call is seen where JAX runs what it has compiled. So what is differentiated outside of `jax.jit` is seen too: its
-forward and its backward pass are functions of their own. Functions of JAX's own (`jnp.mean`, called op by op) are not.
+A call is seen where JAX runs a function that it has compiled. So a function that is differentiated outside of `jax.jit`
+is seen too: its forward and its backward pass are compiled functions of their own. JAX's own functions (`jnp.mean`,
+called op by op) are not.
 
-Digests of what each equation gives are taken where it is computed: sums of bit patterns, each with a weight of its own.
-In a loop those of all turns are one.
+Digests of an equation's outputs are taken where these are computed: sums of bit patterns, each with a weight of its
+own. All turns of a loop give one digest.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from detrain.base import PACKAGE
 from detrain.faults.sites import output_name
 
 _NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
-"""Where functions are written that are called by programs and have no sites: in JAX, and here."""
+"""The folders of JAX and of detrain: functions written there have no sites, though programs call them."""
 Heard = Callable[["Function", Sequence[Any], list[Any]], None]
-"""Told of each call of one of the program's functions: it, its inputs, its outputs, which may be exchanged."""
+"""Called with each of the program's functions that ran, its inputs, and its outputs, which may be exchanged."""
 
 _TURN: Final = np.uint32(31)
 _WEIGHT: Final = np.uint32(2654435761)
@@ -54,7 +55,7 @@ def digest_of_input(value: Any) -> int:
 
 
 def with_digests(function: ClosedJaxpr, named: Sequence[tuple[str, Equation]]) -> tuple[list[str], ClosedJaxpr]:
-    """Return a function with a cell that takes the digests, and the names of those, in their order."""
+    """Return the names of the digests, in their order, and a function with a cell that takes the digests."""
     names: list[str] = []
     edits: dict[Path, Edit] = {}
     for name, equation in named:
@@ -66,7 +67,7 @@ def with_digests(function: ClosedJaxpr, named: Sequence[tuple[str, Equation]]) -
 
 class _Digests(Changes):
     def joined(self, cells: list[Any]) -> list[Any]:
-        """Return sums over the devices, each with a weight of its own."""
+        """Return sums over the devices, each device with a weight of its own."""
         return [jnp.sum(each * _weights(len(each))[:, None], 0, dtype=np.uint32) for each in cells]
 
 
@@ -114,7 +115,7 @@ class Function(msgspec.Struct, eq=False):
     name: str
     equations: list[Equation]
     plain: ClosedJaxpr
-    """The same, to be called from here: in C from the second time on, and not by way of here again."""
+    """The same function, for calls from here: C runs it from the second time on, and does not come here again."""
     calls: int = 0
     """How often it was called in the step that is watched."""
     entries: dict[Path, int] = {}
@@ -124,9 +125,9 @@ class Function(msgspec.Struct, eq=False):
     together: dict[Any, list[Spot]] = {}
     """The spots that can share a copy, by the width of their elements."""
     copies: dict[tuple[InjectionPoint, tuple[Spot, ...]], ClosedJaxpr] = {}
-    """What it is with spots put in: its last inputs and outputs are the cells of the point."""
+    """Copies with spots put in: their last inputs and outputs are the cells of the point."""
     counting: tuple[list[Path], ClosedJaxpr] | None = None
-    """What it is with one cell more, which counts the runs of its branches and bodies, and their paths."""
+    """The paths of its branches and bodies, and a copy with one more cell, which counts their runs."""
 
     def name_of(self, equation: Equation) -> str:
         """Return the name of an equation, which is that of the site of its first output."""
@@ -144,26 +145,26 @@ class Functions:
     def __init__(self, heard: Heard) -> None:
         self._heard, self._counts = heard, False
         self._known: dict[int, Function] = {}
-        """By the identity of the jaxprs."""
+        """The functions by the identity of their jaxprs."""
         self._own: weakref.WeakSet[ClosedJaxpr] = weakref.WeakSet()
         self._called: dict[int, Function] = {}
         self.point: InjectionPoint | None = None
-        """Its site is put into the functions that are called: in all other steps they are the program's own."""
+        """The point whose site is put into the functions that are called; None: the program's own functions run."""
         self.is_unarmed_equal = True
-        """Whether the calls with the site put in would have given the same bits without it, as nothing was armed."""
+        """Whether the calls with the site put in, but not armed, gave the same bits as those without it."""
         self.digests: list[tuple[str, int, int]] | None = None
-        """Of each input and each output of an equation, in their order; None: they are not wanted."""
+        """Digests of each function's inputs and each equation's outputs, in their order; None: they are not wanted."""
         self._original = private_names.call_of_jit()
         private_names.replace_call_of_jit(self._call)
 
     def begin(self, *, counts: bool) -> None:
-        """A step begins: note what is called from here on; with `counts` how often branches and bodies run, too."""
+        """Begin a step: note the functions called from here on; with `counts`, also the runs of branches and bodies."""
         self._called, self._counts = {}, counts
         for each in self._known.values():
             each.calls, each.entries = 0, {}
 
     def called(self) -> list[Function]:
-        """Return what has been called since, in that order; runs are counted no more."""
+        """Return the functions called since `begin`, in the order of their first calls; stop counting runs."""
         self._counts = False
         return list(self._called.values())
 
@@ -189,7 +190,7 @@ class Functions:
         return outputs, None, None, []  # C is given nothing to call: the next call comes here, too
 
     def _spot(self, function: Function) -> Spot | None:
-        """Return where in a function the site is."""
+        """Return the spot of the site in a function; None: the site is not in it."""
         if self.point is None:
             return None
         if not function.named:
@@ -200,8 +201,8 @@ class Functions:
     def _call_with_spot(
         self, point: InjectionPoint, spot: Spot, function: Function, args: Sequence[Any], params: dict[str, Any]
     ) -> list[Any]:
-        """Call a copy of a function, with the site in it. If the function does nothing but return its outputs, this and
-        the copies are called first with nothing armed, to see which copy, if any, alone changes no bits.
+        """Call a copy of a function, with the site in it. If the function has no effects, it and unarmed copies are
+        called first, to find a copy that changes no bits by itself.
         """
         if point.width not in function.together:
             function.together[point.width] = spots_together(function.equations, point.width)
@@ -243,7 +244,7 @@ class Functions:
         return known
 
     def _digests_of(self, function: Function, args: Sequence[Any], params: dict[str, Any]) -> list[tuple[str, int, int]]:
-        """Return the digests of a call's inputs and of what each equation gives; it is made once more for that."""
+        """Return digests of a call's inputs and of each equation's outputs, which a second call on copies computes."""
         inputs = [(f"{function.name}/input {place}", 0, digest_of_input(each)) for place, each in enumerate(args)]
         names, closed = with_digests(function.closed, [(function.name_of(each), each) for each in function.equations])
         if not names or function.closed.effects:
@@ -253,7 +254,7 @@ class Functions:
         return [*inputs, *((name, 0, int(digest)) for name, digest in zip(names, np.asarray(cells[0]), strict=True))]
 
     def _counting(self, function: Function) -> tuple[list[Path], ClosedJaxpr]:
-        """Return the paths of a function's branches and bodies, and one that counts their runs."""
+        """Return the paths of a function's branches and bodies, and a copy of the function that counts their runs."""
         if function.counting is None:
             paths = is_branching(function.closed.jaxpr)
             cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
@@ -264,7 +265,7 @@ class Functions:
 
 
 def _counted(number: int, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-    """Return what counts a run of a branch or body."""
+    """Return the equation that counts a run of a branch or body, and the variable of the cell behind it."""
     made = [private_names.Var(cells[0].aval)]
     return [call_of(lambda counts: counts.at[number].add(1), cells, made)], made
 
@@ -276,7 +277,7 @@ def _bind(closed: ClosedJaxpr, args: Sequence[Any], cells: list[Any], params: di
 
 
 def _copies(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """Return arguments of a call, those copied whose memory it would take."""
+    """Return the arguments of a call, with copies of those whose memory the call would take."""
     return [jnp.copy(each) if is_given else each for each, is_given in zip(args, params["donated_invars"], strict=True)]
 
 

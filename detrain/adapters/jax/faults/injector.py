@@ -1,7 +1,7 @@
-"""Puts faults into a compiled function: equations behind, or before, those of sites. They take the plan in from the
-cells, so that arming, and another plan, compile nothing; nor does another site of those that are put in together.
+"""Puts faults into a compiled function, as equations behind or before those of sites. They read the plan from the
+cells, so that arming, or another plan, compiles nothing; nor does another site of those that are put in together.
 
-At a site stands `cond(is it now)`: else the value is handed on as it is. All that is done is done to bit patterns.
+At a site stands a `cond`: unless the fault is due now, the value is handed on as it is. Faults act on bit patterns.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from detrain.faults.sites import op_and_output
 _POSITIONS: Final = ("positions", "sources", "limited")
 _VALUES: Final = ("golden", "injected")
 CELLS: Final = ("counts", *_POSITIONS, "keep", "flip", *_VALUES)
-"""What the cells hold, in their order: the counts; the injection's arrays; the bit patterns that were met, and made."""
+"""The cells in their order: the counts; the injection's arrays; the bit patterns before and after the fault."""
 _FIRED, _WORKER = -2, -1
-"""The last two of the counts: how often the fault was put in, and the device that it is of. Before them stands the
-countdown of each spot; one that is zero at the start counts down from there, and is never hit."""
+"""The places of the last two counts: how often the fault was put in, and the device that it hits. Before them stands
+the countdown of each spot; one that begins at zero goes below zero, and its spot is never hit."""
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """Where a fault is put in: what an equation gives, or takes in."""
+    """A place for a fault: an output or an input of an equation."""
 
     path: Path
     output: int
     operand: int | None = None
-    """Which of its inputs; None: the output itself."""
+    """The place of the input that is hit; None: the output itself is hit."""
     is_limited: bool = False
     """Whether only some elements of the output see a fault of an input."""
 
 
 class InjectionPoint:
-    """Injections into values whose elements have one width, one of them at a time."""
+    """A point for injections into values whose elements have one width; it puts in one injection at a time."""
 
     def __init__(self, injections: Sequence[Injection]) -> None:
         first = injections[0]
@@ -59,18 +59,18 @@ class InjectionPoint:
         self.select(first)
 
     def takes(self, injection: Injection) -> bool:
-        """Return whether an injection can be put in by its cells."""
+        """Return whether an injection fits into this point's cells."""
         sizes = {name: injection.array(name).size for name in self._sizes}
         return bits_of(injection.dtype).unsigned == self.width and all(sizes[name] <= most for name, most in self._sizes.items())
 
     def select(self, injection: Injection) -> None:
-        """Put this injection in from now on; nothing has been done of it."""
+        """Put this injection in from now on; it has not fired yet."""
         self._injection = injection
         self.op, self._output = op_and_output(injection.site)
         self._countdown = self._fired = self._misfits = 0
         self.is_placed = False
         self.other: Equation | None = None
-        """An equation that is called as the site is, and is another one."""
+        """An equation that has the site's name, but another signature."""
         values = np.zeros(self._sizes["keep"], self.width)
         arrays = {name: self._filled(injection.array(name), self._sizes[name]).astype(np.int32) for name in _POSITIONS}
         patterns = {name: self._filled(injection.array(name), self._sizes["keep"]).view(self.width) for name in ("keep", "flip")}
@@ -79,11 +79,11 @@ class InjectionPoint:
 
     @staticmethod
     def _filled(array: Any, size: int) -> Any:
-        """Return an array of the length that all injections fit into: the first element is repeated."""
+        """Return an array lengthened so that all injections fit; the first element is repeated."""
         return np.concatenate([array, np.repeat(array[:1], size - array.size)])
 
     def spot(self, equation: Equation) -> Spot | None:
-        """Return where in an equation of the site's name it is; None if that is another one, or has other shapes."""
+        """Return the site's spot in an equation of its name; None if that is another equation, or has other shapes."""
         injection = self._injection
         if injection.signature not in ("", equation.signature):
             self.other = equation
@@ -96,11 +96,11 @@ class InjectionPoint:
         return Spot(equation.path, self._output, operand, bool(injection.limited))
 
     def arm(self, occurrence: int) -> None:
-        """Have the next run of the site, or one so many runs later, hit."""
+        """Have the fault hit the site's next run, or the run that comes `occurrence` runs later."""
         self._countdown = occurrence + 1
 
     def firing(self) -> Firing | None:
-        """Return what has been done so far; None: nothing."""
+        """Return the record of the fault so far; None: it has neither fired nor met other shapes."""
         number = self._injection.array("keep").size
         if not self._fired and not self._misfits:
             return None
@@ -116,7 +116,7 @@ class InjectionPoint:
         return [counts, *self._arrays]
 
     def take(self, cells: Sequence[Any], spots: Sequence[Spot], armed: Spot) -> None:
-        """Such a call has given its cells."""
+        """Take over the cells that such a call has returned."""
         counts, *self._arrays = map(np.asarray, cells)
         self._countdown, self._fired = int(counts[spots.index(armed)]), int(counts[_FIRED])
 
@@ -143,18 +143,18 @@ class Spots(Changes):
         super().__init__([jax.core.ShapedArray(each.shape, each.dtype) for each in cells], edits)
 
     def spread(self, cells: list[Any], devices: int) -> list[Any]:
-        """Return them for each device: on that of the fault alone a countdown can end."""
+        """Return the cells of each device; a countdown can end only on the device of the fault."""
         counts, *others = super().spread(cells, devices)
         is_hit = jnp.arange(devices, dtype=np.int32) == cells[0][_WORKER]
         return [counts.at[:, :_FIRED].multiply(is_hit[:, None]), *others]
 
     def joined(self, cells: list[Any]) -> list[Any]:
-        """Return what the device of the fault has of each."""
+        """Return the cells of the device of the fault."""
         return [each[cells[0][0, _WORKER]] for each in cells]
 
     def _put(self, here: Sequence[tuple[int, Spot]], equation: JaxprEqn, cells: list[Any]) -> tuple[list[JaxprEqn], list[Any]]:
-        """Return an equation with its spots: those of inputs ahead of it, then it, then those of outputs; the cells go
-        through them in that order.
+        """Return an equation with its spots: first those of inputs, then the equation, then those of outputs; the cells
+        go through them in that order.
         """
         ahead, behind = [], []
         for number, spot in here:
@@ -185,7 +185,7 @@ class Spots(Changes):
 
 
 def _limited(hit: Callable[..., Any], spot: Spot, equation: JaxprEqn) -> Callable[..., Any]:
-    """Return what puts in a fault of an input that some of the outputs alone see: it runs the equation once more."""
+    """Return a function that puts in a fault of an input that only some outputs see; it runs the equation again."""
     run, index = _as_function(equation, spot.output), spot.operand or 0
 
     def mixed(golden: Any, inputs: list[Any], *cells: Any) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ def _limited(hit: Callable[..., Any], spot: Spot, equation: JaxprEqn) -> Callabl
 def _hit(
     number: int, value: Any, counts: Any, positions: Any, sources: Any, limited: Any, keep: Any, flip: Any, *values: Any
 ) -> tuple[Any, ...]:
-    """Return a value under the fault, if it is now, and the cells. `number`: of the spot."""
+    """Return a value, under the fault if that is due now, and the cells. `number`: the number of the spot."""
     counts = counts.at[number].add(-1)
     is_now = counts[number] == 0
 
@@ -231,7 +231,7 @@ def _value(bits: Any, dtype: Any) -> Any:
 
 
 def _as_function(equation: JaxprEqn, output: int) -> Callable[..., Any]:
-    """Return a function that gives one output of an equation of its inputs."""
+    """Return a function that computes one output of an equation from its inputs."""
     inputs = [Var(each.aval) for each in equation.invars]
     outputs = [Var(each.aval) for each in equation.outvars]
     run = jaxpr_as_fun(ClosedJaxpr(Jaxpr([], inputs, [outputs[output]], [equation.replace(invars=inputs, outvars=outputs)]), []))

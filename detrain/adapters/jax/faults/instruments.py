@@ -1,11 +1,11 @@
 """JAX's side of an experiment: the equations of the step, the fault, the losses; made before the program uses JAX.
 
-Layers of nnx and equinox, whose calls JAX does not hear of, run in a scope with the name that leads to them in the
-program (`model.blocks.0.attn`), as those of linen do by themselves. Nothing else of a function changes.
+Layers of nnx and equinox, whose calls JAX does not see, run in a scope with the name that leads to them in the program
+(`model.blocks.0.attn`), as layers of linen do by themselves. Nothing else of a function changes.
 
-Arrays of the program are sites in memory: their bits are changed where they lie, before a step runs. JAX never writes
-into an array that is there, and has no way to. On a CPU its memory is the process's own: a bit is changed there, and
-all who hold the array see it. Elsewhere it cannot be reached.
+Arrays of the program are sites in memory: their bits are changed in place, before a step runs. JAX never writes into an
+existing array, and has no way to. On a CPU the array's memory is the process's own: a bit is changed there, and all
+holders of the array see it. On other devices the memory cannot be reached.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import own_attributes
 
 _LIBRARIES: Final = (("flax.nnx", "Module", "flax.nnx"), ("equinox", "Module", "equinox.nn"))
-"""(module, the class that all layers derive from, where the library's own layers are)."""
+"""(module, the class that all layers derive from, the package of the library's own layers)."""
 _MOST: Final = 10_000
 
 
 class Memory:
-    """The arrays that names lead to."""
+    """The program's named arrays, as sites in memory."""
 
     def __init__(self) -> None:
         self._names = NamedArrays()
         self._weights: set[str] = set()
         self._struck: list[tuple[Any, Any, Any]] = []
-        """Arrays whose bits were changed: each, the positions, and what was there."""
+        """Arrays whose bits were changed: each array, the positions, and the bits before."""
 
     def look(self) -> None:
-        """Look which there are."""
+        """Find the arrays that names lead to now."""
         self._names.look()
 
     def note_weights(self, weights: dict[int, Any]) -> None:
-        """The step has taken gradients of these arrays; they had their names when it began."""
+        """Note the names of the arrays that the step has taken gradients of; they had them when the step began."""
         self._weights |= {name for name, (array, _of) in self._names.found.items() if id(array) in weights}
 
     def sites(self) -> list[Site]:
-        """Return them as sites."""
+        """Return the arrays as sites."""
         return [
             memory_site(name, self._kind(name, of), tuple(array.shape), str(array.dtype))
             for name, (array, of) in self._names.arrays().items()
@@ -71,14 +71,14 @@ class Memory:
         return "slot" if of else "statistic"
 
     def undo(self) -> None:
-        """The run goes back to before such faults: arrays, which a moment holds as they are, get their bits again."""
+        """Restore the bits of the arrays, as the run goes back to before their faults: a moment has no copies."""
         for array, at, golden in reversed(self._struck):
             if not array.is_deleted():
                 _bits(array)[at] = golden
         self._struck = []
 
     def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of one of them; None if there is none of that name, shape and dtype."""
+        """Change the bits of an array; None if none has that name, shape and dtype. Raises FaultInvalid off CPUs."""
         found = self._names.arrays().get(injection.site.removeprefix(MEMORY))
         array = None if found is None else found[0]
         if array is None or (str(array.dtype), tuple(array.shape)) != (injection.dtype, injection.shape):
@@ -96,7 +96,7 @@ class Memory:
 
 
 def _bits(array: Any) -> Any:
-    """Return the memory of an array on a CPU, as its elements' bit patterns, to be written to."""
+    """Return the memory of an array on a CPU, as a writable array of its elements' bit patterns."""
     unsigned = dtype_named(str(array.dtype)).unsigned
     size = array.size * unsigned.itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(array.unsafe_buffer_pointer()), unsigned)
@@ -131,20 +131,20 @@ class JaxInstruments(Instruments):
             self._point.select(injection)
 
     def begin_step(self) -> None:
-        """Count calls from here on."""
+        """Count calls, and note arrays and gradients, from here on."""
         self.memory_of_arrays.look()
         self.losses.begin()
         self._functions.begin(counts=not self._has_digests)
         self._functions.digests = [] if self._has_digests else None
 
     def arm(self, occurrence: int) -> None:
-        """Have the site in place in this step, and hit."""
+        """Put the site into this step, and have the fault hit it."""
         if self._point is not None:
             self._point.arm(occurrence)
             self._functions.point, self._functions.is_unarmed_equal = self._point, True
 
     def disarm(self) -> None:
-        """Have it hit no more. Raises FaultInvalid where its name is that of another equation here."""
+        """Have the fault hit no more. Raises FaultInvalid if the site's name is that of another equation here."""
         point = self._point
         if point is None:
             return
@@ -160,31 +160,31 @@ class JaxInstruments(Instruments):
         return self._point is not None and self._point.is_placed
 
     def firing(self) -> Firing | None:
-        """Return what the fault has done so far."""
+        """Return the record of the fault so far."""
         return None if self._point is None else self._point.firing()
 
     def is_unarmed_equal(self) -> bool | None:
-        """Return whether the site alone changes nothing in the step that was hit."""
+        """Return whether the unarmed site changes no bits in the step that was hit."""
         return None if self._point is None else self._functions.is_unarmed_equal
 
     def memory(self) -> list[Site]:
-        """Return the arrays that names lead to."""
+        """Return the program's named arrays as sites."""
         self.memory_of_arrays.note_weights(self.losses.weights())
         self.memory_of_arrays.look()
         return self.memory_of_arrays.sites()
 
     def strike(self, injection: Injection) -> Firing | None:
-        """Change the bits of one of them."""
+        """Change the bits of one of these arrays."""
         self.memory_of_arrays.look()
         return self.memory_of_arrays.strike(injection)
 
     def digests(self) -> list[tuple[str, int, int]]:
-        """Return what each equation of the step has given, as digests; and what its functions have taken in."""
+        """Return digests of the outputs of each equation of the step, and of the inputs of its functions."""
         found, self._functions.digests = self._functions.digests or [], None
         return found
 
     def sites(self) -> list[Site]:
-        """Return the sites of the step that has ended. Raises FaultInvalid where nothing of it was compiled."""
+        """Return the sites of the step that has ended. Raises FaultInvalid if it called no compiled function."""
         called = self._functions.called()
         if not called:
             how = "jax_disable_jit is on" if jax.config.jax_disable_jit else "the program calls no function under `jax.jit` in it"
@@ -203,7 +203,7 @@ def _shown(equation: JaxprEqn) -> str:
 
 
 def name_layers() -> None:
-    """Have the libraries' own layers that are there now run in scopes with their names."""
+    """Have the libraries' own layers, of the classes that exist now, run in scopes with their names."""
     for module, base, own in _LIBRARIES:
         root: Any = getattr(sys.modules.get(module), base, None)
         for cls in walk(root.__subclasses__(), lambda each: each.__subclasses__()) if root is not None else ():
@@ -223,7 +223,7 @@ def _scoped(call: Any, root: type) -> Any:
 
 
 def _name(layer: Any, root: type) -> str:
-    """Return the name that leads to a layer from the outermost frame of the program from which one does."""
+    """Return the name that leads to a layer from the program's outermost frame with such a name; else its class's."""
     for frame in user_frames(sys._getframe())[::-1]:
         held = [(name, value) for name, value in frame.f_locals.items() if isinstance(value, root)]
         for name, value in walk(held, functools.partial(_below, root=root), lambda at: id(at[1]), most=_MOST):

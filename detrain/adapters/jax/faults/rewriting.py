@@ -1,7 +1,8 @@
-"""A compiled function with equations put in. Values that these keep, the cells, are handed through all that is around
-them: a cell goes into a loop with what that carries, and comes out of it again. All other equations stay as they are.
+"""A compiled function with equations put in. The values that these keep, the cells, are handed through the calls and
+loops around them: a loop carries the cells with its own values, and gives them back. All other equations stay as they
+are.
 
-So a plan of a fault is an argument of the function, and another plan needs no compilation.
+So the plan of a fault is an argument of the function, and another plan needs no compilation.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from detrain.adapters.jax.marks import Own, calling
 from detrain.adapters.jax.private_names import Var
 
 Edit = Callable[[JaxprEqn, list[Any]], tuple[list[JaxprEqn], list[Any]]]
-"""Returns the equations that stand for one, and the variables that hold the cells behind them; it is given that
-equation and the variables that hold them before."""
+"""Takes an equation and the variables that hold the cells before it; returns the equations that replace it, and the
+variables that hold the cells behind them."""
 Entry = Callable[[list[Any]], tuple[list[JaxprEqn], list[Any]]]
-"""Returns equations that run when a jaxpr is entered, and the variables of the cells as `Edit` does."""
+"""Takes the cells' variables; returns equations that run when a jaxpr is entered, and the cells' new variables."""
 
 
 class Changes:
-    """What is to be changed of a function. `cells` are the types of the cells, `entries` equations that run when a
-    jaxpr is entered.
+    """Changes to a function, by paths. `cells` are the types of the cells, `edits` change equations, `entries` add
+    equations that run when a jaxpr is entered.
     """
 
     def __init__(self, cells: Sequence[Any], edits: Mapping[Path, Edit], entries: Mapping[Path, Entry] | None = None) -> None:
         self.cells, self.edits, self.entries = cells, edits, entries or {}
 
     def are_in(self, path: Path) -> bool:
-        """Return whether any is inside of the equation at a path."""
+        """Return whether any change is inside of the equation at a path."""
         return any(each[: len(path)] == path for each in (*self.edits, *self.entries))
 
     def spread(self, cells: list[Any], devices: int) -> list[Any]:
-        """Return the cells that each of several devices is to have, along a new first axis."""
+        """Return the cells of each of several devices, along a new first axis."""
         return [jnp.broadcast_to(each, (devices, *each.shape)) for each in cells]
 
     def joined(self, cells: list[Any]) -> list[Any]:
-        """Return the cells behind what several devices have done, from theirs."""
+        """Return the cells behind an equation that ran on several devices, from those of each device."""
         return [each[0] for each in cells]
 
 
@@ -100,7 +101,7 @@ def _variables(types: Sequence[Any]) -> list[Any]:
 def call_of(
     function: Callable[..., Any], inputs: Sequence[Any], outvars: Sequence[Any], *, like: JaxprEqn | None = None
 ) -> JaxprEqn:
-    """Return an equation that runs a function of detrain's own on variables; `like` one, if on the same devices."""
+    """Return an equation that runs one of detrain's functions on variables; `like`: an equation on the same devices."""
     leaves, tree = jax.tree.flatten(list(inputs))
 
     def flat(*values: Any) -> Any:

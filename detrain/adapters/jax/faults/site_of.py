@@ -1,4 +1,4 @@
-"""Sites of equations: operands by name, which gradient a product of the backward pass is, what becomes of outputs."""
+"""Sites of equations: their operands by name, the gradient that a backward pass's product makes, the use of outputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _GATHER: Final = "gather"
 
 
 def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set[int]]) -> list[Site]:
-    """Return the sites of the functions that have run: equations that several have are one site. `weights_of` says what
-    gradients are taken of in one.
+    """Return the sites of the functions that have run: equations that several functions share are one site.
+    `weights_of` returns the inputs of a function, by identity, that it takes gradients of.
     """
     found: dict[tuple[str, str], Site] = {}
     for function in functions:
@@ -34,7 +34,7 @@ def sites_of(functions: Iterable[Function], weights_of: Callable[[Function], set
 
 
 class _Factors:
-    """Which values are inputs, and which weights, of the products of a function's forward pass."""
+    """The values that are inputs, and those that are weights, of the products of a function's forward pass."""
 
     def __init__(self, function: Function, weights: set[int]) -> None:
         self._known = weights
@@ -43,13 +43,13 @@ class _Factors:
         self._inputs, self._weights = {first for first, _second in pairs}, {second for _first, second in pairs}
 
     def _is_turned(self, equation: Equation) -> bool:
-        """Return whether the first factor of a product of the forward pass is a weight, and the other one is none."""
+        """Return whether the first factor of a product of the forward pass is a weight, and the second is no weight."""
         return [each in self._known for each in equation.factors] == [True, False]
 
     def role(self, equation: Equation) -> tuple[Role, bool]:
         """Return which gradient a product of the backward pass makes, and whether its weight comes before its input.
 
-        The gradient of the input has the weight for a factor, that of the weight the input.
+        The input's gradient has the weight as a factor, the weight's gradient has the input.
         """
         if equation.value.primitive.name not in CONTRACTIONS:
             return "", False
@@ -96,7 +96,7 @@ def _operands(value: Any, *, is_turned: bool) -> dict[str, tuple[int, Any]]:
 
 Attributes = dict[str, list[int] | str | bool]
 _UNKNOWN: Final = "layout"
-"""Says of a product that its axes are in an order for which nobody knows which outputs read an element."""
+"""The attribute of a product with an order of axes that does not tell which outputs read an element."""
 
 
 def _of_product(value: Any) -> Attributes:
@@ -111,7 +111,7 @@ def _of_product(value: Any) -> Attributes:
 
 
 def _of_convolution(value: Any) -> Attributes:
-    """Return what decides which outputs of a convolution read an element, its axes in the order of TensorFlow's."""
+    """Return the attributes that decide which outputs of a convolution read an element, in TensorFlow's axis order."""
     params = value.params
     numbers, rank = params["dimension_numbers"], value.invars[0].aval.ndim
     last, kernel = (0, rank - 1, *range(1, rank - 1)), (rank - 1, rank - 2, *range(rank - 2))

@@ -1,7 +1,7 @@
-"""Which outputs of equations can be hit, and which of them can be put into one copy of a function.
+"""The outputs of equations that can be hit, and those of them that can share one copy of a function.
 
-A product that is added up has a copy of its own: compilers contract the two, and round once, unless something stands
-between them.
+A product that is added up gets a copy of its own: compilers contract product and sum, and round once, unless an op
+stands between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HANDS_ON: Final = frozenset(
         *("optimization_barrier", "sharding_constraint", "device_put", "empty", "empty2", "create_token"),
     }
 )
-"""Equations that compute nothing: they hand on, or give what is the same each time."""
+"""Equations that compute nothing: they hand values on, or give the same value each time."""
 _LARGEST: Final = 1 << 31
 """Positions are numbers of 32 bits."""
 
@@ -33,7 +33,7 @@ def can_be_hit(variable: Any) -> bool:
 def outputs(equation: Equation) -> Iterator[tuple[int, Any]]:
     """Yield the outputs of an equation that are sites: their numbers, and variables.
 
-    A value that all devices have alike, by its type, is none: one that were hit on one of them would be alike no more.
+    A value that is the same on all devices, by its type, is no site: after a hit on one device it would differ there.
     """
     if equation.value.primitive.name not in _HANDS_ON:
         for number, variable in enumerate(equation.value.outvars):
@@ -42,7 +42,7 @@ def outputs(equation: Equation) -> Iterator[tuple[int, Any]]:
 
 
 def spots_together(equations: Sequence[Equation], width: Any) -> list[Spot]:
-    """Return the spots of a function that can share a copy: outputs of whose elements a type has the bits."""
+    """Return the spots of a function that can share a copy: outputs whose elements have the bits of type `width`."""
     return [
         Spot(equation.path, number)
         for equation in equations

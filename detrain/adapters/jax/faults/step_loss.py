@@ -1,7 +1,7 @@
-"""What a step says of itself: its loss, which is what `value_and_grad` gives. No program is changed.
+"""The loss of a step, which is the value that `value_and_grad` returns, and the step's weights, which are the arrays
+that gradients are taken of. No program is changed.
 
-Inside of a compiled function it is seen if the function returns it, as it is. And what gradients are taken of: the
-weights.
+A loss inside of a compiled function is seen if the function returns it as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from detrain.adapters.jax.trees import leaves_of
 
 
 class Losses:
-    """Notes losses. Those of several gradients in a step are added up."""
+    """Notes losses; those of several gradients in a step are added up."""
 
     def __init__(self, ends_with: Callable[[Callable[[], float]], bool]) -> None:
         self._ends_with = ends_with
@@ -29,23 +29,23 @@ class Losses:
         self._traced: dict[int, Any] = {}
         """Variables that were losses in traces, by identity."""
         self._weights: dict[int, Any] = {}
-        """And variables that gradients were taken of."""
+        """Variables that gradients were taken of in traces, by identity."""
         self._places: dict[int, tuple[list[int], list[int]]] = {}
         """By the identity of a function: which of its outputs are losses, and which of its inputs are weights."""
         self._taken: dict[int, Any] | None = None
-        """Arrays that gradients were taken of since `begin`, by identity; None: nobody asks."""
+        """Arrays that gradients were taken of since `begin`, by identity; None: they are not noted."""
 
     def begin(self) -> None:
-        """Note of which arrays gradients are taken from here on."""
+        """Note from here on which arrays gradients are taken of."""
         self._taken = {}
 
     def weights(self) -> dict[int, Any]:
-        """Return the arrays that gradients were taken of since `begin`, by identity, and note no more."""
+        """Return the arrays that gradients were taken of since `begin`, by identity, and stop noting them."""
         found, self._taken = self._taken or {}, None
         return found
 
     def note(self, arguments: Any, value: Any) -> None:
-        """A gradient has been taken: of a value, if that is known, by arguments."""
+        """Note a gradient that has been taken: its arguments, and its value if that is known."""
         for variables, arrays in ((self._traced, value), (self._weights, arguments)):
             for each in leaves_of(arrays):
                 if isinstance(each, Tracer):
@@ -57,18 +57,18 @@ class Losses:
                     self._taken[id(each)] = each
 
     def hear(self, function: Function, inputs: Sequence[Any], outputs: list[Any]) -> None:
-        """A compiled function has been called."""
+        """Note the losses and the weights of a compiled function that has been called."""
         losses, weights = self._places_of(function)
         if self._taken is not None:
             self._taken |= {id(inputs[place]): inputs[place] for place in weights}
         for place in losses:
             self._add(outputs[place])
         if losses and self._ends_with(self._total):
-            for place in losses:  # the trial ends with this step: the rest of its body is given a number
+            for place in losses:  # the trial ends with this step: the rest of its body gets a finite number
                 outputs[place] = jax.numpy.nan_to_num(outputs[place], nan=0.0, posinf=0.0, neginf=0.0)
 
     def weights_of(self, function: Function) -> set[int]:
-        """Return the identities of a function's inputs that gradients are taken of in it."""
+        """Return the identities of a function's inputs that it takes gradients of."""
         return {id(function.closed.jaxpr.invars[place]) for place in self._places_of(function)[1]}
 
     def _places_of(self, function: Function) -> tuple[list[int], list[int]]:
@@ -91,18 +91,18 @@ class Losses:
         return float(sum(float(np.asarray(each).astype(np.float64).sum()) for each in self._losses if not each.is_deleted()))
 
     def has_loss(self) -> bool:
-        """Return whether a loss has been seen since the last call of `read`, or none ever is."""
+        """Return whether a loss has been seen since the last call of `read`, or no loss has ever been seen."""
         return bool(self._losses) or not self._has_any
 
     def read(self) -> dict[str, float]:
-        """Return the loss of the step that has ended; a step without one that is seen has none."""
+        """Return the loss of the step that has ended; empty if no loss was seen."""
         found = {"loss": self._total()} if self._losses else {}
         self._losses = []
         return found
 
 
 def _made(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
-    """Yield the variables that an output of a function is: its own, and those of the functions that it calls for it."""
+    """Yield the variables that hold a function's output: in the function, and in those that it calls."""
     makers = {id(variable): (equation, number) for equation in jaxpr.eqns for number, variable in enumerate(equation.outvars)}
     variable = jaxpr.outvars[place]
     while True:
@@ -122,12 +122,12 @@ def _made(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
 
 
 def _is_sum(made_by: tuple[JaxprEqn, int] | None) -> bool:
-    """Return whether a value is a sum over devices: a mean over them is that, divided by their number."""
+    """Return whether a value is a sum over devices; a mean over devices is such a sum, divided by their number."""
     return made_by is not None and made_by[0].primitive.name.startswith("psum")
 
 
 def _taken(jaxpr: Jaxpr, place: int) -> Iterator[Any]:
-    """Yield the variables that an input of a function is, in those that it hands it to, too."""
+    """Yield the variables that hold a function's input: in the function, and in those that it hands the input to."""
     variable = jaxpr.invars[place]
     yield variable
     for equation in jaxpr.eqns:
