@@ -15,7 +15,7 @@ from detrain.base.child_processes import start_apart
 from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed, UsageError
 
 VARIABLE: Final = "DETRAIN_MIRROR"
-"""Environment variable: the run's process id, the socket's descriptor, and the seconds that the run waits at the end."""
+"""Environment variable: the run's process id, the socket's descriptor, and the longest wait at the end, in seconds."""
 READY: Final = b"+"
 REFUSED: Final = b"-"
 """Comes before an error as JSON: its kind, its text, and what to do."""
