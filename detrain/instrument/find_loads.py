@@ -69,8 +69,8 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
 
 def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str], models: Collection[str]) -> ast.stmt | None:
     """Return the last statement before the update that loads a batch: it binds names whose values reach the update, and
-    does not make them of values that the loop has already loaded. A statement that draws noise counts only if there is
-    no other. None if the loop's header loads everything."""
+    does not compute them from values that the loop has already loaded. A statement that draws noise counts only if
+    there is no other. None if the loop's header loads everything."""
     before: list[ast.stmt] = []
     wanted = read_names(update)
     for statement in loop.body:
@@ -183,7 +183,7 @@ def _takes_next(statement: ast.stmt) -> bool:
 
 
 def surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
-    """Return True if a statement surely loads, besides the `loaded` names: a call named so, or `x = data[i]`."""
+    """Return True if a statement surely loads: by a call named like a load, or by a `loaded` name as index."""
     return any(
         _is_called_a_load(node) or (isinstance(node, ast.Subscript) and bool(read_names(node.slice) & loaded))
         for node in ast.walk(statement)

@@ -154,8 +154,8 @@ _OF_MODELS: Final = frozenset({"parameters", "named_parameters", "train", "eval"
 
 
 def trained_names(tree: ast.Module) -> frozenset[str]:
-    """Return the names of models and weights in a file: objects with a method for models that is called
-    (`net.parameters()`, `self.actor.train()`), and tensors that are made to take gradients.
+    """Return the names of models and weights in a file: objects on which it calls a method of models
+    (`net.parameters()`, `self.actor.train()`), and tensors that it makes to take gradients.
     """
     found: set[str] = set()
     for node in ast.walk(tree):

@@ -23,7 +23,7 @@ class Source(msgspec.Struct, frozen=True, tag="source", tag_field="kind"):
     """A source file of the program, as it was executed."""
 
     name: str
-    """Its path relative to the folder of the entry."""
+    """Its path relative to the folder of the program's main file."""
     digest: str
     """The digest of its syntax tree, as in checkpoints."""
     text: str

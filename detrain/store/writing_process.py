@@ -217,8 +217,8 @@ def _parts(to: Array, of: Array) -> list[tuple[Array, Array]]:
 
 
 def _copy(parts: list[tuple[Array, Array]]) -> None:
-    """Copy by several threads: one alone does not use the memory's full speed. They are not of `threading`, so that the
-    program does not see them, and have ended when this returns.
+    """Copy by several threads: one alone does not use the memory's full speed. The threads are not made by `threading`,
+    so that the program does not see them, and have ended when this returns.
     """
     count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     shares = [parts[number::count] for number in range(count)]

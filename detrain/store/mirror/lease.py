@@ -1,8 +1,8 @@
 """The lease of a mirror: one process at a time may write it, and repeats in a file that it is alive.
 
-No clock is compared with another. A process that wants a mirror held by another waits for as long as two repeats take;
-if the file does not change, the holder is gone. Each holder has a term, one higher than the term before. So the states
-of a holder that was wrongly taken for gone count less than those of its successor.
+No clock is compared with another. A process that wants a mirror held by another waits longer than two repeats take; if
+the file does not change, the holder is gone. Each holder has a term, one higher than the term before. So the states of
+a holder that was wrongly taken for gone count less than those of its successor.
 """
 
 from __future__ import annotations
