@@ -67,7 +67,7 @@ class Ends(set[int]):
 
     @classmethod
     def of(cls, path: Path) -> Ends:
-        """Return the ends of a journal, which may be missing. Raises StoreError, CheckpointTooNew, CheckpointDamaged."""
+        """Return the ends of a journal; it may be missing. Raises StoreError, CheckpointTooNew, CheckpointDamaged."""
         ends = cls(path)
         ends.update(end for end, _record in _records(path))
         return ends
