@@ -74,7 +74,7 @@ def bits(result: Any) -> list[bytes]:
 
 
 def main(what: str) -> None:
-    """Print the sites, or what is wrong."""
+    """Print the sites, or the differences."""
     if what == "sites":
         instruments = begin([Experiment(log="", is_profile=True)])
         instruments.begin_step()

@@ -20,7 +20,7 @@ from tests.faults.torch_by_hand import instruments
 
 
 class Model(nn.Module):
-    """Computes in floats of both widths and in integers, and branches."""
+    """A model that computes in floats of both widths and in integers, and branches."""
 
     def __init__(self) -> None:
         super().__init__()
