@@ -1,5 +1,5 @@
-"""Faults of the adapter in a step of JAX, beside the same faults written into the function itself. Run by test_jax in a
-process of its own, which it changes: `sites` prints the sites of the step, `faults` reads them and prints what differs.
+"""Faults of the adapter in a step of JAX, compared with the same faults in the function itself. Run by test_jax in a
+process of its own, which it changes: `sites` prints the step's sites, `faults` reads them and prints the differences.
 """
 
 from __future__ import annotations

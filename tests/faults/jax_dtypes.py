@@ -1,4 +1,4 @@
-"""Faults in values of all dtypes in JAX, beside the same by NumPy. Run by test_jax in a process of its own."""
+"""Faults in values of all dtypes in JAX, compared with NumPy's. Run by test_jax in a process of its own."""
 
 from __future__ import annotations
 

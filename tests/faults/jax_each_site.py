@@ -1,5 +1,5 @@
-"""Each site of a step of JAX hit once, beside the step's jaxpr gone through equation by equation with the fault put in
-by NumPy. Run by test_jax in a process of its own; it reads the sites, and prints what differs.
+"""Each site of a step of JAX is hit once, and compared with the step's jaxpr run equation by equation with the fault
+put in by NumPy. Run by test_jax in a process of its own; it reads the sites, and prints the differences.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A fault at one of eight devices, in a step under `shard_map`, beside the step that has it in its own text. Run by
-test_jax in a process of its own: prints what differs.
+"""A fault at one of eight devices, in a step under `shard_map`, compared with a step that has it in its own text. Run
+by test_jax in a process of its own: prints the differences.
 """
 
 from __future__ import annotations

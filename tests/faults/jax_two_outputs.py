@@ -1,5 +1,5 @@
-"""Faults in an equation with two outputs, which share a copy, beside the same by NumPy. Run by test_jax in a process of
-its own, which it changes; prints what differs.
+"""Faults in an equation with two outputs, which share a copy, compared with NumPy's. Run by test_jax in a process of
+its own, which it changes; prints the differences.
 """
 
 from __future__ import annotations

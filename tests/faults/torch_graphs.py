@@ -1,8 +1,8 @@
 """Steps that PyTorch has compiled, with faults put in by the adapter. Run by test_torch in a process of its own, which
 it changes: prints JSON.
 
-What AOTAutograd's graphs are made of are the ops of the same steps in eager code: so they are compared with the steps
-that `torch_by_hand` computes op after op, and their sites with those of eager code.
+AOTAutograd's graphs have the ops of the same steps in eager code: so they are compared with the steps that
+`torch_by_hand` computes op after op, and their sites with those of eager code.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ LONG: list[Callable[[], None]] = [ways, nothing_else_is_changed]
 
 
 def main(what: str) -> None:
-    """Try steps by hand with one of `what` models each, or the other tests: `short`, `long`."""
+    """Try steps by hand, each site with every n-th model for a number n; or the other tests: `short`, `long`."""
     if what.isdecimal():
         wrong = {name: list(tried(name, step, list(PUBLISHED), every=int(what))) for name, step in STEPS.items()}
         print(json.dumps({"wrong": wrong, "tried": torch_by_hand.counts}))

@@ -1,7 +1,7 @@
 """Random programs of nested loops, for the properties of the rewriter: every shape of header, body, load and white
 space.
 
-A program prints what it does through `show`, which fails at its LIMIT-th call; so a program can be made to fail
+A program prints its actions through `show`, which fails at its LIMIT-th call; so a program can be made to fail
 anywhere.
 """
 
