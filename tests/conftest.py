@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.store.servers import s3_server, ssh_server  # noqa: F401 fixtures
 
-# Machines are busy: no test is timed. What fails in the fast lane is a change's doing; the long suites look for more.
+# Machines are busy: no test is timed. The fast lane fails only by a change of code; the long suites search for more.
 settings.register_profile("fixed", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=200)
 settings.load_profile("fixed")
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample(items: list[pytest.Item]) -> None:
-    """Of each test that runs whole programs, only the first case is in the fast lane: the others try the same on
-    others.
+    """Mark as slow all cases but the first of each test that runs whole programs: they try the same with other
+    programs.
     """
     seen: set[str] = set()
     for item in items:
@@ -54,7 +54,7 @@ def _sample(items: list[pytest.Item]) -> None:
 
 
 def _is_chosen(item: pytest.Item, part: tuple[int, int] | None) -> bool:
-    """Return whether a test is in a part of the long suites; without one, whether it is in the fast lane."""
+    """Return True if a test is in the given part of the long suites; without a part, if it is in the fast lane."""
     is_slow = item.get_closest_marker("slow") is not None
     if part is None:
         return not is_slow
@@ -63,7 +63,7 @@ def _is_chosen(item: pytest.Item, part: tuple[int, int] | None) -> bool:
 
 
 def _part(config: pytest.Config) -> tuple[int, int] | None:
-    """Return which part of the long suites is asked for, and of how many: a test is always in the same."""
+    """Return the number of the part of the long suites to run, and of all parts: a test is always in the same part."""
     text = config.getoption("--slice")
     if text is None:
         return None

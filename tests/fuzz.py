@@ -1,7 +1,7 @@
-"""Fuzzing of all that reads files: `python -m tests.fuzz TARGET SECONDS` (guided by coverage, if atheris is installed).
+"""Fuzzing of all readers of files: `python -m tests.fuzz TARGET SECONDS` (guided by coverage, if atheris is installed).
 
-A target takes any bytes and makes a file of them, where there are checksums also one whose checksums are right, so that
-what lies behind them is reached. Reading may end in an error of detrain, and in nothing else.
+A target makes a file of any bytes; if the format has checksums, also one with right checksums, so that the code behind
+their check is reached. Reading may only succeed, or raise an error of detrain.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _file(data: bytes) -> Path:
 
 
 def manifest(data: bytes) -> None:
-    """Lines as they are, and each with its checksum."""
+    """Read the bytes as lines of a manifest, and with the right checksum before each line."""
     Manifest(_file(data)).digests()
     lines = (f"{xxhash.xxh3_64_hexdigest(line)} ".encode() + line for line in data.split(b"\n"))
     Manifest(_file(b"\n".join(lines))).digests()
 
 
 def journal(data: bytes) -> None:
-    """Bytes as they are, and each part between two line breaks as the payload of a record."""
+    """Read the bytes as a journal, and with each part between two line breaks as the payload of a record."""
     for content in (
         data,
         b"".join(struct.pack("<II", len(part), xxhash.xxh32_intdigest(part)) + part for part in data.split(b"\n")),
@@ -59,12 +59,12 @@ def journal(data: bytes) -> None:
 
 
 def inst_info(data: bytes) -> None:
-    """An inst.info, ours or the original project's."""
+    """Read the bytes as an inst.info, detrain's or the original project's."""
     read_info(_file(data), _folder)
 
 
 def checkpoint(data: bytes) -> None:
-    """The bytes as a file, and as the manifest and offsets of one whose trailer has the right digests."""
+    """Read the bytes as a checkpoint, and as the manifest and offsets of one with right digests in its trailer."""
     cut = max(len(data) - 16, 0)
     offsets = tuple(number for (number,) in struct.iter_unpack("<Q", data[cut:])) if len(data) >= 16 else ()
     trailer = Trailer((*offsets, 0), bytes(16), digest_bytes(data[:cut]), cut)
@@ -75,7 +75,7 @@ def checkpoint(data: bytes) -> None:
 
 
 def fault(data: bytes) -> None:
-    """A fault file of another project, which is read as CSV."""
+    """Read the bytes as a fault file of another project, which is CSV."""
     _let_err(lambda: read_fault(_file(data)))
     try:
         lines = list(csv.reader(data.decode("latin-1").splitlines()))
@@ -99,7 +99,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
 
 
 def seeds(target: str) -> list[bytes]:
-    """Files that are right, to begin with."""
+    """Return valid files, from which mutations start."""
     if target == "manifest":
         return [b"\n".join(line.partition(b" ")[2] for line in (GOLDEN / "train-r1.manifest").read_bytes().splitlines())]
     if target == "journal":
@@ -115,12 +115,12 @@ def seeds(target: str) -> list[bytes]:
 
 
 def tried(target: str, data: bytes) -> None:
-    """Have a target read the bytes. Raises whatever is not an error of detrain."""
+    """Have a target read the bytes. Raises any error that is not one of detrain."""
     _let_err(lambda: TARGETS[target](data))
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """Change some bytes: flip, cut, repeat, or put in ones that mean something."""
+    """Return bytes with some changes: flip a bit, delete, repeat, or insert bytes that have a meaning."""
     changed = bytearray(data)
     for _ in range(draw.randint(1, 6)):
         at = draw.randint(0, len(changed))
@@ -139,7 +139,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 def run(target: str, count: int, seed: int) -> None:
-    """Try so many mutations of the seeds, and of their mutations."""
+    """Try `count` mutations of the seeds, and of their mutations."""
     draw, pool = random.Random(seed), seeds(target)
     for _ in range(count):
         data = mutated(draw.choice(pool), draw)

@@ -1,4 +1,4 @@
-"""Reads what the programs in tests/programs say of their own structure: trailing comments such as `# <- batch loop`."""
+"""The reader of marks in tests/programs: trailing comments such as `# <- batch loop` that show the structure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "programs"
 TORCH: Final = PROGRAMS / "torch"
-"""Those that train with PyTorch."""
+"""Programs that train with PyTorch."""
 JAX: Final = PROGRAMS / "jax"
-"""Those that train with JAX."""
+"""Programs that train with JAX."""
 RANKS: Final = PROGRAMS / "ranks"
-"""Those that train in several processes."""
+"""Programs that train in several processes."""
 ROLES: Final = ("epoch loop", "batch loop", "load", "update")
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 MARK: Final = re.compile(r"#\s*<-\s*(.+?)\s*$")
@@ -30,14 +30,14 @@ class Mark(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A batch loop and the epoch loop that it is run by, if there is one."""
+    """A batch loop and the epoch loop that runs it, if there is one."""
 
     epoch: Mark | None
     batch: Mark
 
 
 def programs() -> list[Path]:
-    """All programs: files, and folders of several files."""
+    """Return all programs: files, and folders of several files."""
     others = [TORCH, JAX, RANKS]
     found = [p for p in PROGRAMS.iterdir() if p.suffix == ".py" or (p.is_dir() and p not in others and any(p.glob("*.py")))]
     return sorted(found)
@@ -48,14 +48,14 @@ def sources(path: Path) -> list[Path]:
 
 
 def command(path: Path) -> list[str]:
-    """The arguments that run a program: a package as a module (with its parent, PROGRAMS, on PYTHONPATH), or a file."""
+    """Return arguments to run a program: a package as a module (with its parent PROGRAMS on PYTHONPATH), or a file."""
     if (path / "__main__.py").exists():
         return ["-m", path.name]
     return [str(path / "main.py" if path.is_dir() else path)]
 
 
 def marks(path: Path) -> list[Mark]:
-    """The marks of a program (a file, or a folder), in the order of files and lines."""
+    """Return the marks of a program (a file, or a folder), in the order of files and lines."""
     root = path if path.is_dir() else path.parent
     found = []
     for source in sources(path):
@@ -71,7 +71,7 @@ def marks(path: Path) -> list[Mark]:
 
 
 def spans(path: Path) -> dict[tuple[str, int], int]:
-    """Of each loop statement of a program, by file and line of its header: its last line."""
+    """Return the last line of each loop statement of a program, by the file and line of its header."""
     root = path if path.is_dir() else path.parent
     return {
         (source.relative_to(root).as_posix(), node.lineno): node.end_lineno or node.lineno
@@ -82,8 +82,8 @@ def spans(path: Path) -> dict[tuple[str, int], int]:
 
 
 def phases(path: Path) -> list[Phase]:
-    """Pairs batch loops with the marked epoch loop around them; what is in different functions or files is paired in
-    order.
+    """Return the pairs of batch loops and the marked epoch loops around them. Loops in different functions or files are
+    paired in order.
 
     One batch loop run by several epoch loops makes a phase with each, and so does one epoch loop that runs several
     batch loops.

@@ -1,1 +1,1 @@
-"""Checkpoints as files of other tools."""
+"""The export of checkpoints to files of other tools."""

@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint for other programs, as `.npz`, `.safetensors` or Keras's weights files (`.weights.h5`, as
-Keras 3.15 reads them, by what the checkpoint says of its models).
+"""The export of a checkpoint's tensors to `.npz`, `.safetensors` or Keras's weights files (`.weights.h5`, as Keras 3.15
+reads them, made from the checkpoint's descriptions of its models).
 
-Neither TensorFlow nor Keras is loaded for it.
+Neither TensorFlow nor Keras is imported for that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import h5py
 
 FORMATS: Final = {"keras": ".weights.h5", "npz": ".npz", "safetensors": ".safetensors"}
-"""The ending of the files of each format."""
+"""The ending of a file's name, by format."""
 _SAFETENSORS: Final = {
     "|b1": "BOOL", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32", "<i8": "I64", "<u8": "U64",
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "<c8": "C64",
     "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
-"""What safetensors calls the types that it knows."""
+"""The names in safetensors of the dtypes that it knows."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -44,17 +44,17 @@ class Exported(msgspec.Struct, frozen=True):
     path: Path
     tensors: int
     size_bytes: int
-    """Of the tensors."""
+    """The size of the tensors together."""
     model: str = ""
-    """Keras's name of the model whose weights they are; empty for all tensors."""
+    """Keras's name of the model with these weights; empty for a file of all tensors."""
 
 
 def export(file: Path, form: str, output: Path | None = None, match: str = "") -> Iterator[Exported]:
-    """Write the tensors of a checkpoint to the format `form`, one of `FORMATS`; yields each file when it is there.
+    """Write the tensors of a checkpoint in the format `form`, one of `FORMATS`; yield each file once it is written.
 
-    `match` is in the names of those that are written; for `keras` in the names of models, each of which gets a file of
+    Only tensors with `match` in their names are written; for `keras`, only models with it in theirs, each to a file of
     its own. `output` is the file to write, by default `file` with another ending. Raises UsageError, CannotExport,
-    StoreError; a file that is not written whole is not left behind.
+    StoreError; no file stays that is not whole.
     """
     snapshot = read(file)
     target = output or file.with_suffix(FORMATS[form])
@@ -111,9 +111,9 @@ def _write_safetensors(sink: Sink, tensors: dict[str, Array], meta: Meta) -> Non
 
 
 def _weights_of_models(file: Path, snapshot: Snapshot, match: str, output: Path | None) -> list[tuple[Path, WeightsFile]]:
-    """Return the models to write that have the name `match`, or else have it in their names, and where.
+    """Return the models to write, with their paths: those named `match`, or else those with it in their names.
 
-    Raises CannotExport unless all can be written.
+    Raises CannotExport unless all can be written; UsageError if Keras does not read files with the target's name.
     """
     target = output or file.with_suffix(FORMATS["keras"])
     if not target.name.endswith(FORMATS["keras"]):
@@ -162,9 +162,9 @@ def _write_keras(sink: Sink, weights: WeightsFile, tensors: Mapping[str, Array])
 
 
 def _group(hdf5: h5py.File, path: str) -> Any:
-    """Return a group, made with those above it.
+    """Return a group; make it and the groups above it if they do not exist.
 
-    Unlike h5py's own these do not hold the time at which they were made.
+    Unlike groups made by h5py's own calls, these do not hold the time of their creation.
     """
     import h5py
 
@@ -192,7 +192,7 @@ def _check(what: str, weights: WeightsFile, tensors: Mapping[str, Array]) -> Non
 
 
 def _names(known: Mapping[str, WeightsFile]) -> dict[str, str]:
-    """Return a name for a part of a file's name for each model: its own, or its key where another has the same."""
+    """Return, for each model, a part for a file's name: the model's name, or its key if another model has that name."""
     plain = {key: re.sub(r"[^\w.-]", "-", weights.name) for key, weights in known.items()}
     counts = Counter(plain.values())
     return {key: name if counts[name] == 1 else re.sub(r"[^\w.-]", "-", key) for key, name in plain.items()}

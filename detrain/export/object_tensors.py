@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that are leaves of Python objects (PyTorch's, JAX's), by the names that lead to them."""
+"""The tensors of a checkpoint that are leaves of Python objects (PyTorch's, JAX's), by their paths from names."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from detrain.python.inspect.object_graph import Item, Node, is_array, is_referen
 from detrain.store import Snapshot
 
 _OF_MODULES: Final = frozenset({"_modules", "_parameters", "_buffers", "_raw_value", "_mapping"})
-"""Where a module keeps its parts, a variable of flax its value, and its State what is in it: left out of names, as
-`state_dict()` does.
+"""Attributes in which a module keeps its parts, a variable of flax its value, and flax's State its mapping: names leave
+them out, as `state_dict()` does.
 """
 _LISTED_AGAIN: Final = frozenset(
     {"_module_parameters", "modules_buffers", "named_module_buffers", "_delay_all_reduce_params", "param_groups"}
 )
-"""Where DistributedDataParallel and optimizers list what modules have: names that lead through these come last."""
+"""Attributes in which DistributedDataParallel and optimizers list the modules' tensors again: they are walked last."""
 _UNORDERED: Final = ("set", "frozenset")
 _KEYS: Final = "jax.key"
 _SPREAD: Final = "torch.spread"
-"""The kind of a tensor that is spread over the processes of a job: its shard, mesh, layout, …, gradient at 4, and at 7
-gradients that are still to be reduced.
+"""The kind of a tensor's node that is spread over the processes of a job. Its items: shard, mesh, layout, …, at 4 the
+gradient, and at 7 gradients that are still to be reduced.
 """
 _SPREAD_OF_JAX: Final = "jax.spread"
-"""That of an array over several devices: how it lies, its shape, dtype, two flags, its shards, where each begins, …"""
+"""The kind of an array's node over several devices. Items: layout, shape, dtype, two flags, shards, their starts, …"""
 _LETTERS: Final = {"Shard": "S", "_StridedShard": "SS", "Replicate": "R", "Partial": "P"}
 
 
 def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
-    """Return all tensors of a checkpoint: variables by their keys, then those of objects, as `model.0.weight` and
-    `optimizer.state.model.0.weight.exp_avg`.
+    """Return all tensors of a checkpoint: variables by their keys, then those of objects, by names such as
+    `model.0.weight` and `optimizer.state.model.0.weight.exp_avg`.
 
-    Left out are large ones that are as they were when the loop was entered, which a checkpoint does not hold.
+    Large ones that have not changed since the loop was entered are left out: a checkpoint does not hold them.
     """
     found = dict(snapshot.tensors)
     joined: set[int] = set()
-    """The shards of arrays that are there as a whole."""
+    """The nodes of shards whose arrays were joined."""
     for name, number, node, nodes in _named(snapshot):
         if node.kind == _SPREAD_OF_JAX and (whole := _joined(node, nodes, snapshot.arrays)) is not None:
             found[name] = whole
@@ -56,7 +56,7 @@ def tensors_of(snapshot: Snapshot) -> dict[str, Array]:
 
 
 def layouts_of(snapshot: Snapshot) -> dict[str, str]:
-    """Return of what the shards of a checkpoint are parts, by their names in `tensors_of`: `[5, 24] by S(0) over 2`."""
+    """Return each shard's place in the whole, in words, by its name in `tensors_of`: `[5, 24] by S(0) over 2`."""
     found = {}
     for name, _number, node, nodes in _named(snapshot):
         if node.kind == _SPREAD:
@@ -72,15 +72,15 @@ def layouts_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _starts(node: Node, nodes: list[Node]) -> list[list[int]]:
-    """Return where in an array over several devices each of its shards begins; nothing for one that is to be summed."""
+    """Return the start of each shard in an array over several devices; no starts if its shards are to be summed."""
     shape, shards, starts = (_plain(node.items[place], nodes) for place in (1, 5, 6))
     axes = len(shape)
     return [] if starts is None else [starts[axes * number : axes * (number + 1)] for number in range(len(shards))]
 
 
 def _joined(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array | None:
-    """Return an array as a whole, of the first of each of its shards that lie at one place; None where some are of
-    other processes, or not stored.
+    """Return a whole array, joined from its shards (of several at one place, the first); None if some shards belong to
+    other processes, are not stored, or are to be summed.
     """
     shape, shards, starts = _plain(node.items[1], nodes), _plain(node.items[5], nodes), _starts(node, nodes)
     parts = [values_of(each, nodes, arrays) if isinstance(each, Node) else None for each in shards]
@@ -101,7 +101,7 @@ def _joined(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array
 
 
 def _plain(item: Item, nodes: list[Node]) -> Any:
-    """Return what lists of lists hold, tensors as their nodes."""
+    """Return an item with its lists of lists as Python lists, and tensors as their nodes."""
     if not is_reference(item):
         return item
     node = nodes[item[0]]
@@ -109,7 +109,7 @@ def _plain(item: Item, nodes: list[Node]) -> Any:
 
 
 def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
-    """Yield all that names lead to, in their order: its name, its number, its node, and all nodes."""
+    """Yield each object that names lead to, in their order: its name, its node's number, its node, and all nodes."""
     if b"shared" not in snapshot.python and b"tensor" not in snapshot.python:  # the kinds of nodes of tensors
         return
     graph = unpack(snapshot.python, snapshot.arrays)
@@ -117,7 +117,7 @@ def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
     names: dict[int, str] = {}
     waiting = deque((item, key.rpartition("|")[2]) for key, item in graph.roots.items())
     keyed: deque[tuple[Any, str, Any]] = deque()
-    """What is held under a tensor: named when that has a name."""
+    """Values that dicts hold under a tensor as key: they are named once the tensor has its name."""
     late: deque[tuple[Any, str]] = deque()
     while waiting or keyed or late:
         if waiting:
@@ -139,14 +139,14 @@ def _named(snapshot: Snapshot) -> Iterator[tuple[str, int, Node, list[Node]]]:
 
 
 def is_tensor(node: Node) -> bool:
-    """Return whether a node is a tensor of a program's own names; not one of TensorFlow's constants, which are values
-    among others.
+    """Return True if a node is a tensor that gets a name of its own; TensorFlow's constants are plain values and do
+    not.
     """
     return node.kind == "shared" or (node.kind == "tensor" and len(node.data) > 2)
 
 
 def values_of(node: Node, nodes: list[Node], arrays: Mapping[str, Array]) -> Array | None:
-    """Return the values of a tensor's node; None where its memory is not stored, or of a dtype that NumPy has not."""
+    """Return the values of a tensor's node; None if its memory is not stored, or NumPy lacks its dtype."""
     if node.kind == "tensor":
         array, axes = arrays[node.items[0][0]], node.data[0]
         return array if axes is None else array.transpose(np.argsort(axes))
@@ -168,7 +168,7 @@ def _parts(node: Node, name: str) -> Iterator[tuple[Item, str]]:
     if kind in ("object", "derived"):
         for key, item in node.named:
             yield item, name if key in _OF_MODULES else f"{name}.{key}"
-        if kind == "object":  # what a class that derives from a container holds
+        if kind == "object":  # the items of a class that derives from a container
             yield from ((item, name) for item in node.items)
     elif kind == "shared":
         yield from ((item, f"{name}.grad") for item in node.items[2:])

@@ -1,1 +1,1 @@
-"""Structure and source -> source with probes: in memory by default, never the user's file unasked."""
+"""The rewriting of a source, by its structure, into a source with probes: in memory unless the user asks for a file."""

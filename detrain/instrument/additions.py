@@ -1,7 +1,7 @@
-"""Whether statements were only added to a source since another version of it, and which: told from the syntax trees.
+"""The comparison of two versions of a source by their syntax trees: which statements were added, if only that was done.
 
-A list of statements has only grown where the earlier one is left if some are taken out of it. A statement is the same
-where its tree is, but for the lists of statements in it, which may have grown in turn.
+A list of statements has only grown if removing some of them leaves the earlier list. A statement is the same if its
+tree is the same except for the lists of statements in it, which may have grown in turn.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _Block = ast.stmt | ast.ExceptHandler | ast.match_case
 
 
 class Changed(NamedTuple):
-    """A statement that is not there any more as it was."""
+    """A statement of the earlier source that was changed or removed."""
 
     line: int
-    """In the earlier source, one-based."""
+    """Its line in the earlier source, one-based."""
     text: str
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A statement that was added, those in it included."""
+    """A statement that was added, with the statements inside it."""
 
     line: int
-    """One-based."""
+    """Its line in the new source, one-based."""
     text: str
-    """Its first line."""
+    """Its first line of text."""
     begin: int
     end: int
-    """Where it stands in the source as UTF-8, in bytes."""
+    """With `begin`: its byte offsets in the source as UTF-8."""
     starts: tuple[int, ...]
     """The line of each statement in it, its own first."""
     is_store: bool
-    """Whether it writes into something that others may read: an attribute, an element, a name of another scope, or a
+    """True if it writes to a place that other code may read: an attribute, an element, a name of another scope, or a
     name by `+=`."""
     rebinds: tuple[str, ...]
     """The names that it binds, if it stands in a loop or function."""
 
 
 def additions(earlier: bytes, now: bytes) -> list[Addition] | Changed:
-    """Return the statements that were added to a source, in their order, or the first one of the earlier source that
-    was changed or taken away. Raises SyntaxError where one of the two is no Python.
+    """Return the statements that were added to a source, in their order; or the first statement of the earlier source
+    that was changed or removed. Raises SyntaxError if one of the two is no Python.
     """
     source = decode_source(now)[0].encode()
     text = decode_source(earlier)[0]
@@ -61,7 +61,7 @@ def additions(earlier: bytes, now: bytes) -> list[Addition] | Changed:
 
 
 def without(now: bytes, left_out: Collection[Addition]) -> bytes:
-    """Return a source in which `pass` stands in the place of some additions; every other line stays where it is."""
+    """Return a source with some additions replaced by `pass` or `()`; all other lines stay where they are."""
     text, encoding = decode_source(now)
     source, edits = text.encode(), list[Edit]()
     for each in left_out:
@@ -71,9 +71,10 @@ def without(now: bytes, left_out: Collection[Addition]) -> bytes:
 
 
 def _grown(earlier: Sequence[ast.stmt], now: Sequence[ast.stmt], depth: int) -> list[tuple[ast.stmt, int]] | ast.stmt:
-    """Return the statements that a list has more than an earlier one, or a statement of that for which there is none.
+    """Return the statements, with their depths, that were added to an earlier list; or an earlier statement that was
+    changed or removed.
 
-    The first that fits is taken: where any choice does, that does.
+    Each earlier statement is matched with the first new one that fits: if any choice works, this one does.
     """
     added: list[tuple[ast.stmt, int]] = []
     rest = list(now)
@@ -94,8 +95,8 @@ def _grown(earlier: Sequence[ast.stmt], now: Sequence[ast.stmt], depth: int) -> 
 
 
 def _within(earlier: _Block, now: _Block, depth: int) -> list[tuple[ast.stmt, int]] | ast.stmt | None:
-    """Return what was added inside of a statement; a statement in it that was changed, where only that is another; None
-    for another statement.
+    """Return the statements that were added inside a statement; or one inside it that was changed, if the statement is
+    otherwise the same; or None if it is another statement.
     """
     if type(earlier) is not type(now) or _header(earlier) != _header(now):
         return None
@@ -122,7 +123,7 @@ def _blocks(node: _Block) -> Iterator[tuple[str, list[_Block]]]:
 
 
 def _header(node: _Block) -> str:
-    """Return what a statement is without the lists of statements in it; handlers and cases are told by their own."""
+    """Return a statement as text, without the lists of statements in it; handlers and cases have their own headers."""
     lists = dict(_blocks(node))
     parts = [f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if name not in lists]
     parts += [f"{name}={[_header(each) for each in block]}" for name, block in lists.items() if name in ("handlers", "cases")]

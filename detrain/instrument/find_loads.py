@@ -1,5 +1,5 @@
-"""Where a loop gets its batch: from what its header goes over, or by a statement of its body that flows into the
-update.
+"""The search for the place where a loop gets its batch: the iterable of its header, or a statement of its body whose
+value reaches the update.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from detrain.base.structure import AnyLoop, bound_names
 from detrain.instrument.syntax import GRADIENTS, arguments_of, called_name, loop_counts, read_names
 
 _BACKWARD: Final = frozenset({"backward", "grad", "manual_backward"})
-"""Calls that take gradients, which an optimizer's `step` then finds where they were left."""
+"""Calls that compute gradients and store them, for an optimizer's `step` to find."""
 _PASSING_ON: Final = frozenset(
     {"enumerate", "zip", "tqdm", "track", "iter", "list", "islice", "progress", "progressbar", "Progbar"}
 )
@@ -22,17 +22,18 @@ _NOISE: Final = frozenset(
     {"normal", "uniform", "truncated_normal", "randn", "rand", "standard_normal", "stateless_normal", "stateless_uniform"}
 )
 _KEYS: Final = frozenset({"split", "fold_in"})
-"""How JAX makes keys of a key, for a step: no batch."""
+"""Functions by which JAX makes random keys of a key for a step: their results are no batch."""
 _RANDOM: Final = re.compile(r"\b(random|rng|generator)\b")
 _MODELS: Final = frozenset({"model", "net", "network", "forward"})
-"""What is called for a forward pass: where all data are one batch, it is what the update is computed from first."""
+"""Names called for a forward pass. If all data are one batch, that call is the first one on the way to the update."""
 LOADING_WORDS: Final = ("next", "batch", "load", "fetch", "read")
 
 
 def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str], trained: Collection[str] = ()) -> tuple[int | None, str]:
-    """Return the line of the call (or slice) that loads the batch, None where the header does; and what is loaded from.
+    """Return the line of the call (or slice) that loads the batch, None if the header does; and the loading expression,
+    or the header's iterable, as text.
 
-    `counting`: names of the file that stand for ranges; `trained`: those of models and weights.
+    `counting`: names of the file that stand for ranges; `trained`: names of models and weights.
     """
     statement = _load_statement(loop, update, counting, {*trained, *_MODELS})
     if statement is None and not loop_counts(loop, counting):
@@ -49,9 +50,9 @@ def find_load(loop: AnyLoop, update: ast.Call, counting: Collection[str], traine
 
 
 def _unwrapped(iterable: ast.expr) -> ast.expr:
-    """Return what an iterable takes its elements from:
+    """Return the expression from which an iterable takes its elements:
 
-    `data` of `enumerate(tqdm(data.prefetch(2)))` and of `data[:100]`.
+    `data` for `enumerate(tqdm(data.prefetch(2)))` and for `data[:100]`.
     """
     while True:
         if isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
@@ -67,18 +68,18 @@ def _unwrapped(iterable: ast.expr) -> ast.expr:
 
 
 def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str], models: Collection[str]) -> ast.stmt | None:
-    """Return the last statement before the update that brings a batch in: it binds names that flow into the update, and
-    takes them from something other than what the loop has already loaded; drawn noise only if nothing else is. None if
-    the loop's header does it all."""
+    """Return the last statement before the update that loads a batch: it binds names whose values reach the update, and
+    does not compute them from values that the loop has already loaded. A statement that draws noise counts only if
+    there is no other. None if the loop's header loads everything."""
     before: list[ast.stmt] = []
     wanted = read_names(update)
     for statement in loop.body:
         if any(node is update for node in ast.walk(statement)):
-            if isinstance(statement, AnyLoop | ast.With):  # over optimizers, or a tape's: it takes its gradients itself
+            if isinstance(statement, AnyLoop | ast.With):  # a loop over optimizers, or a tape's block: it takes gradients itself
                 wanted |= read_names(statement)
             break
         before.append(statement)
-    # What a loss was computed from does not flow into `optimizer.step()` by names, but into its `backward()`.
+    # By names, the values from which a loss is computed reach its `backward()`, but not `optimizer.step()`.
     calls = [node for statement in before for node in ast.walk(statement) if isinstance(node, ast.Call)]
     wanted |= {name for call in calls if called_name(call) in _BACKWARD for name in read_names(call)}
     named = {name for call in calls if called_name(call) in _BACKWARD for name in _losses_of(call)}
@@ -98,7 +99,7 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str], 
         takes_gradients = GRADIENTS.search(ast.unparse(statement).lower())
         is_computed = isinstance(statement, AnyLoop | ast.AugAssign) or takes_gradients or _runs_forward(statement, models)
         is_computed = is_computed or _makes_keys(statement) or _resets(statement, loop.body)
-        # A batch that is indexed where it is used, `loss = loss_of(net(x[i : i + 8]), y[i])`, is no statement's.
+        # If the batch is indexed where it is used, `loss = loss_of(net(x[i : i + 8]), y[i])`, no statement loads it.
         is_computed = is_computed or (bool(bound & named) and _calls(statement) and not _has_load(statement))
         if is_computed or (is_from_loaded and not _takes_next(statement)):
             loaded |= bound
@@ -113,8 +114,8 @@ def _load_statement(loop: AnyLoop, update: ast.Call, counting: Collection[str], 
 
 
 def _losses_of(call: ast.Call) -> set[str]:
-    """Return the names that gradients are taken of: `loss` of `loss.backward()`, `scaler.scale(loss).backward()` and
-    `accelerator.backward(loss)`.
+    """Return the names of which a call takes gradients: `loss` for `loss.backward()`, `scaler.scale(loss).backward()`
+    and `accelerator.backward(loss)`.
     """
     given = [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args[:1]]
     given += [argument for each in given if isinstance(each, ast.Call) and called_name(each) == "scale" for argument in each.args]
@@ -122,19 +123,19 @@ def _losses_of(call: ast.Call) -> set[str]:
 
 
 def _owner_of(call: ast.Call) -> str:
-    """Return the attribute whose method is called, as it is written: `self.loss` of `self.loss.backward()`."""
+    """Return, as text, the attribute that has the called method: `self.loss` for `self.loss.backward()`."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return ast.unparse(owner) if isinstance(owner, ast.Attribute) else ""
 
 
 def _attributes_bound(statement: ast.stmt) -> set[str]:
-    """Return the attributes that a statement binds, as they are written: `self.loss`."""
+    """Return, as text, the attributes that a statement binds: `self.loss`."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     return {ast.unparse(node) for node in nodes}
 
 
 def _runs_forward(statement: ast.stmt, models: Collection[str]) -> bool:
-    """Return whether a statement computes with a model or weights, and calls nothing beside that loads a batch."""
+    """Return True if a statement computes with a model or weights, and calls no function that loads a batch."""
 
     def computes(node: ast.AST) -> bool:
         is_called = isinstance(node, ast.Call) and called_name(node) in models
@@ -166,7 +167,7 @@ def _makes_keys(statement: ast.stmt) -> bool:
 
 
 def _resets(statement: ast.stmt, body: list[ast.stmt]) -> bool:
-    """Return whether a statement begins anew, now and then, what each turn carries on, and loads nothing:
+    """Return True if a statement loads nothing and, under a condition, resets a value that each turn passes on:
     `if step == 200: state = init(weights)`, where the step takes and returns `state`.
     """
     takes = any(isinstance(node, ast.Subscript) or _is_called_a_load(node) for node in ast.walk(statement))
@@ -182,7 +183,7 @@ def _takes_next(statement: ast.stmt) -> bool:
 
 
 def surely_loads(statement: ast.stmt, loaded: set[str]) -> bool:
-    """Return whether a statement loads although the header already brings in what is trained on: `x = data[i]`."""
+    """Return True if a statement surely loads: by a call named like a load, or by a `loaded` name as index."""
     return any(
         _is_called_a_load(node) or (isinstance(node, ast.Subscript) and bool(read_names(node.slice) & loaded))
         for node in ast.walk(statement)

@@ -2,8 +2,8 @@
 
 The update is recognised by the calls that change weights (`apply_gradients`, `train_on_batch`, ...), through the
 functions of the program that make them. The batch loop is the innermost loop whose body updates; the epoch loop is the
-loop around it, in the same function or in the one that calls it. What only a run can tell (which of two readings is
-right) is the tracer's business.
+loop around it, in the same function or in the one that calls it. The tracer decides questions that only a run can
+answer (which of two readings is right).
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ from detrain.instrument.syntax import (
 )
 
 _Found = tuple[Scope, AnyLoop, list[AnyLoop]]
-"""A loop, where it stands, and the loops around it, outermost first."""
+"""The scope of a loop, the loop, and the loops around it, outermost first."""
 
 
 def analyse(entry: Path) -> Structure:
-    """Return the structure of the program whose main file is `entry`; modules beside it that
-    it imports are read too.
-    """
+    """Return the structure of the program with the main file `entry`; imported modules beside it are read, too."""
     trees = dict(sources(entry))
     methods = {method.name for tree in trees.values() for method in methods_in(tree)}
     wrapped = references_compiled_in(trees.values())
@@ -70,11 +68,10 @@ def analyse(entry: Path) -> Structure:
 
 
 def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop, counting: Collection[str]) -> tuple[AnyLoop | None, tuple[str, ...]]:
-    """Return the epoch loop among the loops around a batch loop (outermost first), and what is to be said about the
-    choice.
+    """Return the epoch loop among the loops around a batch loop (outermost first), and remarks about the choice.
 
-    It is the nearest, unless that goes over parts of the data (files, shards): its variable leads to what is loaded,
-    and a loop that counts is around it. `counting`: names of the file that stand for ranges.
+    It is the nearest, unless that goes over parts of the data (files, shards): then its variable is used to load the
+    batches, and a loop that counts is around it. `counting`: names of the file that stand for ranges.
     """
     if not parents:
         return None, ()
@@ -87,7 +84,7 @@ def epoch_loop_among(parents: list[AnyLoop], loop: AnyLoop, counting: Collection
 
 
 def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
-    """Return whether the variable of a loop, perhaps through other names, is read by the header of a loop inside it."""
+    """Return True if the header of an inner loop reads the variable of an outer one, perhaps through other names."""
     if isinstance(outer, ast.While) or isinstance(inner, ast.While):
         return False
     names = set(bound_names([outer.target]))
@@ -100,7 +97,7 @@ def _leads_to(outer: AnyLoop, inner: AnyLoop) -> bool:
 
 
 def observed_nest(file: str, tree: ast.Module, loop: AnyLoop, epoch: tuple[str, AnyLoop] | None, update: ast.Call | None) -> Nest:
-    """Return the nest of a batch loop in which a run was seen to update weights, by the call `update` in its body."""
+    """Return the nest of a batch loop in which a traced run updated weights, by the call `update` in its body."""
     load_line, loader = (None, "") if update is None else find_load(loop, update, counting_names(tree), trained_names(tree))
     return Nest(
         _located(file, tree, loop),
@@ -123,11 +120,11 @@ def _located(file: str, tree: ast.Module, loop: AnyLoop) -> Loop:
 
 
 def _is_step_with_loops(scope: Scope, loops: list[_Found], updates: UpdateCalls) -> bool:
-    """Return whether a function is one training step although it updates in a loop: the critic of a WGAN, trained
-    several times.
+    """Return True if a function is one training step although it updates in a loop: a WGAN, for example, trains its
+    critic several times in a step.
 
-    It then updates beside that loop too, the loop only counts and loads nothing, and a loop of the program calls the
-    function.
+    Such a function also updates outside that loop, the loop only counts and loads nothing, and a loop of the program
+    calls the function.
     """
     own = [(loop, parents) for inside, loop, parents in loops if inside is scope and any(updates.calls_in(loop))]
     if not own or not scope.references or any(parents or not _only_repeats(loop, updates, scope.counting) for loop, parents in own):
@@ -150,9 +147,7 @@ def _only_repeats(loop: AnyLoop, updates: UpdateCalls, counting: Collection[str]
 
 
 def _looping_references(scopes: list[Scope], loops: list[_Found], updates: UpdateCalls) -> set[str]:
-    """Return the references to functions that update in a loop of their own, or call one that
-    does: these are no steps.
-    """
+    """Return the references to functions that update in a loop of their own or call such a one: they are no steps."""
     found = {reference for scope, loop, _parents in loops if any(updates.calls_in(loop)) for reference in scope.references}
     while True:
         calling = (scope for scope in scopes if not scope.is_compiled and scope.calls & found)
@@ -163,8 +158,8 @@ def _looping_references(scopes: list[Scope], loops: list[_Found], updates: Updat
 
 
 def _is_batch_loop(loop: AnyLoop, updates: UpdateCalls) -> bool:
-    """Return whether a loop's body updates weights outside of inner loops (an inner loop that also does is a part of
-    the body).
+    """Return True if a loop's body updates weights outside its inner loops (an inner loop that also updates is then a
+    part of the body).
     """
     inner = inner_nodes(loop)
     return any(id(call) not in inner for call in updates.calls_in(loop))
@@ -185,10 +180,10 @@ def _loop(scope: Scope, loop: AnyLoop) -> Loop:
 
 
 def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: list[Scope]) -> list[Nest]:
-    """If a nest has no epoch loop of its own, take the loops that call the function which holds it: a nest with each.
+    """Return the nest alone if it has an epoch loop; else one nest for each loop that calls the function that holds it.
 
-    All of them stand in one function: methods are known by their names alone, and elsewhere another class's may be
-    meant.
+    All these loops stand in one function: methods are known by their names alone, and a call in another function may
+    mean a method of another class.
     """
     names, seen = set(scope.references), set[str]()
     while nest.epoch_loop is None and names - seen:
@@ -202,10 +197,10 @@ def _with_calling_loops(nest: Nest, scope: Scope, loops: list[_Found], scopes: l
 
 
 def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
-    """Return whether the body of a loop, outside of inner loops, calls one of the functions.
+    """Return True if the body of a loop, outside inner loops, calls one of the functions.
 
-    The header of a `for` does not count: it is called once, and a generator made there trains between two turns of the
-    loop.
+    A call in the header of a `for` does not count: it runs once, and a generator made there trains between two turns of
+    the loop.
     """
     inner = inner_nodes(loop)
     if isinstance(loop, ast.For | ast.AsyncFor):
@@ -218,9 +213,9 @@ def _calls(loop: AnyLoop, names: Collection[str]) -> bool:
 
 
 def library_nests(imported: Collection[str], backend: str) -> tuple[Nest, ...]:
-    """Return the loops of the libraries among these top-level modules that run a training in a program's place.
+    """Return the nests of libraries among these top-level modules that run the training loop for a program.
 
-    `backend`: the module that Keras computes with there.
+    `backend`: the module that Keras computes with in this program.
     """
     known = [each for each in LIBRARY_TRAININGS if each.package.partition(".")[0] in imported and each.backend in ("", backend)]
     return tuple(nest for each in known for nest in _nests(each))
@@ -247,7 +242,7 @@ def _nests(training: LibraryTraining) -> Iterator[Nest]:
 
 
 def _library_loops(file: Path, function: str, called: str) -> list[AnyLoop]:
-    """Return the loops of a function around a call, outermost first, or, where a method makes it, the only loop."""
+    """Return the loops of a function around a call, outermost first; if a method makes the call, the only loop."""
     try:
         node: ast.AST | None = parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):  # another version of the library: the run will show its loops

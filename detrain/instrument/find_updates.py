@@ -1,4 +1,4 @@
-"""What updates weights: calls by their own nature, and the functions of the program that make such calls."""
+"""The search for updates of weights: calls that change weights, and functions of the program that make such calls."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _BY_GRADIENT: Final = frozenset({"GradientTape", "gradient", "gradients", "fit",
 _SETTERS: Final = frozenset({"assign", "assign_add", "assign_sub", "set_weights"})
 _OPTIMIZER_WORDS: Final = ("opt", "optim")
 _STEPPERS_OF_JAX: Final = (*_OPTIMIZER_WORDS, "svi")
-"""The latter is what programs call numpyro's stochastic variational inference."""
+"""Parts of names of optimizers in JAX programs; `svi` is the usual name for numpyro's variational inference."""
 _SCALER_WORDS: Final = ("scaler",)
 _NO_OPTIMIZER: Final = ("sched", "lr_")
-"""In the names of what has a `step`, too: a learning rate's schedule."""
+"""Parts of names of schedules of learning rates, which have a `step`, too."""
 _TAKING: Final = frozenset({"grad", "value_and_grad", "filter_grad", "filter_value_and_grad", "vjp"})
-"""Functions of JAX's that take gradients, or make functions that do."""
+"""JAX's functions that take gradients, or make functions that do."""
 _OF_KERAS: Final = frozenset({"epochs", "batch_size", "verbose", "callbacks", "validation_data", "steps_per_epoch"})
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateCalls:
-    """What updates weights: calls by their own nature, and references to functions of the
-    program that make such calls.
+    """The updates of weights: calls that change weights, and references to functions of the program that make such
+    calls.
     """
 
     direct: set[int]
-    """`id` of the calls."""
+    """The `id` of each such call."""
     references: set[str]
 
     def calls(self, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
@@ -55,13 +55,13 @@ class UpdateCalls:
                     yield node
 
     def calls_in(self, loop: AnyLoop) -> Iterator[ast.Call]:
-        """Yield those in the body of a loop; functions that it defines run where they are called."""
+        """Yield the updating calls in a loop's body, without those in functions defined there: these run elsewhere."""
         yield from self.calls(statement for statement in loop.body if not isinstance(statement, Inner))
 
 
 def find_updates(trees: Collection[ast.Module], scopes: list[Scope], methods: Collection[str]) -> UpdateCalls:
-    """Return what updates weights: the calls, and the functions of the program that make them, directly or through
-    others.
+    """Return the updates of weights: the calls, and the functions of the program that make them, directly or through
+    other functions.
     """
     of_jax = [tree for tree in trees if _imports(tree, JAX.modules)]
     found = _direct_updates(trees) | _steps_of_jax(of_jax)
@@ -89,8 +89,8 @@ def _direct_updates(trees: Iterable[ast.Module]) -> set[int]:
 
 
 def _optimizers_bound(node: ast.Assign, classes: Collection[str]) -> Iterator[str]:
-    """Yield what an assignment binds to new optimizers (`name`, `.attribute`): of one of some classes, or of one that
-    is named by its module, `torch.optim.SGD`.
+    """Yield the references (`name`, `.attribute`) that an assignment binds to new optimizers: instances of the given
+    classes, or of a class written with its module, `torch.optim.SGD`.
     """
     for target in node.targets:
         pairs = [(target, node.value)]
@@ -104,7 +104,7 @@ def _optimizers_bound(node: ast.Assign, classes: Collection[str]) -> Iterator[st
 
 
 def _imports(tree: ast.Module, names: Collection[str]) -> bool:
-    """Return whether a file imports something of libraries, by their top-level names."""
+    """Return True if a file imports one of some libraries, or from one, by their top-level names."""
     nodes = list(ast.walk(tree))
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -112,7 +112,7 @@ def _imports(tree: ast.Module, names: Collection[str]) -> bool:
 
 
 def _steps_of_jax(trees: Iterable[ast.Module]) -> set[int]:
-    """Return the calls `optimizer.update(...)`: of a dict so called, `update` takes one argument alone."""
+    """Return the calls `optimizer.update(...)` with two arguments or more: `update` of a dict takes only one."""
     nodes = (node for tree in trees for node in ast.walk(tree))
     return {id(node) for node in nodes if isinstance(node, ast.Call) and _is_step_of_jax(node)}
 
@@ -129,8 +129,8 @@ def _is_step_of_jax(call: ast.Call) -> bool:
 
 
 def _gradients_of_jax(trees: Iterable[ast.Module]) -> set[int]:
-    """Return the calls that take gradients, in a program that has no optimizer and moves its weights by hand: of what
-    `jax.grad(loss)` gives, there or by a name.
+    """Return the calls that take gradients, for a program that has no optimizer and updates its weights by hand: calls
+    of the function that `jax.grad(loss)` makes, directly or by a name.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
     assigned = [node for node in nodes if isinstance(node, ast.Assign) and _makes_gradients(node.value)]
@@ -142,17 +142,17 @@ def _gradients_of_jax(trees: Iterable[ast.Module]) -> set[int]:
 
 
 def _makes_gradients(value: ast.expr) -> bool:
-    """Return whether an expression makes a function of gradients: `jax.jit(jax.value_and_grad(loss))`."""
+    """Return True if an expression makes a function that computes gradients: `jax.jit(jax.value_and_grad(loss))`."""
     if not isinstance(value, ast.Call):
         return False
     return called_name(value) in _TAKING - {"vjp"} or any(_makes_gradients(argument) for argument in value.args)
 
 
 def _settings(trees: Iterable[ast.Module]) -> set[int]:
-    """Return the calls that set weights, in a program that takes no gradients: k-means, an evolution strategy.
+    """Return the calls that set weights, for a program that takes no gradients: k-means, an evolution strategy.
 
-    Left out are those on what a loop around them goes over or looks up: they put saved weights back, one layer after
-    another.
+    Calls on objects that a loop around them goes over or looks up are left out: they restore saved weights, one layer
+    after another.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -169,7 +169,7 @@ def _settings(trees: Iterable[ast.Module]) -> set[int]:
 
 
 def _is_of(loop: ast.For, value: ast.expr) -> bool:
-    """Return whether a loop binds what a value is taken from: what it goes over, or what its body looks up."""
+    """Return True if a loop, by its target or in its body, binds the name from which a value is taken."""
     return not read_names(value, with_index=False).isdisjoint(bound_names([loop]))
 
 
@@ -196,9 +196,9 @@ def _is_direct_update(call: ast.Call, gradients: set[str], optimizers: set[str])
 
 
 def _is_fit_as_step(call: ast.Call) -> bool:
-    """Return whether a call of Keras's `fit` trains for one epoch: in a loop that is a step, not a training of its own.
+    """Return True if a call of Keras's `fit` trains for one epoch: in a loop, such a call is a step, not a training.
 
-    An argument that only Keras's has tells it from the `fit` of a scaler or a classifier.
+    An argument that only Keras's `fit` has distinguishes it from the `fit` of a scaler or a classifier.
     """
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     epochs = given.get("epochs", ast.Constant(1))

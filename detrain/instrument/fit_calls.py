@@ -1,6 +1,6 @@
-"""Calls of Keras's `fit`: what they train on, for how long, and how detrain comes back into them.
+"""Descriptions of calls of Keras's `fit`: their data, their length, and how detrain resumes inside them.
 
-`fit` carries probes of its own (in `keras.fit`), so nothing here decides about a run: this is for the reader.
+`fit` has probes of its own (in `keras.fit`), so no run depends on this module: its texts are for people.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from detrain.instrument.syntax import called_name
 
 _FIT: Final = frozenset({"fit", "fit_generator"})
 _IN_ORDER: Final = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data", "shuffle")
-"""The parameters of `Model.fit` that are given by position at times."""
+"""The parameters of `Model.fit` that programs sometimes give by position."""
 _TOLD: Final = (
     "x", "y", "epochs", "initial_epoch", "batch_size", "steps_per_epoch",
     "validation_data", "validation_split", "validation_freq", "callbacks", "shuffle",
 )  # fmt: skip
-"""Those that matter to a reader, in the order in which they are shown."""
+"""The parameters that matter to a reader, in the order in which they are shown."""
 _LONGEST: Final = 60
 
 
 def fits_in(file: str, tree: ast.Module) -> Iterator[FitCall]:
-    """Yield the calls of `fit` in a file. Whether it is Keras's shows only in a run."""
+    """Yield the calls of a method `fit` in a file. Only a run shows whether it is Keras's."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node) in _FIT and isinstance(node.func, ast.Attribute):
             yield described(file, node)
 
 
 def described(file: str, call: ast.Call) -> FitCall:
-    """Return what the source says of a call of `fit`."""
+    """Return the description of a call of `fit` by its source."""
     given = dict(zip(_IN_ORDER, [None if isinstance(each, ast.Starred) else each for each in call.args], strict=False))
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     told = {name: _short(value) for name in _TOLD if (value := given.get(name)) is not None and not _is_none(value)}
@@ -51,7 +51,7 @@ def _short(value: ast.expr) -> str:
 
 
 def summary(fit: FitCall) -> str:
-    """Return in words what a run has shown of a call, else what its source says."""
+    """Return, as text, a call's epochs, batches and loader if a run has shown them, else its arguments."""
     if fit.epochs is None:
         told = [f"{name}={text}" for name, text in fit.arguments.items() if name in ("x", "epochs", "steps_per_epoch")]
         return f"{fit.function}({', '.join(told)}), not seen to train"
@@ -61,7 +61,7 @@ def summary(fit: FitCall) -> str:
 
 
 def way_back(fit: FitCall) -> str:
-    """Return how a run that was killed in this `fit` comes back."""
+    """Return, in words, how a run that was killed in this `fit` is resumed."""
     if fit.loader == "a generator":
         passed = "the generator is pulled again as often as it had been, and what it yields is not trained on"
     else:

@@ -1,10 +1,10 @@
-"""A mark on every loop of the program that may train: it tells when the loop is entered. In memory only, for a traced
-run.
+"""Marks on the loops of the program that may train: a mark reports that its loop is entered. In memory only, for a
+traced run.
 
-`for x in data:` becomes `for x in _detrain_enter((data), 7):`, and before a `while` goes the line `_detrain_enter(None,
-7)`. That costs a call each time the loop is entered, nothing for its turns. Loops without a call in their body update
-no weights and get no mark; nor do those of decorated functions, whose decorator may be a compiler that would not know
-the mark.
+`for x in data:` becomes `for x in _detrain_enter((data), 7):`, and a `while` gets the line `_detrain_enter(None, 7)`
+before it. That costs a call each time the loop is entered, and nothing for its turns. Loops without a call in their
+body update no weights and get no mark. Neither do loops in decorated functions: the decorator may be a compiler that
+does not know the mark.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from detrain.base.compiled_sources import parse
 from detrain.instrument.text_edits import Edit, decode_source, line_starts
 
 MARK: Final = "_detrain_enter"
-"""A name among the built-ins, where a traced run puts it."""
+"""The name of the mark's function: a traced run puts it among the built-ins."""
 
 
 def edits_for_marks(source: bytes, first_number: int) -> tuple[list[Edit], list[int]]:
-    """Return the insertions for a source file, and the line of each loop that they mark, in the order of their numbers.
+    """Return the insertions for a source file, and the line of each marked loop, in the order of their numbers.
 
-    Nothing is returned for a file that is no Python.
+    Both are empty for a file that is no Python.
     """
     try:
         tree = parse(source)

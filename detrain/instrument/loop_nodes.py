@@ -1,6 +1,7 @@
-"""What the syntax tree and the text say of a loop: its header, its counter, where its iterable stands. For `rewriter`.
+"""Facts about a loop, read from the syntax tree and the text, for `rewriter`: its header, its counter, the place of its
+iterable.
 
-Nothing here changes a source. Places are offsets in the source as UTF-8, in bytes.
+No function here changes a source. Places are offsets in the source as UTF-8, in bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from detrain.base.structure import AnyLoop
 from detrain.instrument.text_edits import line_starts
 
 _GAP: Final = rb"(?:[\s\\]|#[^\r\n]*)*"
-"""What may stand between two tokens inside of parentheses, or of a continued line."""
+"""The characters that may stand between two tokens inside parentheses or in a continued line."""
 _COMMENT: Final = re.compile(rb"#[^\r\n]*")
 _CLOSERS: Final = re.compile(rb"(?:%b\))*" % _GAP)
 _CLOSER: Final = re.compile(rb"%b\)" % _GAP)
@@ -24,26 +25,26 @@ _SEMICOLON: Final = re.compile(rb"%b;%b" % (_CONTINUED, _CONTINUED))
 
 
 class Places:
-    """Where the nodes of a syntax tree stand in the source that it was made from."""
+    """The places of a syntax tree's nodes in the source from which it was made."""
 
     def __init__(self, source: bytes) -> None:
         self._source, self._starts = source, line_starts(source)
 
     def of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Return where a node starts and ends; parentheses around an expression are not in it."""
+        """Return the start and the end of a node, without parentheses around an expression."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def of_iterable(self, loop: ast.For | ast.AsyncFor) -> tuple[int, int]:
-        """Return where the iterable of a loop starts and ends, parentheses around it included."""
+        """Return the start and the end of a loop's iterable, parentheses around it included."""
         found = _IN.match(self._source, self.of(loop.target)[1])
         assert found
         return self.around(loop.iter, found.end())
 
     def around(self, node: ast.expr, low: int) -> tuple[int, int]:
-        """Return where an expression starts and ends, parentheses around it included; `low` is where what stands before
-        these ends.
+        """Return the start and the end of an expression, parentheses around it included; `low` is the end of the token
+        before these.
         """
         first, last = self.of(node)
         opening = self._without_comments(low, first)
@@ -54,7 +55,7 @@ class Places:
         return low + opening.index(b"(") if b"(" in opening else first, last
 
     def is_bare_tuple(self, node: ast.expr) -> bool:
-        """Return whether an expression is a tuple without parentheses of its own."""
+        """Return True if an expression is a tuple without parentheses of its own."""
         if not (isinstance(node, ast.Tuple) and node.elts):
             return False
         first, last = self.of(node.elts[0])
@@ -63,12 +64,12 @@ class Places:
         return self._without_comments(self.of(node)[0], first).count(b"(") == self._without_comments(*closers.span()).count(b")")
 
     def has_block(self, loop: AnyLoop) -> bool:
-        """Return whether the body of a loop stands on lines of its own."""
+        """Return True if the body of a loop stands on lines of its own."""
         colon = _COLON.match(self._source, self.of(loop.test if isinstance(loop, ast.While) else loop.iter)[1])
         return colon is not None and colon["line_end"] is not None
 
     def lines_of(self, body: list[ast.stmt]) -> list[list[ast.stmt]]:
-        """Return the statements of a body, those together that semicolons join on one line."""
+        """Return the statements of a body in lists, one list for all statements that semicolons join on one line."""
         lines: list[list[ast.stmt]] = []
         for each in body:
             if lines and _SEMICOLON.fullmatch(self._source, self.of(lines[-1][-1])[1], self.of(each)[0]):
@@ -82,7 +83,7 @@ class Places:
 
 
 def counter_name(loop: AnyLoop) -> str:
-    """Return the name that counts the loop's turns, as far as the header shows one, else the empty string."""
+    """Return the name that counts the loop's turns, if the header shows one, else the empty string."""
     if isinstance(loop, ast.While):
         return ""
     target, iterable = loop.target, loop.iter
@@ -100,8 +101,8 @@ def counter_name(loop: AnyLoop) -> str:
 
 
 def takes_in(loop: AnyLoop, *, is_known: bool = False) -> bool:
-    """Return whether a generator takes in, in its loop, what its caller sends: itself, or by `yield from` another one,
-    of whose returned value nobody knows what it is; but for a library's that `is_known`.
+    """Return True if a generator uses, in its loop, a value that its caller sends: the value of a `yield`, or that of a
+    `yield from` another generator. The latter does not count in a library's loop that `is_known`.
     """
 
     def is_taken(node: ast.AST) -> bool:

@@ -1,6 +1,4 @@
-"""Where loops are in a source file: which of them are around a position, within the function
-that the position is in.
-"""
+"""The places of loops in a source file: the loops around a position, within the function that has the position."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ class SourcePosition:
     line: int
     column: int
     end: tuple[int, int] = (0, 0)
-    """(line, column) where the expression ends, if Python knows it."""
+    """(line, column) of the end of the expression, if Python knows it."""
 
     @property
     def start(self) -> tuple[int, int]:
@@ -39,16 +37,16 @@ class SourceFile:
     tree: ast.Module
 
     def loops_around(self, line: int, column: int) -> list[AnyLoop]:
-        """Return the loops whose bodies hold a position (one-based line, zero-based column in
-        bytes), outermost first.
+        """Return the loops with a position in their bodies (one-based line, zero-based column in bytes), outermost
+        first.
         """
         found: list[AnyLoop] = []
         _descend(self.tree, (line, column), found)
         return found
 
     def calls_at(self, place: SourcePosition) -> list[ast.Call]:
-        """Return the calls at a position: those that are just there first, then those around
-        it, the outermost first.
+        """Return the calls at a position: first those with exactly its start and end, then the others that cover its
+        line, the outermost first.
         """
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.lineno <= place.line <= _end(node)[0]]
         return sorted(calls, key=lambda call: (call.lineno, call.col_offset, *_end(call)) != (*place.start, *place.end))
@@ -70,7 +68,7 @@ def real_path(filename: str) -> str:
 
 
 def position(frame: FrameType) -> SourcePosition:
-    """Return where a suspended frame is."""
+    """Return the source position of a suspended frame."""
     for index, (line, end_line, column, end_column) in enumerate(frame.f_code.co_positions()):
         if index == frame.f_lasti // 2:
             if line is None or column is None or end_line is None or end_column is None:
@@ -80,7 +78,7 @@ def position(frame: FrameType) -> SourcePosition:
 
 
 def body_lines(loop: AnyLoop) -> range:
-    """Return the lines of a loop's body, the header's own line left out."""
+    """Return the lines of a loop's body, without the header's own line."""
     return range(max(loop.body[0].lineno, loop.lineno + 1), _end(loop.body[-1])[0] + 1)
 
 

@@ -1,9 +1,9 @@
-"""What a program takes from outside, and what of its loaders keeps a state, as far as the source shows it; for `detrain
-info`.
+"""A program's inputs from outside, and the parts of its loaders that keep a state, as far as the source shows them; for
+`detrain info`.
 
-Names are followed through imports (`from time import time as now`), not through assignments. What is done about each
-input is said here and done in detrain.python.outside (clock_and_entropy, fs_answers) and detrain.python.process
-(environment, random_streams).
+Names are followed through imports (`from time import time as now`), not through assignments. This module says in words
+how detrain handles each input; detrain.python.outside (clock_and_entropy, fs_answers) and detrain.python.process
+(environment, random_streams) handle it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _METHODS: Final = {"iterdir": ("listing", _SORTED), "rglob": ("listing", _SORTED
 _UNSEEDED: Final = frozenset(
     {"random.Random", "random.seed"} | {f"numpy.random.{name}" for name in ("default_rng", "RandomState", "SeedSequence", "seed")}
 )
-"""Take their seed from the system where they are given none, or `None`."""
+"""These take their seed from the system if they are given none, or `None`."""
 _SETS: Final = ("order of a set", "the hash seed is fixed, and the order is captured")
 
 _RANDOM_OPS: Final = ("tensorflow.random.", "tensorflow.image.random_", "tensorflow.nn.dropout", "tensorflow.nn.experimental.")
@@ -55,7 +55,7 @@ _STATEFUL_STAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One kind of input, all places where the program takes it, and what is done about it."""
+    """One kind of input, all places where the program takes it, and how detrain handles it (`done`)."""
 
     kind: str
     name: str
@@ -69,13 +69,13 @@ class Input:
 
 
 def outside_inputs(trees: Mapping[str, ast.Module]) -> list[Input]:
-    """Return what the source files of a program take from outside."""
+    """Return the inputs from outside in the source files of a program."""
     return _grouped((kind, name, place, done) for file, tree in trees.items() for kind, name, place, done in _inputs(file, tree))
 
 
 def lifted_random_ops(trees: Mapping[str, ast.Module]) -> list[Input]:
-    """Return TensorFlow's random operations in functions of the program: where such a function is traced, they are
-    lifted.
+    """Return TensorFlow's random operations in functions of the program: if such a function is traced, they draw other
+    numbers than under plain Python.
     """
     done = "where its function is traced it draws other numbers than under plain Python, the same in every run"
     found = []
@@ -90,7 +90,7 @@ def lifted_random_ops(trees: Mapping[str, ast.Module]) -> list[Input]:
 
 
 def stateful_stages(trees: Mapping[str, ast.Module]) -> list[Input]:
-    """Return what in tf.data pipelines keeps a state, so that batches are loaded again on resume."""
+    """Return the stages of tf.data pipelines that keep a state, so that a resumed run loads batches again."""
     found = []
     for file, tree in trees.items():
         names, staged = _imports(tree), _in_stages(tree)
@@ -131,8 +131,8 @@ def _draws(name: str) -> bool:
 
 
 def _in_stages(tree: ast.Module) -> set[int]:
-    """Return the calls inside of what tf.data maps over its elements: arguments of `.map` and the like, and functions
-    so named.
+    """Return the `id` of each call that tf.data makes for its elements: calls in the arguments of `.map` and the like,
+    and in functions named there.
     """
     stages = {"map", "interleave", "flat_map", "filter", "scan"}
     calls = [call for call in _calls(tree) if isinstance(call.func, ast.Attribute) and call.func.attr in stages]
@@ -160,7 +160,7 @@ def _imports(tree: ast.Module) -> dict[str, str]:
 
 
 def _full_name(node: ast.expr, names: Mapping[str, str]) -> str:
-    """Return the dotted name of what is called, from its module on; empty if it is no name."""
+    """Return the dotted name of a called function, from its module on; empty if the expression is no such name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,6 +1,6 @@
-"""Insert the probes into a source file, and take them out again (the syntax tree tells the places; the text is edited).
+"""Insert the probes into a source file, and remove them again. The syntax tree shows the places; the text is edited.
 
-An edit only ever inserts, except that a loop written on one line is put on several. So formatting survives by
+Edits only insert text, except that a loop written on one line is split into several. So formatting survives by
 construction, line numbers can be mapped back, and removing the edits gives the original bytes.
 """
 
@@ -28,9 +28,9 @@ _OUR_IMPORT: Final = re.compile(rf"from [\w.]+ import (?P<names>[\w, ]+){IMPORT_
 
 
 def probes_in(source: str) -> frozenset[str]:
-    """Return the probes that a source which imports detrain names: put there by hand, or by the rewriter.
+    """Return the probes named in a source that imports detrain, written by hand or by the rewriter.
 
-    A program may import detrain for other things (an error, the guard); then its loops get probes as any program's do.
+    A program may import detrain for other things (an error, the guard); then its loops get probes like any program's.
     """
     try:
         tree = parse(source)
@@ -48,10 +48,10 @@ def probes_in(source: str) -> frozenset[str]:
 
 
 def edits_for(data: bytes, nests: Sequence[Nest], file: str, module: str = "detrain") -> list[Edit]:
-    """Return the edits that put the probes of the nests into `file`, whose bytes are `data`.
-    Empty if probes are there already.
+    """Return the edits that put the probes of the nests into `file`, which has the bytes `data`. Empty if probes are
+    there already.
 
-    `module` is what the probes are imported from. Raises CannotRewrite for a loop shape without a right rewriting.
+    `module`: the module from which probes are imported. Raises CannotRewrite if no right rewriting of a loop is known.
     """
     text, _encoding = decode_source(data)
     if probes_in(text):
@@ -67,8 +67,8 @@ def instrument(data: bytes, nests: Sequence[Nest], file: str, module: str = "det
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names of the probes in a file, where the program uses one of them for something else with an underscore behind
-    it."""
+    """Names of the probes in a file. If the program uses such a name for something else, the probe's gets underscores
+    behind it."""
 
     probes: dict[str, str]
     execute: str
@@ -120,8 +120,8 @@ class _Rewriter:
         return self._loops[line]
 
     def _check(self) -> None:
-        """Refuse edits that do not leave a program, such as one behind a statement that a backslash continues, or loops
-        that go over something else.
+        """Raise CannotRewrite if the edited source does not parse (an edit may follow a statement that a backslash
+        continues), or its loops go over other iterables than before.
         """
         try:
             tree = parse(apply(self._source, self._edits).decode())
@@ -185,7 +185,7 @@ class _Rewriter:
             )
 
     def _load_statement(self, loop: AnyLoop, nest: Nest) -> list[ast.stmt]:
-        """Return the statement of the body that holds the load line, if a probe can stand behind it."""
+        """Return the statement of the body with the load line, in a list; empty if no probe can stand after it."""
         if nest.load_line is None or not self._places.has_block(loop):
             return []
         for line in self._places.lines_of(loop.body):
@@ -201,8 +201,8 @@ class _Rewriter:
         return self._names.probes[name]
 
     def _wrap(self, loop: ast.For | ast.AsyncFor, probe: str, names: tuple[str, ...]) -> None:
-        """Make the iterable the argument of a probe. A pair of parentheses around the call says what it had not: a
-        space before it (`in[1, 2]`), or parentheses of its own (`in 1, 2`)."""
+        """Make the iterable the argument of a probe. Parentheses around the call record, for `remove`, that it had no
+        space before it (`in[1, 2]`), or no parentheses of its own (`in 1, 2`)."""
         first, last = self._places.of_iterable(loop)
         is_bare = self._places.is_bare_tuple(loop.iter)
         outside = _touches_in(self._source, first) + is_bare
@@ -226,7 +226,7 @@ class _Rewriter:
     def _insert_after(self, statement: ast.stmt, lines: list[str]) -> None:
         offset = self._lines[_last_line(statement)]
         block = self._block(lines, self._indent_of(statement))
-        # the file ends here, without a newline; so it does afterwards
+        # the file ends here without a newline, and must end so afterwards
         if not self._source[:offset].endswith((b"\n", b"\r")):
             block = self._newline + block.removesuffix(self._newline)
         self._edits.append((offset, offset, block))
@@ -235,7 +235,7 @@ class _Rewriter:
         return "".join(indent + line.replace("\t", self._unit) + self._newline for line in lines)
 
     def _open_up(self, loop: AnyLoop, lines: list[str]) -> None:
-        """Put a loop that stands on one line on several; the mark keeps the white space that gives way."""
+        """Split a loop that stands on one line into several lines; the mark records the white space it replaces."""
         first = start = self._places.of(loop.body[0])[0]
         while self._source[first - 1 : first] in (b" ", b"\t", b"\x0c"):
             first -= 1
@@ -262,9 +262,7 @@ class _Rewriter:
         self._edits.append((self._lines[line], self._lines[line], text))
 
     def _first_of_blocks(self) -> Iterator[ast.stmt]:
-        """Yield the statements that are not at the top level and first on their lines, those that are least deep
-        first.
-        """
+        """Yield the statements below the top level that stand first on their lines, the least deep ones first."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.stmt) and node.col_offset:
                 line = self._lines[node.lineno - 1]
@@ -277,7 +275,7 @@ class _Rewriter:
 
 
 def remove(data: bytes) -> bytes:
-    """Return the source without the probes that `instrument` put in; other sources come back as they are."""
+    """Return a source without the probes that `instrument` put in; a source without such probes stays as it is."""
     text, encoding = decode_source(data)
     lines = _lines(text)
     imports = [index for index, line in enumerate(lines) if _OUR_IMPORT.fullmatch(line.rstrip("\r\n"))]
@@ -304,13 +302,13 @@ def _without_probes(lines: list[str], names: dict[str, str]) -> list[str]:
         else:
             kept.append(lines[index])
             index += 1
-    if not lines[-1].endswith(("\n", "\r")):  # the file ended without a newline; so it did before the probes
+    if not lines[-1].endswith(("\n", "\r")):  # the file ends without a newline, as it did before the probes
         kept[-1] = kept[-1].rstrip("\r\n")
     return kept
 
 
 def _close_up(lines: list[str]) -> str:
-    """Put loops that were opened up back on one line."""
+    """Join loops that `_open_up` split back into one line."""
     result = ""
     pending: str | None = None
     for line in lines:
@@ -328,7 +326,7 @@ def _close_up(lines: list[str]) -> str:
 
 
 def _unwrap(text: str, names: dict[str, str]) -> str:
-    """Take the loop wrappers off the iterables."""
+    """Remove the probes around the iterables of loops."""
     source = text.encode()
     places = Places(source)
     cuts: list[Edit] = []
@@ -373,7 +371,7 @@ def _last_line(statement: ast.stmt) -> int:
 
 
 def _touches_in(source: bytes, first: int) -> bool:
-    """Return whether an iterable stands right behind its `in`."""
+    """Return True if an iterable stands right behind its `in`."""
     return source[first - 1 : first] == b"n"
 
 
@@ -384,12 +382,12 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _behind_form_feed(white: str) -> str:
-    """Return what of the white space at the start of a line is indentation: a form feed starts it anew."""
+    """Return the indentation in the white space at the start of a line: the part after the last form feed."""
     return white.rpartition("\x0c")[2]
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines as Python counts them; `str.splitlines` knows more line ends."""
+    """Return the lines as Python counts them; `str.splitlines` would split at more characters."""
     return [line.decode() for line in text.encode().splitlines(keepends=True)]
 
 

@@ -1,5 +1,5 @@
-"""Questions that the search for training loops asks of syntax trees: what is called, what is read, which loops are
-where; how a program refers to its functions, what each calls, and which are compiled into graphs.
+"""Facts of syntax trees for the search for training loops: calls, reads and loops; references to a program's functions,
+the calls in each of them, and the functions that are compiled into graphs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from detrain.base.structure import AnyLoop, bound_names
 
 RUN: Final = frozenset({"run", "experimental_run_v2", "scan", "fori_loop"})
-"""Calls that run a function that they are given."""
+"""Functions that run a function given to them."""
 _COMPILING: Final = frozenset({"jit", "filter_jit", "function"})
 _COUNTING: Final = frozenset({"range", "trange", "arange", "count"})
 GRADIENTS: Final = re.compile(r"(?<![a-z])grad(ient)?s?(?![a-z]|_acc)|gradienttape|trainable_(variables|weights)")
@@ -25,12 +25,12 @@ _COMPILED: Final = ("function",)
 
 
 def reference_of(node: ast.AST) -> str:
-    """Return how a name or an attribute is referred to: `name`, `.attribute`; the empty string for anything else."""
+    """Return the reference to a name or an attribute: `name`, `.attribute`; the empty string for other nodes."""
     return f".{node.attr}" if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below, functions and classes defined there left out."""
+    """Yield the nodes below a node, without functions and classes defined there."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Inner):
             yield child
@@ -38,10 +38,10 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def invoked_by(call: ast.Call) -> set[str]:
-    """Return what a call refers to: the function, and that which it is told to run (`strategy.run(train_step,
-    args=...)`).
+    """Return the references to the functions that a call runs: the called one, and one given to it to run
+    (`strategy.run(train_step, args=...)`).
 
-    A strategy's `run` is TensorFlow's: it is not the program's own, which trains.
+    The `run` of a TensorFlow strategy is left out: a function `run` of the program, which trains, is not meant.
     """
     is_strategy = isinstance(call.func, ast.Attribute) and "strateg" in ast.unparse(call.func.value).lower()
     found = set() if is_strategy else {reference_of(call.func)}
@@ -63,15 +63,15 @@ def called_name(call: ast.Call) -> str:
 
 
 def is_over_gradients(loop: AnyLoop) -> bool:
-    """Return whether a loop goes over the gradients of one update: it is a part of that, no loop over batches."""
+    """Return True if a loop goes over the gradients of one update: it is part of that, not a loop over batches."""
     return not isinstance(loop, ast.While) and GRADIENTS.search(ast.unparse(loop.iter).lower()) is not None
 
 
 def _is_in_update(loop: AnyLoop) -> bool:
-    """Return whether a loop is a part of one update: it goes over its gradients, or takes them from a tape that records
-    around it.
+    """Return True if a loop is part of one update: it goes over the gradients, or takes them from a tape opened outside
+    it.
 
-    The second is a loop over optimizers, each for its own layers, under a persistent tape.
+    The latter is a loop over optimizers, each for its own layers, with a persistent tape.
     """
     if isinstance(loop, ast.While) or is_over_gradients(loop):
         return not isinstance(loop, ast.While)
@@ -86,8 +86,8 @@ def _is_in_update(loop: AnyLoop) -> bool:
 
 
 def _goes_over_optimizers(loop: AnyLoop) -> bool:
-    """Return whether a loop takes a step of each of several optimizers, `for net, opt in zip(nets, optimizers)`: inside
-    another loop it is a part of one update.
+    """Return True if a loop calls `step` of each of several optimizers, `for net, opt in zip(nets, optimizers)`: inside
+    another loop it is part of one update.
     """
     if isinstance(loop, ast.While):
         return False
@@ -117,14 +117,14 @@ def loops_in(function: Function) -> Iterator[tuple[AnyLoop, list[AnyLoop]]]:
 
 
 def inner_nodes(loop: AnyLoop) -> set[int]:
-    """Return the `id` of all that stands in the loops inside a loop."""
+    """Return the `id` of each node in the loops inside a loop."""
     loops = (child for child in own_nodes(loop) if isinstance(child, AnyLoop))
     inner = (child for child in loops if not _is_in_update(child) and not _goes_over_optimizers(child))
     return {id(node) for child in inner for node in ast.walk(child)}
 
 
 def read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
-    """Return the names that a node reads; without the index, `data[i]` reads `data` alone."""
+    """Return the names that a node reads; without `with_index`, `data[i]` counts as reading `data` alone."""
     if isinstance(node, ast.Name):
         return {node.id} if isinstance(node.ctx, ast.Load) else set()
     children = [node.value] if isinstance(node, ast.Subscript) and not with_index else ast.iter_child_nodes(node)
@@ -132,9 +132,9 @@ def read_names(node: ast.AST, *, with_index: bool = True) -> set[str]:
 
 
 def only_counts(iterable: ast.expr, counting: Collection[str] = ()) -> bool:
-    """Return whether an iterable only counts:
+    """Return True if an iterable only counts:
 
-    `range(n)`, also through `enumerate`, `tqdm` and the like, or a name of one.
+    `range(n)`, also inside `enumerate`, `tqdm` and the like, or a name for such an iterable.
     """
     if isinstance(iterable, ast.Name):
         return iterable.id in counting
@@ -146,7 +146,7 @@ def only_counts(iterable: ast.expr, counting: Collection[str] = ()) -> bool:
 
 
 def loop_counts(loop: AnyLoop, counting: Collection[str]) -> bool:
-    """Return whether a loop goes over nothing that could be trained on."""
+    """Return True if a loop goes over no data that could be trained on."""
     return isinstance(loop, ast.While) or only_counts(loop.iter, counting)
 
 
@@ -154,8 +154,8 @@ _OF_MODELS: Final = frozenset({"parameters", "named_parameters", "train", "eval"
 
 
 def trained_names(tree: ast.Module) -> frozenset[str]:
-    """Return the names of a file that lead to what is trained: those that are asked for their parameters
-    (`net.parameters()`, `self.actor.train()`), and tensors that are made to take gradients.
+    """Return the names of models and weights in a file: objects on which it calls a method of models
+    (`net.parameters()`, `self.actor.train()`), and tensors that it makes to take gradients.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -167,14 +167,14 @@ def trained_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _takes_gradients(node: ast.AST) -> bool:
-    """Return whether a call makes a tensor that takes gradients."""
+    """Return True if a node is a call that makes a tensor that takes gradients."""
     if not isinstance(node, ast.Call):
         return False
     return called_name(node) in ("requires_grad_", "Parameter") or any(each.arg == "requires_grad" for each in node.keywords)
 
 
 def counting_names(tree: ast.Module) -> frozenset[str]:
-    """Return the names that a file binds to what only counts, and to nothing else: `epochs = range(10)`."""
+    """Return the names that a file binds only to iterables that count: `epochs = range(10)`."""
     counting: set[str] = set()
     others: set[str] = set()
     known: set[int] = set()
@@ -193,24 +193,26 @@ def counting_names(tree: ast.Module) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A function, or a module's top level, with what is known of it."""
+    """A function, or a module's top level, with facts about it."""
 
     file: str
     node: Function
     qualname: str
     references: frozenset[str]
-    """How the program refers to it: `name`, and `.name` behind an object or a module."""
+    """The references by which the program names it: `name`, and `.name` after an object or a module."""
     is_compiled: bool
     calls: frozenset[str]
+    """References to the functions that it calls."""
     counting: frozenset[str]
-    trained: frozenset[str]
     """Names of the file that stand for ranges."""
+    trained: frozenset[str]
+    """Names of the file that stand for models and weights."""
 
 
 def without_keras_steps(scopes: list[Scope]) -> list[Scope]:
-    """Take methods called `train_step` that the program itself never calls for compiled:
+    """Return the scopes with methods `train_step` that the program itself never calls marked as compiled:
 
-    `fit` calls them in a graph.
+    Keras's `fit` calls them in a graph.
     """
     called = {name for scope in scopes for name in scope.calls}
     return [
@@ -231,7 +233,7 @@ def methods_in(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 def scopes_in(file: str, tree: ast.Module, methods: Collection[str], wrapped: Collection[str]) -> Iterator[Scope]:
     """Yield the top level of a file, and its functions.
 
-    `methods`, `wrapped`: names of methods, references compiled by calls.
+    `methods`: the names of all methods; `wrapped`: the references to functions that calls compile.
     """
 
     def walk(node: ast.AST, prefix: str, is_compiled: bool) -> Iterator[Scope]:
@@ -255,7 +257,7 @@ def scopes_in(file: str, tree: ast.Module, methods: Collection[str], wrapped: Co
 
 
 def _references_to(name: str, methods: Collection[str]) -> frozenset[str]:
-    """Return the references that may mean a function: also `module.name`, where no method has that name."""
+    """Return the references that may mean a function: `name`, and `.name` of a module if no method has that name."""
     return frozenset({name}) if name in methods else frozenset({name, f".{name}"})
 
 
@@ -276,7 +278,7 @@ def references_compiled_in(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def aliases_in(trees: Iterable[ast.Module], methods: Collection[str]) -> list[tuple[frozenset[str], set[str]]]:
-    """Return what is assigned from functions, and the functions: `step = tf.function(train_step)`."""
+    """Return the names assigned from functions, and these functions: `step = tf.function(train_step)`."""
     found = []
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -289,7 +291,7 @@ def aliases_in(trees: Iterable[ast.Module], methods: Collection[str]) -> list[tu
 
 
 def _passed_on(value: ast.expr) -> set[str]:
-    """Return what an expression may be a function made from. The result of a call that runs one is no function."""
+    """Return the functions from which an expression may make a function. The result of running one is no function."""
     if isinstance(value, ast.IfExp):
         return _passed_on(value.body) | _passed_on(value.orelse)
     if isinstance(value, ast.Call):

@@ -1,8 +1,7 @@
 """Insertions into a source file: applied to its text, and undone in the line and column numbers of the compiled code.
 
-An edit is (first byte, last byte, text): the bytes of the source in that range (mostly none) give way to the text.
-Compiling an edited source gives code whose positions are those of the original, so that tracebacks show what the user
-wrote.
+An edit is (first byte, last byte, text): the text replaces the bytes of the source in that range (mostly none). The
+code compiled from an edited source has the positions of the original, so that tracebacks show the user's lines.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Edit = tuple[int, int, str]
 
 
 def decode_source(data: bytes) -> tuple[str, str]:
-    """Return the text of a source file, its line ends as they are, and its encoding (PEP 263)."""
+    """Return the text of a source file, with unchanged line ends, and its encoding (PEP 263)."""
     lines = iter(data.splitlines(keepends=True))  # a lone carriage return ends a line, too
     encoding, _lines = tokenize.detect_encoding(lambda: next(lines, b""))
     return data.decode(encoding), encoding
@@ -38,11 +37,9 @@ def apply(source: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeType:
-    """Compile a source file with edits; every position in the code is that of the original, and so are errors and
-    warnings.
-    """
+    """Compile a source file with edits. Positions in the code, errors and warnings are those of the original file."""
     null = data.find(b"\0")
-    if null >= 0:  # of bytes, compile says less than Python of a file
+    if null >= 0:  # for bytes, `compile` reports less than Python does for a file
         lines = data[:null].splitlines(keepends=True)
         begun = lines.pop() if lines and not lines[-1].endswith((b"\r", b"\n")) else b""
         where = (filename, len(lines) + 1, None, begun.decode(errors="replace"))
@@ -55,10 +52,10 @@ def compile_edited(data: bytes, edits: Sequence[Edit], filename: str) -> CodeTyp
 
 
 def edited_tree(data: bytes, edits: Sequence[Edit], filename: str) -> ast.Module:
-    """Return the syntax tree of a source file with edits, whose positions are those of the original."""
+    """Return the syntax tree of a source file with edits; all positions in it are those of the original."""
     source = decode_source(data)[0].encode()
     edited = apply(source, edits)
-    tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its cookie says
+    tree = parse(edited.decode(), filename)  # as text: it is UTF-8 now, whatever its coding comment says
     back = _Back(source, edited, edits)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
@@ -68,7 +65,7 @@ def edited_tree(data: bytes, edits: Sequence[Edit], filename: str) -> ast.Module
 
 
 def around(value: ast.expr, starts: Sequence[int], probe: str) -> list[Edit]:
-    """Return the insertions that hand a value to a probe; `starts` are those of the lines of its source."""
+    """Return the insertions that pass a value to a probe; `starts` are the offsets of the lines of its source."""
     assert value.end_lineno is not None
     assert value.end_col_offset is not None
     first = starts[value.lineno - 1] + value.col_offset
@@ -82,7 +79,7 @@ def line_starts(text: bytes) -> list[int]:
 
 
 class _Back:
-    """Maps (line, byte column) of the edited text to the original's."""
+    """A map from (line, byte column) in the edited text to those in the original."""
 
     def __init__(self, source: bytes, edited: bytes, edits: Sequence[Edit]) -> None:
         self._edited_lines = _line_spans(edited)
@@ -111,7 +108,7 @@ class _Back:
 
 
 def _line_spans(data: bytes) -> list[tuple[int, int]]:
-    """Return where each line starts, and where it ends without its line end."""
+    """Return the start of each line, and its end without the line end."""
     spans, start = [], 0
     for line in data.splitlines(keepends=True):
         spans.append((start, start + len(line.rstrip(b"\r\n"))))

@@ -1,16 +1,16 @@
-"""Probes around values: in every generator of the program, and around what the line of an update loads itself. In
-memory only.
+"""Probes around values: in every generator of the program, and around values that the line of an update loads itself.
+In memory only.
 
-How often a generator has yielded is its position, and Python does not tell. `yield value` becomes `yield
-_detrain_yield((value)); _detrain_begun()`, and the generator's first statement is preceded by `_detrain_begun()`, which
-says that it is asked for the next value. So does the value of a generator expression that is assigned or returned, but
-for the latter: one that is used up where it stands has no position to keep, and is left as fast as it is. A generator
-that hands on another's values by `yield from` is left alone, and so is one that takes something in: what was sent
-cannot be sent again.
+The position of a generator is the number of its yields, which Python does not report. `yield value` becomes `yield
+_detrain_yield((value)); _detrain_begun()`, and `_detrain_begun()` goes before the generator's first statement: it
+reports that the next value was asked for. The value of a generator expression that is assigned or returned gets the
+first probe only. A generator expression that is used up where it stands has no position to keep and stays as fast as it
+is. A generator that passes on another's values by `yield from` gets no probes, nor does one that uses the value of a
+`yield`: the values sent to it cannot be sent again.
 
-In `model.train_on_batch(*loader.get())` no statement before the update binds such a batch, and the loop's header only
-counts, so nothing else tells what is trained on: `loader.get()` becomes `_detrain_fetch((loader.get()))`. Its digest is
-recorded as that of what a body fetches.
+In `model.train_on_batch(*loader.get())` no statement before the update binds a batch, and the loop's header only
+counts, so no other probe sees the batch: `loader.get()` becomes `_detrain_fetch((loader.get()))`. The digest of its
+value is recorded like that of an element that a body fetches.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from detrain.instrument.text_edits import Edit, around, decode_source, line_star
 
 YIELD: Final = "_detrain_yield"
 BEGUN: Final = "_detrain_begun"
-"""Names among the built-ins, where a run puts them."""
+"""The names of the two probes: a run puts them among the built-ins."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 FETCH: Final = "_detrain_fetch"
-"""A name among the built-ins, where a run puts it."""
+"""The name of the third probe: a run puts it among the built-ins."""
 _BY_GRADIENTS: Final = frozenset({"apply", "apply_gradients", "minimize", "assign", "assign_add", "assign_sub", "set_weights"})
-"""Updates that are given gradients or weights, not a batch."""
+"""Updates that take gradients or weights, not a batch."""
 _LOADING: Final = (*LOADING_WORDS, "get", "sample", "draw", "pop", "result", "take", "data", "item")
-"""Parts of names of what gives a batch. What else is given to an update may hang on its weights, which a fault
-changes."""
+"""Parts of names of functions that return a batch. Other arguments of an update may depend on its weights, which a
+fault changes."""
 _COLLECTING: Final = frozenset({"append", "extend", "add"})
-"""Methods that keep what a step has returned."""
+"""Methods that store the result of a step."""
 
 
 def edits_for_yields(source: bytes) -> list[Edit]:
@@ -96,7 +96,7 @@ _HEADS: Final[tuple[tuple[type[ast.stmt], Callable[[Any], ast.expr]], ...]] = (
     (ast.With, lambda node: node.items[0].context_expr),
     (ast.Match, lambda node: node.subject),
 )
-"""Statements that none can precede on their line, and what of each is computed first."""
+"""Statements before which no other can stand on their line, and for each its expression that is evaluated first."""
 
 
 def _end(node: ast.stmt, starts: list[int]) -> int:
@@ -110,7 +110,7 @@ def _is_async(node: ast.GeneratorExp) -> bool:
 
 
 def _own_yields(node: ast.AST) -> Iterator[ast.Yield | ast.YieldFrom]:
-    """Yield the `yield`s of a function itself, innermost last."""
+    """Yield the `yield`s of a function itself, without those of inner functions, innermost last."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Yield | ast.YieldFrom):
             yield child
@@ -119,7 +119,7 @@ def _own_yields(node: ast.AST) -> Iterator[ast.Yield | ast.YieldFrom]:
 
 
 def edits_for_fetches(source: bytes, nests: Iterable[Nest], file: str) -> list[Edit]:
-    """Return the insertions for a source file whose loops these are; none where a statement or the header loads."""
+    """Return the insertions for a source file with these nests; none for a loop whose header or statement loads."""
     try:
         tree = parse(source)
         starts = line_starts(decode_source(source)[0].encode())
@@ -136,7 +136,7 @@ def edits_for_fetches(source: bytes, nests: Iterable[Nest], file: str) -> list[E
 
 
 def _loads(loop: AnyLoop, line: int) -> Sequence[ast.expr]:
-    """Return the calls among the arguments of the update at a line."""
+    """Return the calls that load a batch among the arguments of the update at a line."""
     statements = [node for node in ast.walk(loop) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
     here = [each for each in statements if each.lineno <= line <= (each.end_lineno or each.lineno)]
     update = next(filter(None, map(_update, here)), None)
@@ -148,9 +148,9 @@ def _loads(loop: AnyLoop, line: int) -> Sequence[ast.expr]:
 
 
 def _update(statement: ast.stmt) -> ast.Call | None:
-    """Return the outermost call of a statement that is none of Python's own:
+    """Return the outermost call of a statement that is no built-in's and does not only store a result:
 
-    `losses.append(float(step(x)))` trains by `step`.
+    in `losses.append(float(step(x)))`, the call of `step`.
     """
     waiting: list[ast.AST] = [statement]
     while waiting:
@@ -174,5 +174,5 @@ def _loads_by_name(call: ast.Call) -> bool:
 
 
 def _is_built_in(call: ast.Call) -> bool:
-    """Return whether a call is one of Python's own functions, but for those that take something from somewhere."""
+    """Return True if a call is of a built-in function, except `next` and `__import__`, which may load a batch."""
     return isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id) and call.func.id not in ("next", "__import__")

@@ -1,1 +1,1 @@
-"""Any moment of a run that is over: stood at, or with statements that were added since."""
+"""Moments of a run that is over: going to one, and running the program again with statements that were added since."""

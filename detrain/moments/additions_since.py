@@ -1,4 +1,4 @@
-"""What was added to a program since a run of it, by the text that is kept beside the run's checkpoints."""
+"""The statements that were added to a program since a run of it, found by the source kept beside its checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ChangedFile:
     """A source file to which statements were added."""
 
     name: str
-    """From the folder of the program."""
+    """Its path relative to the folder of the program."""
     path: Path
     earlier: bytes
     now: bytes
@@ -35,7 +35,7 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Added:
-    """All that was added since a run."""
+    """All statements that were added since a run."""
 
     run: PastRun
     files: tuple[ChangedFile, ...]
@@ -46,12 +46,12 @@ class Added:
         return [(file, each) for file in self.files for each in file.added]
 
     def sources(self, kept: int) -> dict[Path, bytes]:
-        """Return the files with the first so many additions alone."""
+        """Return the bytes of the changed files with only the first `kept` additions."""
         dropped = self.statements[kept:]
         return {file.path: without(file.now, [each for of, each in dropped if of is file]) for file in self.files}
 
     def told(self, kept: int) -> AddedStatements:
-        """Return what a process is told that runs these sources."""
+        """Return the settings for a process that runs the sources with the first `kept` additions."""
         sources, dropped = self.sources(kept), [each for _file, each in self.statements[kept:]]
         starts = {
             file.name: [line for each in file.added for line in (each.starts if each not in dropped else each.starts[:1])]
@@ -61,7 +61,7 @@ class Added:
         return AddedStatements(digests, starts)
 
     def write_info(self, home: Path) -> None:
-        """Put the run's inst.info, if it has one, into another home: its loops where they are now."""
+        """Write the run's inst.info, if it has one, into another home, with the lines that its loops have now."""
         known = [folder / INFO_NAME for folder in (self.run.home, self.run.program.path.parent) if (folder / INFO_NAME).is_file()]
         if not known or (home / INFO_NAME).exists():
             return
@@ -74,7 +74,7 @@ class Added:
                     nest[name] = lines(nest[name]) if nest.get(name) else nest.get(name)
                 for loop in loops:
                     loop["line"], loop["digest"] = self._lines(loop["file"])(loop["line"]), ""
-        except (msgspec.DecodeError, KeyError, TypeError):  # the original project's form, or none
+        except (msgspec.DecodeError, KeyError, TypeError):  # it has the original project's format, or is damaged
             shutil.copyfile(known[0], home / INFO_NAME)
             return
         (home / INFO_NAME).write_bytes(msgspec.json.encode(plain))
@@ -87,7 +87,7 @@ class Added:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Where statements of a file stood, and where they stand now."""
+    """The lines on which the statements of a file began at the run, and begin now."""
 
     earlier: Sequence[int]
     now: Sequence[int]
@@ -99,7 +99,7 @@ class _Lines:
         return cls(sorted(earlier), sorted(now - new))
 
     def __call__(self, line: int) -> int:
-        """Return the line now of one in the earlier source. Raises KeyError where that cannot be told."""
+        """Return the line that a line of the earlier source has now. Raises KeyError if that is not clear."""
         at = bisect.bisect_right(self.earlier, line) - 1
         if len(self.earlier) != len(self.now):
             raise KeyError(line)  # two statements are on one line
@@ -111,10 +111,10 @@ def _statement_lines(source: bytes) -> set[int]:
 
 
 def added_since(run: PastRun) -> Added:
-    """Return what was added to a program since a run.
+    """Return the statements that were added to a program since a run.
 
-    Raises AnotherProgram where a statement was changed or taken away, or a file is gone; StoreError where the text of
-    the time is not kept; UsageError for a notebook.
+    Raises AnotherProgram if a statement was changed or removed, or a file is gone; StoreError if the text of a file at
+    the time of the run is not kept; UsageError for a notebook.
     """
     folder = run.program.path.resolve().parent
     sources = run.recorded.sources

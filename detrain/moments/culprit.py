@@ -1,4 +1,4 @@
-"""Where a statement that was added changes the training, and which: found by runs with some of them and with none."""
+"""The search for the added statement that changes the training, by runs with some of the additions and with none."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from detrain.store import read
 from detrain.verify.state_diff import Difference, compare
 
 _MOST_STATES: Final = 32
-"""Checkpoints that a run with, and one without, take on the way; then fewer batches lie between two."""
+"""The number of checkpoints that a run with the additions, and one without, take in each round of the search."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """What changes the training."""
+    """A change of the training, and the added statement that causes it."""
 
     where: str
-    """In words: `at 1:3`."""
+    """The place of the change in words: `at 1:3`."""
     what: str
-    """What is another one first."""
+    """The first value that differs."""
     statement: str
-    """With its file and line; empty if it cannot be told."""
+    """The statement with its file and line; empty if it is not known."""
     is_without: bool = False
-    """Whether it is the same without any addition."""
+    """True if the training differs from the run even without any addition."""
 
 
 def find_culprit(run: PastRun, added: Added, replays: Replays, stretch: Stretch) -> Culprit:
-    """Find the first batch behind which a run of a stretch with what was added has another state than one without, and
-    the first statement with which it has.
+    """Find the first batch after which a run of a stretch with the additions has another state than one without, and
+    the first added statement that makes them differ.
 
-    Raises what running them raises.
+    Raises the errors of `Replays.run`.
     """
     search = _Search(run, replays, stretch, [at for at in run.batches if starts_at(stretch) <= at and before(stretch, at)])
     search.narrow()
@@ -45,7 +45,7 @@ def find_culprit(run: PastRun, added: Added, replays: Replays, stretch: Stretch)
 
 
 class _Search:
-    """The states before `low` and before `high`, numbers of batches, are the same and another one."""
+    """A bisection: the additions change the state before batch number `high`, and not the state before `low`."""
 
     def __init__(self, run: PastRun, replays: Replays, stretch: Stretch, batches: list[Address]) -> None:
         self._run, self._replays, self._stretch, self._batches = run, replays, stretch, batches
@@ -53,7 +53,7 @@ class _Search:
         self.what, self.is_without = "", False
 
     def narrow(self) -> None:
-        """Bring them as close together as checkpoints can be taken."""
+        """Bring `low` and `high` as close together as checkpoints allow."""
         step = self.high
         while step > 1:
             step = -(-(self.high - self.low) // _MOST_STATES)
@@ -72,7 +72,7 @@ class _Search:
                 return
 
     def where(self) -> str:
-        """Return in words where the state becomes another one."""
+        """Return in words the place where the states begin to differ."""
         if not self._batches:
             return "behind the last batch"
         first, last = self._batches[self.low], self._batches[self.high - 1]
@@ -81,7 +81,7 @@ class _Search:
         return f"at {written(last)}{before_it}" if first == last else f"between {written(first)} and {written(last)}{before_it}"
 
     def statement(self, added: Added) -> str:
-        """Return the first statement with which, and with those before it, the state is another one; empty: unknown."""
+        """Return the first addition that, with all before it, changes the state; empty if it is not known."""
         statements, low = added.statements, 0
         high = len(statements)
         without = self._replays.run([self._part([self.high], 0)]) if high > 1 else []
@@ -97,11 +97,11 @@ class _Search:
 
     def _part(self, places: list[int], kept: int | None) -> Stretch:
         cuts = [self._cut(place) for place in places]
-        starts = [Cursor(*at) for at in self._batches if at[1] > 0 and at[2] == 0]  # what lies inside an epoch rests on its start
+        starts = [Cursor(*at) for at in self._batches if at[1] > 0 and at[2] == 0]  # a cut inside an epoch needs the epoch's start
         return Stretch(self._stretch.since, cuts[-1], (*starts, *cuts), kept, self._batches[places[-1] - 1])
 
     def _cut(self, place: int) -> Cursor:
-        """Return the cut at which the state before a batch can be taken; behind the last one, the stretch's end."""
+        """Return the cut at which the state before a batch can be taken; after the last batch, the stretch's end."""
         if place == len(self._batches):
             phase, epoch, _batch = self._batches[-1]
             return self._stretch.end or Cursor(phase, epoch + 1, 0, "end")
@@ -111,7 +111,7 @@ class _Search:
         return Cursor(phase, epoch, 0)
 
     def _unlike(self, one: Replay, other: Replay, place: int) -> tuple[str, bool]:
-        """Return how the state before a batch is another one in two replays, and whether that could be told."""
+        """Return how the states before a batch differ in two replays (empty: not at all), and True if that is known."""
         for at in self._batches[self.low : place]:
             if one.batches.get(at) != other.batches.get(at):
                 return f"batch {written(at)} is {'another one' if at in other.batches else 'not loaded any more'}", True
@@ -135,5 +135,5 @@ class _Search:
 
 
 def of_training(found: Sequence[Difference]) -> list[Difference]:
-    """Return those differences that are of the training: no Python values, which the additions may have, too."""
+    """Return the differences that concern the training. Those of Python values do not: additions may change these."""
     return [each for each in found if each.what != "value" and not each.is_unused and not each.why.startswith("only in")]

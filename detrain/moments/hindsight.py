@@ -1,10 +1,11 @@
-"""`detrain hindsight`: what a run would have said with statements that were added since, proved to be of that run.
+"""`detrain hindsight`: the output that a run would have had with statements that were added since, proved to be of that
+run.
 
-Stretches of the run go on from its checkpoints, several at a time. It is shown that the added statements have changed
-nothing of the training: each batch is the run's, and so are the tensors and random streams at each of its checkpoints.
-It is shown that stretches may be put together: the state in which one ends, the Python values of the added statements
-among them, is that in which the next begins. Where it is not, or a stretch cannot go on from its checkpoint with them,
-the program runs from its start in one process, which needs no such proof.
+Stretches of the run are run again from its checkpoints, several at a time. detrain proves that the added statements
+have not changed the training: each batch is the run's, and so are the tensors and random streams at each of its
+checkpoints. It proves that stretches may be joined: each begins with the state in which the one before ended, the
+Python values of the added statements included. If it does not, or a stretch cannot go on from its checkpoint with these
+statements, the program runs from its start in one process, which needs no such proof.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from detrain.verify.state_diff import Difference, compare
 
 @dataclass(frozen=True)
 class Span:
-    """The epochs that are asked for: from where one begins, or the program does, to where another does, or the end."""
+    """The epochs asked for, between two starts of epochs; None stands for the start and the end of the program."""
 
     first: Cursor | None
     last: Cursor | None
 
     @classmethod
     def parse(cls, text: str, run: PastRun) -> Span:
-        """Return the epochs A to B-1, of `A:B`; each may be left out, or begin with a phase (`1/0:1/3`).
+        """Return the epochs A to B-1 of a text `A:B`. A and B may each be left out, or begin with a phase (`1/0:1/3`).
 
-        Raises UsageError for what is none, or not in the run.
+        Raises UsageError for text of another form, and for epochs that are not in the run.
         """
         match = re.fullmatch(r"((?:\d+/)?\d+)?:((?:\d+/)?\d+)?", text)
         if match is None:
@@ -56,7 +57,7 @@ class Span:
         first, last = (Cursor(at[0], at[1], 0) if at is not None else None for at in ends)
         if first is not None and last is not None and first.key() >= last.key():
             raise UsageError(f"--epochs {text} holds no epoch", "the first comes before the last, which is left out: 2:5")
-        if last is not None and (last.phase, last.epoch) not in known:  # all of its phase
+        if last is not None and (last.phase, last.epoch) not in known:  # the span goes to the end of this phase
             ended = Cursor(last.phase, last.epoch, 0, "end")
             following = [Cursor(phase, epoch, 0) for phase, epoch in known if (phase, epoch) > (last.phase, last.epoch)]
             is_kept = any(entry.cursor == ended for entry in run.entries)
@@ -75,29 +76,30 @@ def _range(phase: int, epochs: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Hindsight:
-    """What the program said in the epochs asked for, as if it had had the added statements from its start."""
+    """The program's output in the epochs asked for, as if it had had the added statements from its start."""
 
     out: bytes
-    """What it wrote to stdout."""
+    """The bytes that it wrote to stdout."""
     err: bytes
-    """What it wrote to stderr, without the lines of detrain."""
+    """The bytes that it wrote to stderr, without the lines of detrain."""
     status: int
-    """As it ended, where it did."""
+    """Its exit status, if it ended; else 0."""
     batches: int
-    """Compared with the run's, and equal."""
+    """The number of batches that were compared with the run's, and are equal."""
     checkpoints: int
     not_compared: tuple[str, ...] = ()
-    """Checkpoints of the run at which none could be taken, and `the end` where nothing says how the run ended."""
+    """Checkpoints of the run at which the replay could take none, and `the end` if the run's end is not on record."""
     error: DetrainError | None = None
-    """Why there is not more: an addition changes the training."""
+    """Why the output ends early: an addition changes the training."""
 
 
 def hindsight(run: PastRun, span: Span, engine: Callable[[Path], Engine], *, runs_bodies: bool = True) -> Hindsight:
-    """Run the epochs asked for with what was added since, in copies of the current folder, on an engine that is made
-    with a folder for what it leaves. Unless it `runs_bodies`, those of batches are left out, with what they would say.
+    """Run the epochs asked for with the statements added since, in copies of the current folder. `engine` makes the
+    engine for it, given a folder for its files. Without `runs_bodies`, the bodies of batches are not run, and their
+    output is missing.
 
-    Raises what `added_since` raises, Diverged where the program does other things than the run without any addition;
-    UsageError where bodies cannot be left out.
+    Raises the errors of `added_since`; Diverged if the program differs from the run even without any addition;
+    UsageError if bodies cannot be left out.
     """
     added = added_since(run)
     stretch = None
@@ -119,15 +121,15 @@ class _Proof:
         self._usable = Catalogue(run.home).ways(run.program.name, run.number)
         behind = [entry for entry in run.entries if span.last is not None and entry.cursor.key() >= span.last.key()]
         self._end = behind[0] if behind else None
-        """The checkpoint at which the last stretch ends; None: the program's end."""
+        """The checkpoint at which the last stretch ends; None for the program's end."""
         phase, epoch, batch = list(run.batches)[-1]
         is_behind = self._end is None and run.entries[-1].cursor.key() <= Cursor(phase, epoch, batch, "load").key()
         self._tail = [Cursor(phase, epoch, batch + 1, "load"), Cursor(phase, epoch + 1, 0)] if is_behind else []
-        """Where a process is that has done the run's last batch, if that lies behind its last checkpoint."""
+        """The cuts that may follow the run's last batch, if that comes after its last checkpoint."""
         replays.is_inside |= is_behind
 
     def told(self, jobs: int) -> Hindsight:
-        """Return what there is to say."""
+        """Run the stretches with `jobs` processes, and return the program's output with the proof."""
         stretches, trials = self._stretches(jobs)
         count = f", {len(stretches)} stretches" if len(stretches) > 1 else ""
         messages.say(f"{_counted(self._added)}; running the program again{count}")
@@ -141,8 +143,8 @@ class _Proof:
         return self._judged([*tried[:1], *whole], twin)
 
     def told_outside(self, stretch: Stretch) -> Hindsight | None:
-        """Return what there is to say outside of bodies, of a stretch that jumps over them; None where it is not proved
-        to be of the run.
+        """Return the output outside the bodies, from a stretch that jumps over these; None if it is not proved to be of
+        the run.
         """
         messages.say(f"{_counted(self._added)}; running the program again, without the bodies of {len(stretch.jumps)} epochs")
         whole, without = self._replays.run([stretch, replace(stretch, kept=0)])
@@ -164,14 +166,14 @@ class _Proof:
         return Stretch(since, end.cursor if end is not None else None, (*inside, *(self._tail if end is None else ())))
 
     def _without(self) -> Stretch:
-        """Return the stretch behind the run's last checkpoint, without any addition: with it is compared what no
-        checkpoint of the run is there for.
+        """Return the stretch after the run's last usable checkpoint, without any addition. The end of the replay is
+        compared with this one's, as the run has no checkpoint there.
         """
         return Stretch(self._usable[-1] if self._usable else None, None, tuple(self._tail), kept=0)
 
     def _stretches(self, jobs: int) -> tuple[list[Stretch], list[Stretch]]:
-        """Return the stretches of the span, and those that show whether a run with the additions can go on from a
-        checkpoint, where no stretch begins at the start.
+        """Return the stretches of the span and, if the first does not begin at the start, trial stretches: these show
+        whether a run with the additions can go on from a checkpoint.
         """
         first = self._span.first
         high = self._end.cursor.key() if self._end is not None else (1 << 60,)
@@ -189,16 +191,16 @@ class _Proof:
         return stretches, trials if early == since else [*trials, self._stretch(early, early)]
 
     def _why_not_together(self, done: Sequence[Replay], trials: Sequence[Replay]) -> str:
-        """Return why what the stretches have said is not what one run would have; empty if it is."""
+        """Return why the outputs of the stretches may not be joined as the output of one run; empty if they may."""
         pairs = [(trials[0], trials[1] if len(trials) > 1 else done[0])] if trials else []
         for one, other in [*pairs, *itertools.pairwise(done)]:
             at = one.stretch.end
             if at is None or self._changed(one, one.stretch.cuts) or one.status:
-                return ""  # what comes behind is not told
+                return ""  # the output after this stretch is not reported
             if key_of(at) not in one.states or key_of(at) not in other.states:
                 return f"with what was added no run goes on from {at} ({(_refusal(other) or ('it cannot be taken there',))[0]})"
             ended, begun, run = (read(path) for path in (one.states[key_of(at)], other.states[key_of(at)], self._path(at)))
-            # What the run has, a run that goes on there has, too: it need not be looked at how.
+            # Only values that differ from the run's matter: a stretch has the others from the checkpoint.
             places = tuple(each.name for each in compare(ended, run))
             parted = [each.name for each in compare(ended, begun) if each.name.startswith(places) and not each.is_unused]
             if parted:
@@ -213,8 +215,8 @@ class _Proof:
         return ""
 
     def _may_hold(self, begun: Snapshot, run: Snapshot) -> str:
-        """Return a name of what was added that can hold what epochs before have put there, and that none but they would
-        show: data. Functions hold none, and what no checkpoint can hold, as loggers and writers, is made to be told.
+        """Return an added name that may hold data from earlier epochs, which a run from a checkpoint lacks; empty if
+        there is none. Functions hold no data, and objects that no checkpoint can hold (loggers, writers) only take it.
         """
         rebound = {name for _file, of in self._added.statements for name in of.rebinds}
         graph, known = (unpack(each.python, each.arrays) for each in (begun, run))
@@ -226,7 +228,7 @@ class _Proof:
         return ""
 
     def _judged(self, done: Sequence[Replay], twin: Sequence[Replay]) -> Hindsight:
-        """Return what is proved of the stretches, in order; `twin`: the last one without what was added."""
+        """Return the output that is proved of the stretches, in order. `twin`: the last one without the additions."""
         out, err, batches, checkpoints, unknown = bytearray(), bytearray(), 0, 0, list[str]()
         for replay in done:
             stretch = replay.stretch
@@ -251,7 +253,7 @@ class _Proof:
         return Hindsight(bytes(out), bytes(err), 0, batches, checkpoints, tuple(unknown))
 
     def _changed(self, replay: Replay, cuts: Sequence[Cursor]) -> list[Difference] | Address | None:
-        """Return how the training is another one up to some cuts that the replay has come to."""
+        """Return the first difference of the training up to those of `cuts` that the replay has reached, or None."""
         for entry in self._run.entries:
             if entry.cursor not in cuts or key_of(entry.cursor) not in replay.states:
                 continue
@@ -264,7 +266,7 @@ class _Proof:
         return None
 
     def _first_other(self, replay: Replay, upto: Address | None) -> Address | None:
-        """Return the first batch of the run that is another one in a replay, or is not in it."""
+        """Return the first batch of the run, before `upto`, that differs in a replay or is missing there."""
         wanted = (at for at in self._batches_of(replay) if upto is None or at < upto)
         return next((at for at in wanted if replay.batches.get(at) != self._run.batches[at]), None)
 
@@ -272,14 +274,14 @@ class _Proof:
         return next(entry.path for entry in self._run.entries if entry.cursor == at)
 
     def _batches_of(self, replay: Replay) -> Iterator[Address]:
-        """Yield the batches of the run that a replay is to have."""
+        """Yield the batches of the run that belong to a replay's stretch."""
         return (at for at in self._run.batches if starts_at(replay.stretch) <= at and before(replay.stretch, at))
 
     def _refused(self, replay: Replay, since: Entry | None, entry: Entry | None, out: bytearray, err: bytearray) -> Hindsight:
-        """Return what was said up to the last checkpoint that is the run's, and what is the matter behind it."""
+        """Return the output up to the last checkpoint equal to the run's, and the error that explains the rest."""
         self._take(replay, since.cursor if since is not None else None, out, err, is_cut=True)
         usable = [each for each in self._usable if since is not None and each.cursor.key() <= since.cursor.key()]
-        for start in (*usable[-1:], None):  # from the start, where it does not show from the checkpoint
+        for start in (*usable[-1:], None):  # from the start, if the change does not show from the checkpoint
             stretch = Stretch(start, entry.cursor if entry else None, ())
             found = find_culprit(self._run, self._added, self._replays, stretch)
             if found.what:
@@ -300,7 +302,7 @@ class _Proof:
         return Hindsight(bytes(out), bytes(err), 0, 0, 0, error=error)
 
     def _take(self, replay: Replay, upto: Cursor | None, out: bytearray, err: bytearray, *, is_cut: bool = False) -> None:
-        """Add what a replay has said in the span, up to a cut if that is given; with `is_cut` nothing without one."""
+        """Add a replay's output in the span to `out` and `err`; with `is_cut`, only up to `upto` (if None, nothing)."""
         first, last, stretch = self._span.first, self._span.last, replay.stretch
         start: tuple[int, int] | None = (0, 0)
         if stretch.since is not None:
@@ -319,8 +321,8 @@ class _Proof:
 
 
 def _parted(replay: Replay, twin: Replay) -> str | None:
-    """Return what is another one at the end of a replay than at that of one without what was added; None: that cannot
-    be told.
+    """Return the names of the values that differ at the end of a replay from those of its twin without the additions;
+    None if they cannot be compared.
     """
     found, begun = "", "" if twin.stretch.since is None else key_of(twin.stretch.since.cursor)
     cuts = [key for key in replay.states if key in twin.states and key != begun]
@@ -334,17 +336,17 @@ def _parted(replay: Replay, twin: Replay) -> str | None:
 
 
 def _refusal(replay: Replay) -> tuple[str, str] | None:
-    """Return what detrain has ended a replay with, if it has."""
+    """Return the error with which detrain ended a replay, as text and advice; None if it did not."""
     return last_printed(replay.err.decode(errors="replace")) if replay.status else None
 
 
 def before_or_at(cursor: Cursor, end: Cursor | None) -> bool:
-    """Return whether a cut is not behind the end of a stretch."""
+    """Return True if a cut is at or before the end of a stretch."""
     return end is None or cursor.key() <= end.key()
 
 
 def without_ours(text: bytes) -> bytes:
-    """Return what was written to stderr without the lines of detrain."""
+    """Return text of stderr without the lines of detrain."""
     kept, is_ours = [], False
     for line in text.splitlines(keepends=True):
         is_ours = line.startswith(b"detrain: ") or (is_ours and line.startswith(b"  "))
@@ -354,7 +356,7 @@ def without_ours(text: bytes) -> bytes:
 
 
 def _spread(borders: Sequence[Entry], batches: Sequence[Address], jobs: int, since: Entry | None, end: Entry | None) -> list[Entry]:
-    """Return checkpoints that part a span into so many stretches of about as many batches, at most."""
+    """Return checkpoints that part a span into at most `jobs` stretches of about the same number of batches."""
     low = address_of(since) if since is not None else (-1, 0, 0)
     inside = [at for at in batches if low <= at and (end is None or at < address_of(end))]
     done = {entry: sum(at < address_of(entry) for at in inside) for entry in borders}

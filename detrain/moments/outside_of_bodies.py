@@ -1,8 +1,8 @@
-"""What added statements say outside of the bodies of batches, without running these: from epoch to epoch the run goes
-on from the checkpoints behind their batches (`detrain run --after-batches`), in one process from the program's start.
+"""The output of added statements outside the bodies of batches, without running these. One process runs from the
+program's start and jumps, in each epoch, to the checkpoint after its batches (`detrain run --after-batches`).
 
-A second process does the same without the statements. Before each epoch's first batch both have the same state, but for
-names that were added; at the start of each epoch, and at the end, it is the run's.
+A second process does the same without the statements. Before each epoch's first batch both must have the same state,
+but for added names; at the start of each epoch, and at the end, it must be the run's.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def require_outside(added: Added, stretch: Stretch) -> None:
-    """Raise UsageError for a statement that stands in the body of a batch, makes a function that bodies may call, or
-    reads a name that bodies bind and the checkpoints have not, as nothing else reads it there.
+    """Raise UsageError for an added statement that stands in the body of a batch, makes a function that bodies may
+    call, or reads a name that bodies bind and checkpoints lack, because no other statement reads it there.
     """
     snapshot = read(stretch.jumps[-1].path) if stretch.jumps else None
     roots = unpack(snapshot.python, snapshot.arrays).roots if snapshot is not None else ()
@@ -67,13 +67,13 @@ def _is_read(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def _around(tree: ast.AST, inside: ast.stmt, kinds: type | UnionType) -> list[int]:
-    """Return the lines of the nodes of some kinds around a statement, of the innermost first."""
+    """Return the lines of the nodes of some kinds around a statement, the innermost first."""
     found = [node for node in ast.walk(tree) if isinstance(node, kinds) and isinstance(node, ast.stmt)]
     return sorted((each.lineno for each in found if each.lineno < inside.lineno <= (each.end_lineno or 0)), reverse=True)
 
 
 def _bound_since(tree: ast.AST, loop: AnyLoop, statement: ast.stmt) -> set[str]:
-    """Return what statements that run before an added one, and behind the last body, bind in any case."""
+    """Return the names that assignments bind in any case after the last body and before an added statement."""
     found = set[str]()
     epoch = _around(tree, loop, AnyLoop)[:1]
     begin = loop.end_lineno or 0
@@ -88,7 +88,7 @@ def _bound_since(tree: ast.AST, loop: AnyLoop, statement: ast.stmt) -> set[str]:
 
 
 def _may_be_handed_on(node: ast.AST, tree: ast.AST) -> bool:
-    """Return whether a node makes a class or a function of which more is done than to call it by its name."""
+    """Return True if a node makes a class or a lambda, or a function that is not only called by its name."""
     if not isinstance(node, _FUNCTIONS):
         return isinstance(node, ast.Lambda | ast.ClassDef)
     calls = {id(each.func) for each in ast.walk(tree) if isinstance(each, ast.Call)}
@@ -97,10 +97,10 @@ def _may_be_handed_on(node: ast.AST, tree: ast.AST) -> bool:
 
 
 def stretch_over(run: PastRun, end: Cursor | None) -> Stretch:
-    """Return the run from its start to a cut at an epoch's start, or to its end, over the batches of all epochs; but
-    those of a first epoch of which it was not known how many there are.
+    """Return the stretch from the run's start to a cut at an epoch's start, or to its end, that jumps over the bodies
+    of all epochs. Those of a first epoch are run if it has no checkpoint after them: their number was not known then.
 
-    Raises UsageError where another one has no checkpoint behind its batches, or none that can be gone to at once.
+    Raises UsageError if another epoch has no such checkpoint, or batches would have to be loaded again to reach it.
     """
     last = {at[:2]: at for at in run.batches}
     wanted = [at for at in last.values() if end is None or at < (end.phase, end.epoch, 0)]
@@ -109,7 +109,7 @@ def stretch_over(run: PastRun, end: Cursor | None) -> Stretch:
     for phase, epoch, batch in wanted:
         entry = behind.get((phase, epoch, batch + 1))
         shown = Cursor(phase, epoch, 0)
-        if entry is None and (phase, epoch) == wanted[-1][:2] and not _goes_on(run, shown):  # it has ended in this epoch
+        if entry is None and (phase, epoch) == wanted[-1][:2] and not _goes_on(run, shown):  # the run ended in this epoch
             end = shown
             break
         if entry is None and not epoch and wanted[-1][1]:
@@ -133,7 +133,7 @@ def _goes_on(run: PastRun, epoch: Cursor) -> bool:
 
 
 def unproved(run: PastRun, with_them: Replay, without: Replay) -> str:
-    """Return what is not as it would be proved by, of a replay with what was added and one without; empty: all is."""
+    """Return why replays with and without the additions do not prove that the output is the run's; empty if they do."""
     for entry in run.entries:
         key = key_of(entry.cursor)
         if key in with_them.states and (found := of_training(compare(read(entry.path), read(with_them.states[key])))):
@@ -141,12 +141,12 @@ def unproved(run: PastRun, with_them: Replay, without: Replay) -> str:
     for cursor in _first_batches(with_them.stretch):
         key = key_of(cursor)
         if key not in with_them.states or key not in without.states:
-            if with_them.status:  # an assertion that was added has ended it
+            if with_them.status:  # an added assertion has ended the replay
                 break
             return f"no state can be taken before the first batch of {cursor}"
         plain, looked_at = read(without.states[key]), read(with_them.states[key])
         others = [name for name, state in plain.meta.frameworks.items() if looked_at.meta.frameworks.get(name) != state]
-        if others:  # its settings, by which bodies compute
+        if others:  # the framework's settings, by which bodies compute
             return f"what the process has set of {others[0]}, or made by it, is another at {cursor}"
         differing = compare(plain, looked_at)
         found = [each for each in differing if not each.is_unused and not each.why.startswith("only in")]

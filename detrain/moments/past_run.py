@@ -1,5 +1,5 @@
-"""A run that is over: its checkpoints, its journal, how it is run again in a copy of its folder, and how far its steps
-are from its checkpoints, and what it costs to go there.
+"""A run that is over: its checkpoints, its journal, the command that runs it again in a copy of its folder, how far its
+steps are from its checkpoints, and the time to reach them.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
 LAST: Final = ("last", "crash")
-"""What the last batch on record is called as a cursor: how the run ended is another question."""
+"""Names for the last batch on record, however the run ended, where a cursor is asked for."""
 _NEVER: Final = "1000000000"
 _MARGIN_S: Final = 60.0
-"""By so much the clock of a file server may be behind."""
+"""The most seconds by which the clock of a file server may be behind."""
 
 
 @dataclass(frozen=True)
 class PastRun:
-    """The newest run of a program in a home. Nothing of it is changed."""
+    """The newest run of a program in a home. Its files are never changed."""
 
     program: Program
     arguments: tuple[str, ...]
     home: Path
     entries: tuple[Entry, ...]
-    """Its checkpoints, in order; of a rank those that all ranks have."""
+    """Its checkpoints, in order; for a rank, only those that all ranks have."""
     ranks: tuple[PastRun, ...] = ()
-    """Of a job: each rank's, this one's among them."""
+    """For a job: the runs of all ranks, this one's among them."""
 
     @classmethod
     def of(cls, program: Program, arguments: Sequence[str], home: Path, rank: int | None = None) -> PastRun:
-        """Return a program's newest run, of a job that of a rank. Raises StoreError where the home has no checkpoint of
-        it, or not those of all ranks; UsageError for a job without a rank, or the other way round.
+        """Return a program's newest run; for a job, that of a rank. Raises StoreError if the home has no checkpoint of
+        it, or lacks those of some ranks; UsageError for a job without `rank`, and for `rank` without a job.
         """
         folders = ranks_of(home / program.name)
         if (rank is not None) != bool(folders):
@@ -86,17 +86,17 @@ class PastRun:
 
     @property
     def everyone(self) -> tuple[PastRun, ...]:
-        """Those of all ranks; of one process itself."""
+        """The runs of all ranks of a job; for a run of one process, that run alone."""
         return self.ranks or (self,)
 
     @property
     def number(self) -> int:
-        """Which run of the program in its home it is."""
+        """The number of this run among the program's runs in its home."""
         return self.entries[-1].run
 
     @cached_property
     def recorded(self) -> Meta:
-        """What its newest checkpoint says."""
+        """The metadata of its newest checkpoint."""
         return read_meta(self.entries[-1].path)
 
     @property
@@ -105,8 +105,8 @@ class PastRun:
 
     @property
     def began_s(self) -> float:
-        """When its first process began, in seconds since 1970, with a margin for other clocks; long ago where that is
-        not known. What has not been changed since, it has not written.
+        """The time when its first process began, in seconds since 1970, less a margin for other clocks; minus infinity
+        if it is not known. A file that was last changed earlier was not written by the run.
         """
         told = [Catalogue(each.home).chronicle(self.program.name, each.number).events() for each in self.everyone]
         starts = (min((event.at for event in events if isinstance(event, Started)), default=-math.inf) for events in told)
@@ -119,7 +119,7 @@ class PastRun:
 
     def address(self, cursor: str) -> Address:
         """Return the batch that a cursor means: `3:17`, `1/3:17`, `step 41307` (from 0, over the whole run), or one of
-        `LAST`. Raises UsageError for one that the run has not, FaultInvalid for what is none.
+        `LAST`. Raises UsageError if the run has no such batch, FaultInvalid if the text is no cursor.
         """
         batches = list(self.batches)
         if not batches:
@@ -136,19 +136,19 @@ class PastRun:
         return found
 
     def before(self, at: Address) -> tuple[Entry, ...]:
-        """Return the checkpoints up to a batch. One that is at it is left out if there is another in the epoch: names
-        that the program reads no more, such as the last loss, are bound only once a step has been done.
+        """Return the checkpoints up to a batch. One right at it is left out if its epoch has an earlier one: names that
+        the program does not read again, such as the last loss, are bound only after a step has been run.
         """
         ahead, upto = bisect_left(self.entries, at, key=address_of), bisect_right(self.entries, at, key=address_of)
         return self.entries[: ahead if ahead and address_of(self.entries[ahead - 1])[:2] == at[:2] else upto]
 
     def settings(self) -> dict[str, str]:
-        """Return the variables of the environment that its processes had by detrain."""
+        """Return the environment variables that detrain set for its processes."""
         return variables(int(self.recorded.environment.get("threads", "0")), self.recorded.environment)
 
     def again(self, since: Sequence[Entry], home: Path, folder: Path, *options: str) -> list[str]:
-        """Return the command that runs it again, from the last of these checkpoints (none: from the start), which are
-        put into a home of their own. `folder` is the one of which the command gets a copy.
+        """Return the command that runs it again from the last checkpoint of `since` (if empty: from the start). Puts
+        these checkpoints into `home`. The command is for a copy of `folder`.
         """
         program, names = self.program, {entry.path.name for entry in since}
         for each in self.everyone:
@@ -168,11 +168,11 @@ class PastRun:
         return [sys.executable, "-m", "detrain", "run", *whole, *is_module, path, *self.arguments]
 
     def home_in(self, home: Path, run: PastRun) -> Path:
-        """Return where in another home a process of it, this or another rank's, has its checkpoints."""
+        """Return the folder, in another home, for the checkpoints of this run or of another rank's."""
         return home / self.program.name / run.home.name if self.ranks else home
 
     def set_back(self, copy: Path, folder: Path) -> None:
-        """Have the files in a copy of a folder as the run found them when it began, as far as that is known."""
+        """Restore the files in a copy of a folder to their state when the run began, as far as that is known."""
         log = Changes(self._journal.with_suffix(".changes"), None)
         for path, was in log.found_by_run().items():
             there = copy / os.path.relpath(path, folder.resolve())
@@ -189,8 +189,8 @@ class PastRun:
                     shutil.copyfile(was, there)
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
-        """Raise Diverged where a batch of a run in another home, up to the one whose body is about to run, is another
-        than the run had.
+        """Raise Diverged if a batch of a run in another home differs from this run's; batches after `upto`, and the
+        elements that the body of `upto` fetches, are not compared.
         """
         (journal,) = home.glob("*.journal")
         had, again = (read_batches(path, in_body=upto) for path in (self._journal, journal))
@@ -208,27 +208,27 @@ def address_of(entry: Entry) -> Address:
 
 
 class Reach(msgspec.Struct, kw_only=True):
-    """Epochs, one behind the other, that are gone to from one checkpoint before them, or each from some of its own."""
+    """Consecutive epochs that are all reached from one checkpoint before them, or each from checkpoints of its own."""
 
     first: str
-    """The first of them, as cursors have it: `3`, or `1/3` where there is more than one loop."""
+    """The first of them, written as in cursors: `3`, or `1/3` in a later phase."""
     last: str
     since: str | None
-    """The checkpoint before them; empty: the run's start; None: there are checkpoints in each."""
+    """The checkpoint before them; empty: the run's start; None: each epoch has checkpoints of its own."""
     steps: int
-    """How many are run to stand at the farthest."""
+    """The number of steps that are run to reach the farthest batch."""
 
 
 class Costs(msgspec.Struct, kw_only=True, frozen=True):
-    """What a run's processes took, by its chronicle; None: it does not say so."""
+    """The seconds that a run's processes took, by its chronicle; None if they are not on record."""
 
     start_s: float | None
-    """Until the first step."""
+    """From the start to the first step."""
     step_s: float | None
 
 
 def reach(run: PastRun) -> list[Reach]:
-    """Return how far the steps of a run are from checkpoints, in its order."""
+    """Return, in the run's order, how far its steps are from checkpoints."""
     batches, found = list(run.batches), list[Reach]()
     where = None
     for number, at in enumerate(batches):
@@ -251,7 +251,7 @@ def _median(values: list[float]) -> float:
 
 
 def costs(run: PastRun) -> Costs:
-    """Return what starting the program and a step have taken: of steps the median between two checkpoints."""
+    """Return the seconds for the program's start, and for a step: there the median over pairs of checkpoints."""
     events = Catalogue(run.home).chronicle(run.program.name, run.number).events()
     told = [event for event in events if isinstance(event, Started | Saved)]
     steps = [each for pair in itertools.pairwise(told) if (each := _step_s(*pair)) is not None]
@@ -265,7 +265,7 @@ def costs(run: PastRun) -> Costs:
 
 
 def _step_s(one: Event, other: Event) -> float | None:
-    """Return what a step took between two checkpoints of one process."""
+    """Return the seconds for a step between two checkpoints of one process; None if the events are no such pair."""
     if not (isinstance(one, Saved) and isinstance(other, Saved)) or other.batches_done <= one.batches_done:
         return None
     return (other.at - one.at) / (other.batches_done - one.batches_done)

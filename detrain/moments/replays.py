@@ -1,4 +1,4 @@
-"""Stretches of a run, run again with statements that were added since: several at a time, each in its own folder."""
+"""Replays: stretches of a run that run again with statements added since, several at a time, each in its own folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detrain.verify.verification import outside_of_run
 from detrain.verify.work_folder import WorkFolder
 
 _IN_FOLDER: Final = 'cd "$1" && exec >"$2" 2>"$3" && shift 3 && exec "$@"'
-"""A command of the shell: run what follows in a folder, with its output in two files."""
+"""A shell command: runs the command after its arguments in a folder, with stdout and stderr in two files."""
 
 
 @dataclass(frozen=True)
@@ -35,47 +35,47 @@ class Stretch:
     since: Entry | None
     end: Cursor | None
     cuts: tuple[Cursor, ...]
-    """Where the state is kept, to be compared: among them its ends, unless it starts anew."""
+    """The cuts at which the state is saved for comparison: also both ends, except the program's start and end."""
     kept: int | None = None
-    """How many additions are in the program; None: all."""
+    """The number of additions in the program; None: all."""
     last: Address | None = None
-    """The last batch that is run, where that is not the run's."""
+    """The last batch that is run; None: the run's last."""
     jumps: tuple[Entry, ...] = ()
-    """Checkpoints behind the batches of epochs, whose bodies are not run then."""
+    """Checkpoints after the batches of epochs: the replay jumps to them and does not run the bodies before."""
 
 
 def key_of(cursor: Cursor) -> str:
-    """Return what a cut is called in notes and plans."""
+    """Return the name of a cut in notes and plans."""
     return f"{cursor} {cursor.cut}"
 
 
 @dataclass
 class Replay:
-    """A stretch that has been run again, and what that has left."""
+    """A stretch that has been run again, with its output and files."""
 
     stretch: Stretch
     folder: Path
     work: Path = Path()
-    """The copy of the current folder that it ran in, which is gone."""
+    """The copy of the current folder in which it ran; it is deleted afterwards."""
     status: int = 0
     notes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """How much had been written to stdout and stderr, by what was done (`saved`, `begun`, `resumed`) and the cut."""
+    """The bytes written to stdout and to stderr so far, by event (`saved`, `begun`, `resumed`) and cut."""
     digests: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Those of all variables, by key, at the ends of phases and of the program."""
+    """The digests of all variables, by key, at the ends of phases and of the program."""
 
     @property
     def home(self) -> Path:
-        """Its checkpoints."""
+        """The folder of its checkpoints."""
         return self.folder / "ckpt"
 
     @cached_property
     def out(self) -> bytes:
-        """What was written to stdout."""
+        """The bytes that it wrote to stdout."""
         return (self.folder / "stdout").read_bytes()
 
     @cached_property
     def err(self) -> bytes:
-        """What was written to stderr."""
+        """The bytes that it wrote to stderr."""
         return (self.folder / "stderr").read_bytes()
 
     @cached_property
@@ -90,14 +90,14 @@ class Replay:
         return {key_of(entry.cursor): entry.path for entry in entries if f"saved at {key_of(entry.cursor)}" in self.notes}
 
     def place(self, cursor: Cursor) -> tuple[int, int] | None:
-        """Return where in stdout and stderr a cut is; None where it has not come there."""
+        """Return the offsets in stdout and stderr at a cut; None if the replay did not reach it."""
         known = (self.notes.get(f"{what} at {key_of(cursor)}") for what in ("resumed", "begun", "saved"))
         return next((place for place in known if place is not None), None)
 
 
 @dataclass(frozen=True)
 class _Commands:
-    """What workers of an engine are started with."""
+    """The commands that an engine's workers run, by lease."""
 
     folder: Path
     known: dict[str, list[str]] = field(default_factory=dict)
@@ -107,19 +107,19 @@ class _Commands:
         return self.known[lease.identity]
 
     def log(self, lease: Lease) -> Path:
-        """Return the file for what is said before a stretch begins."""
+        """Return the file for output before a stretch begins."""
         return self.folder / f"{lease.identity}.log"
 
     def waits(self, _lease: Lease) -> bool:
-        """Return whether it only waits."""
+        """Return whether the worker only waits: it never does."""
         return False
 
 
 class Replays:
-    """Runs stretches of one run again."""
+    """A runner of stretches of one run."""
 
     def __init__(self, added: Added, folder: Path, engine: Engine) -> None:
-        """`folder` is temporary, for everything that they leave, and seen by all machines of the `engine`."""
+        """Start the `engine`. All its machines see the temporary `folder`, which gets all files of the replays."""
         self._added, self._folder, self._engine, self._count = added, folder, engine, 0
         self._commands = _Commands(folder)
         engine.start(self._commands)
@@ -127,12 +127,12 @@ class Replays:
         self._began_s = min(entry.path.stat().st_mtime for entry in added.run.entries) - 1
         self.source = Path.cwd()
         self.is_inside = any(entry.cursor.is_inside for entry in added.run.entries)
-        """Whether checkpoints are taken inside of epochs: what they hold at the start of one is said otherwise then."""
+        """True if checkpoints are also taken inside epochs: those at epochs' starts then store states differently."""
 
     def run(self, stretches: Sequence[Stretch]) -> list[Replay]:
-        """Run them, and return them in the same order.
+        """Run stretches, and return their replays in the same order.
 
-        Raises UsageError where the folder is too large to be copied, StoreError where a worker does not see it.
+        Raises UsageError if the current folder is too large to be copied, StoreError if a worker does not see the copy.
         """
         done: list[Replay] = []
         running: dict[str, Replay] = {}
@@ -152,7 +152,7 @@ class Replays:
         return done
 
     def _take(self, running: dict[str, Replay]) -> None:
-        """Wait a little, and take those that have ended."""
+        """Wait a little, and take ended replays out of `running`. Raises StoreError as `run` does."""
         for ended in self._engine.events():
             replay = running.pop(ended.lease.identity)
             replay.status = ended.status
@@ -164,11 +164,11 @@ class Replays:
             shutil.rmtree(replay.folder / "work", ignore_errors=True)
 
     def shown(self, replay: Replay, text: bytes) -> bytes:
-        """Return a text with the path of the user's folder in the place of its copy's."""
+        """Return a text with the path of the copied folder replaced by that of the user's folder."""
         return text.replace(str(replay.work).encode(), str(self.source).encode())
 
     def _prepared(self, stretch: Stretch) -> tuple[Replay, list[str]]:
-        """Make the folder in which a stretch is run; return the command."""
+        """Make the folder in which a stretch runs; return the replay and its command."""
         run, source = self._added.run, self.source
         self._count += 1
         replay = Replay(stretch, self._folder / str(self._count))
@@ -185,7 +185,7 @@ class Replays:
             if source.resolve() in path.parents:
                 copy = place.work / path.relative_to(source.resolve())
                 copy.write_bytes(data)
-                os.utime(copy, (self._began_s, self._began_s))  # what a run reads is not younger than its checkpoint
+                os.utime(copy, (self._began_s, self._began_s))  # the files of a program are older than its checkpoints
             elif stretch.kept is not None:
                 raise UsageError(f"{str(path)!r} lies beside the current folder", f"start it in {str(path.parent)!r}")
         replay.home.mkdir()
@@ -217,10 +217,10 @@ class Replays:
 
 
 def before(stretch: Stretch, at: Address) -> bool:
-    """Return whether a batch comes before the end of a stretch."""
+    """Return True if a batch comes before the end of a stretch."""
     return stretch.end is None or at < (stretch.end.phase, stretch.end.epoch, stretch.end.batch)
 
 
 def starts_at(stretch: Stretch) -> Address:
-    """Return the first batch of a stretch."""
+    """Return the address of a stretch's first batch, or one before all batches if it begins at the program's start."""
     return address_of(stretch.since) if stretch.since is not None else (-1, 0, 0)

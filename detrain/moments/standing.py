@@ -1,5 +1,5 @@
-"""`detrain at`: runs a program again from the checkpoint before a cursor, in a copy of its folder, and stands there:
-one process, or those of a job, of which one stands there.
+"""`detrain at`: runs a program again, in a copy of its folder, from the checkpoint before a cursor, and stops there. It
+starts one process, or all of a job, of which one rank stops there.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from detrain.verify.work_folder import copy_folder, place_like
 
 _PAUSE_S: Final = 0.05
 _GRACE_S: Final = 10.0
-"""So long the rank that is to stand there may go on when another one has failed."""
+"""How long the rank that is to stop at the cursor may go on after another rank has failed."""
 
 
 def run_up_to(moment: Moment, run: PastRun, command: Sequence[str], work: Path, answers: Path) -> tuple[int, str]:
-    """Run a command that runs a program again, in a folder, until the moment is over; return the exit status, and what
-    was written to stderr, if that is not the terminal.
+    """Run a command that runs a program again, in the folder `work`, until the moment is over. Return its exit status
+    and its text on stderr; the text is empty if stderr is the terminal.
 
-    The ranks beside the one that stands there wait for it where they are to meet it. They are killed at the end.
+    The other ranks wait at their next exchange with the rank that stops at the moment. They are killed at the end.
     """
     everyone = run.everyone
     standing = next(number for number, each in enumerate(everyone) if each.home == run.home)
@@ -71,7 +71,7 @@ def run_up_to(moment: Moment, run: PastRun, command: Sequence[str], work: Path, 
 
 @contextlib.contextmanager
 def _uninterrupted(*, is_open: bool) -> Iterator[None]:
-    """Where something is open there, Ctrl-C is for that."""
+    """Ignore Ctrl-C here while a prompt or debugger is open in the program: it is meant for that."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_open else None
     try:
         yield
@@ -81,7 +81,7 @@ def _uninterrupted(*, is_open: bool) -> Iterator[None]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], standing: int) -> int:
-    """Wait until the one that stands there has ended; return its number, or that of one by which it could not go on."""
+    """Wait until the process `standing` has ended. Return its number; if it failed, that of the first that failed."""
     first, until = standing, float("inf")
     while processes[standing].poll() is None and time.monotonic() < until:
         failed = next((number for number, each in enumerate(processes) if each.poll()), None)
@@ -93,12 +93,12 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], standing: int) -> int:
 
 @dataclass(frozen=True)
 class Stand:
-    """What was found at a cursor, and at those behind it where that was asked for."""
+    """The findings at a cursor, or at each one of a range."""
 
     since: str
-    """The checkpoint that the run went on from; empty: it started anew."""
+    """The checkpoint from which the program went on; empty: it started anew."""
     found: list[Found]
-    """Empty: what was looked for is true nowhere."""
+    """The findings; empty if the expression `when` was true at no cursor."""
 
 
 def stand(
@@ -115,15 +115,15 @@ def stand(
     opens: Prompt | None = None,
     port: int = 0,
 ) -> Stand:
-    """Go to a batch of a run, and say what is there: at each one up to `until`, or at the first from there on at which
-    the expression `when` is true; with `bisects` it stays true from there on. `opens` is what the user gets there, of
-    debugpy at `port`; where he goes back in it, the program is run once more, to the earlier batch.
+    """Go to a batch of a run and return the findings there: at each batch up to `until`, or only at the first one at
+    which the expression `when` is true; `bisects` assumes that it then stays true. `opens`: the prompt or debugger that
+    the user gets there (debugpy at `port`). If the user steps back in it, the program runs once more, to that batch.
 
-    With `within`, the first call of a function of this name in the body is where one stands, instead of the loop.
+    With `within`, the program stops in the first call of a function of this name in the body, instead of in the loop.
 
-    Everything happens in a copy of the current folder: the run's checkpoints, its journal and its files stay as they
-    are. Each batch on the way is compared with the journal's. Raises Diverged where one is another, UsageError where
-    the program does not come there, or `when` cannot be evaluated.
+    The program runs in a copy of the current folder: the run's checkpoints, its journal and its files stay as they are.
+    Each batch on the way is compared with the journal's. Raises Diverged if one differs, UsageError if the program does
+    not reach the batch, or `when` cannot be evaluated.
     """
     moment = Moment(
         at=at,
@@ -166,7 +166,7 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         if not answers.is_file():
             _explain(status, said, moment)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
-        if not before:  # one that goes on from a checkpoint compares them itself
+        if not before:  # a run that goes on from a checkpoint compares the batches itself
             for each in run.everyone:
                 each.require_same_batches(run.home_in(home, each), found[-1].at if found else moment.until)
         return Stand(start, found)
@@ -179,8 +179,8 @@ def _require_no_error(found: Stand, when: str) -> None:
 
 
 def _narrowed(moment: Moment, run: PastRun) -> Moment:
-    """Return the moment without most of the steps at which its expression is not true for the first time, given that it
-    stays true: it is evaluated one step behind checkpoints, where what the step binds is bound.
+    """Return the moment with its range narrowed, by bisection, around the step at which its expression first becomes
+    true and then stays so. Trials evaluate it one step after checkpoints: a step binds the names that it may read.
     """
     batches = list(run.batches)
     first, last = batches.index(moment.at), batches.index(moment.until)
@@ -191,7 +191,7 @@ def _narrowed(moment: Moment, run: PastRun) -> Moment:
         middle = (low + high) // 2
         asked = msgspec.structs.replace(moment, at=places[middle], until=places[middle], opens=None, saved="", values="")
         found = _go_to(asked, run)
-        if found.found and found.found[-1].error and not found.found[-1].is_over:  # what is not read again does not come back
+        if found.found and found.found[-1].error and not found.found[-1].is_over:  # names not read again are not restored
             messages.say(f"{found.found[-1].error} at {written(places[middle])}: looking at each step")
             return moment
         _require_no_error(found, moment.when)
@@ -201,7 +201,7 @@ def _narrowed(moment: Moment, run: PastRun) -> Moment:
 
 
 def _explain(status: int, said: str, moment: Moment) -> None:
-    """Say why the run has not come to a cursor."""
+    """Raise an error that says why the run did not reach a cursor."""
     at = moment.at
     reason = last_printed(said)
     if reason is not None:

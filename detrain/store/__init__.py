@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what writes where it is asked for: the command does without, and so without NumPy."""
+    """Import `write` when it is first asked for: the command does without the writer, and so without NumPy."""
     if name != "write":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from detrain.store.hdf5_writer import write

@@ -1,5 +1,5 @@
-"""Small arrays of one dtype and shape, stacked into one: a replay buffer has 100,000, and a dataset for each takes
-seconds.
+"""Packs: small arrays of one dtype and shape, stacked into one array. A replay buffer has 100,000 arrays, and writing a
+dataset for each takes seconds.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ PREFIX: Final = "python/packs/"
 _NUMBERS: Final = " numbers"
 _MOST_BYTES: Final = 1 << 12
 _LEAST: Final = 4
-"""So many of a kind are worth a pack."""
+"""The fewest arrays of one dtype and shape that are stacked."""
 _NUMBER: Final = np.dtype("<u4")
 
 
 def packed(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[str, Array]]]:
-    """Return the arrays that stay apart, by name, and packs of the others: (name of the dataset, [array, axes of
+    """Return the arrays that stay apart, by name, and the packs of the others: (name of the dataset, [array, axes of
     each...]).
 
-    Behind each pack comes that of its arrays' names, which are numbers.
+    Each pack is followed by an array of the names of its arrays: these names are numbers.
     """
     apart: dict[str, Array] = {}
     groups: dict[tuple[np.dtype[np.void], tuple[int, ...]], list[str]] = {}
@@ -47,9 +47,9 @@ def packed(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[st
 
 
 def unpacked(values: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Yield (name, array) of all that the datasets of packs hold.
+    """Yield the name and the array of each array in the packs among the datasets `values`.
 
-    Raises CheckpointDamaged for datasets that are none.
+    Raises CheckpointDamaged if a pack does not have a number for each of its arrays.
     """
     for name, stacked in values.items():
         if not name.startswith(PREFIX) or name.endswith(_NUMBERS):

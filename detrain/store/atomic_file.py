@@ -1,4 +1,4 @@
-"""The file that HDF5 writes a checkpoint into: one that never fails while HDF5 looks.
+"""The file that HDF5 writes a checkpoint into: it shows HDF5 no error.
 
 HDF5 (seen in 1.14) ends the process with a segmentation fault when a write fails while it closes a file, so a full disk
 would kill the run. Here errors are kept until HDF5 is done, and raised then.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class NotRegular(OSError):
-    """Where a file of detrain's belongs lies a link, a pipe, a folder or a device."""
+    """A link, a pipe, a folder or a device lies where a file of detrain belongs."""
 
 
 _LEFTOVER: Final = re.compile(r"\..+\.\d+\.export", re.ASCII | re.DOTALL)
 
 
 class Sink(io.RawIOBase):
-    """A new file for h5py's file-like driver. After a first error it takes everything and writes nothing."""
+    """A new file for h5py's file-like driver. After a first error it accepts all data and writes none."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Sink(io.RawIOBase):
         return self._position
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write all of the data at the position, or note the error."""
+        """Write all of the data at the position, or keep the error."""
         done, view = 0, memoryview(data).cast("B")
         try:
             while self.error is None and done < len(view):
@@ -60,19 +60,19 @@ class Sink(io.RawIOBase):
         return len(view)
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read back what was written; zeros beyond the end."""
+        """Fill a buffer with the bytes at the position, and with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
         view[:] = self.read_at(self._position, len(view))
         self._position += len(view)
         return len(view)
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """Read back what was written; zeros beyond the end."""
+        """Return the bytes at an offset, and zeros beyond the end of the file."""
         data = os.pread(self.descriptor, count, offset)
         return data + bytes(count - len(data))
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the length of the file, or note the error."""
+        """Set the length of the file, or keep the error."""
         length = self._position if size is None else size
         try:
             if self.error is None:
@@ -87,9 +87,9 @@ class Sink(io.RawIOBase):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Sink]:
-    """Hand out the sink of a file that takes its place at `path` whole, and durable, or not at all. Raises OSError.
+    """Yield the sink of a new file. The file then appears at `path` whole and durable, or not at all. Raises OSError.
 
-    Temporary name in the same folder, write, fsync, close, rename, fsync of the folder. Links are never followed.
+    Steps: temporary name in the same folder, write, fsync, close, rename, fsync of the folder. No link is followed.
     """
     with _replacing(path, path.with_name(f".{path.name}.{os.getpid()}.tmp")) as sink:
         yield sink
@@ -97,8 +97,8 @@ def replacing(path: Path) -> Iterator[Sink]:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[Sink]:
-    """Do as `replacing`, and delete what killed exports have left in the folder: temporary files that no process has
-    locked.
+    """Do as `replacing`, and delete the temporary files that killed exports have left in the folder: those that no
+    process has locked.
     """
     for left in path.parent.glob(".*.export") if path.parent.is_dir() else ():
         if _LEFTOVER.fullmatch(left.name):
@@ -118,8 +118,8 @@ def _delete_unlocked(path: Path) -> None:
 
 
 def _made(temporary: Path, *, is_locked: bool) -> int:
-    """Return the descriptor of a new file; it stays locked until it is closed, where the file system knows locks."""
-    temporary.unlink(missing_ok=True)  # of a process that was killed and had our number, as in a container
+    """Return the descriptor of a new file. With `is_locked`, it is locked until closed, where the system has locks."""
+    temporary.unlink(missing_ok=True)  # left by a killed process that had our number, as in a container
     while True:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         if not is_locked:
@@ -128,7 +128,7 @@ def _made(temporary: Path, *, is_locked: bool) -> int:
             fcntl.lockf(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # another export took it for a leftover, before it was locked
+        os.close(descriptor)  # another export took the file for a leftover and deleted it before it was locked
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _replacing(path: Path, temporary: Path, *, is_locked: bool = False) -> Itera
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk. Raises OSError."""
+    """Flush the names in a folder to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -160,9 +160,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
-    """Open a file and return its descriptor; no link is followed unless asked, and a pipe does not hold us up.
+    """Open a file and return its descriptor. A link is followed only with `follows`; a pipe does not make this wait.
 
-    Raises OSError, NotRegular where the path leads to anything but a file.
+    Raises OSError; NotRegular where the path leads to anything but a file.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW), 0o666)
@@ -179,7 +179,7 @@ def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
 
 
 def append_line(path: Path, line: bytes, first: bytes = b"", *, is_flushed: bool = False) -> None:
-    """Append a line to a file, behind `first` where there is none yet, or an end of what a crash has torn.
+    """Append a line to a file. An empty or new file gets `first` before it; a line torn by a crash is ended first.
 
     Raises OSError.
     """
@@ -197,9 +197,9 @@ def append_line(path: Path, line: bytes, first: bytes = b"", *, is_flushed: bool
 
 
 def read_regular(path: Path, kind: str) -> bytes:
-    """Return what is in a file, which is a `kind`; nothing if it is not there. Raises StoreError."""
+    """Return the bytes of a file, and none if it is not there. `kind` names it in an error. Raises StoreError."""
     try:
-        # Not `open`, by which the program's own files are followed.
+        # Not `open`: detrain watches it for the program's own files.
         with io.FileIO(open_regular(path, os.O_RDONLY, follows=True)) as file:
             return file.readall()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Writing checkpoints: small ones at once, large ones in a thread, while training goes on."""
+"""The writer of checkpoints: it writes small ones at once, and large ones in a thread while training goes on."""
 
 from __future__ import annotations
 
@@ -12,45 +12,43 @@ from typing import Final
 from detrain.base import messages
 
 LARGE_BYTES: Final = 4 << 20
-"""States from this size on are written in the background; below, the thread costs more than the write."""
+"""States of this size or more are written in the background; for smaller ones the thread costs more than the write."""
 _LONG_S: Final = 1.0
 
 
 class Writer:
-    """Writes one checkpoint at a time.
+    """A writer of one checkpoint at a time.
 
-    A save waits for the one before, so that no more than one state of the past is held.
+    A save waits for the save before it, so that memory holds at most one past state.
     """
 
     def __init__(self) -> None:
         self._pid: int | None = None
-        """The process whose thread writes, or wrote last: a child that is forked meanwhile has no such thread."""
+        """The process with the thread that writes, or wrote last: a child forked meanwhile has no such thread."""
         self._under_way = _thread.allocate_lock()
-        """Held while the last write that was begun is under way."""
+        """Held while the write that began last is under way."""
         self._error: Exception | None = None
         self.has_failed = False
-        """Whether something went wrong in the background that `check` has not raised yet."""
+        """True if a write in the background has failed and `check` has not raised its error yet."""
 
     def write(self, act: Callable[[], None], *, is_large: bool) -> None:
-        """Have a checkpoint written by `act`. Raises what `act` raises, or what the one before has raised."""
+        """Have `act` write a checkpoint. Raises the error of `act`, or that of the write before it."""
         self.drain()
         if not is_large:
             act()
             return
         if self._pid is None:
-            # At its exit h5py takes converters out of HDF5, without the lock by which it keeps threads apart, and a
-            # write that is
-            # under way is torn. This is registered after h5py's handler, and so is called before it.
+            # At exit, h5py removes converters from HDF5 without taking its lock on threads, and so tears a write that
+            # is under way. Our handler is registered after h5py's, and so is called before it.
             atexit.register(self._wait)
         under_way, pid = _thread.allocate_lock(), os.getpid()
-        under_way.acquire()  # a signal's handler may raise behind each call: until here nothing has begun
+        under_way.acquire()  # a signal's handler may raise after any call: until here no write has begun
         self._under_way, self._pid = under_way, pid
         try:
-            # Not threading's, which waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that begins with much
-            # Python, for
-            # it is then the thread's turn. And a program that joins all of threading's threads does not know this one.
+            # Not `threading.Thread`: its `start` waits until the thread has begun: 0.3 ms, or 5 to 8 ms where that
+            # begins with much Python. And a program that joins all threads of `threading` must not see ours.
             _thread.start_new_thread(self._run, ([act], under_way))
-        except (RuntimeError, MemoryError):  # there is no thread to be had
+        except (RuntimeError, MemoryError):  # the system gives no thread
             self._under_way = _thread.allocate_lock()
             raise
 
@@ -64,7 +62,7 @@ class Writer:
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong in the background since the last look: StoreError, or what a defect of ours raised."""
+        """Raise the error of a background write since the last check: StoreError, or one by a defect of detrain."""
         error, self._error, self.has_failed = self._error, None, False
         if error is not None:
             raise error
@@ -72,11 +70,11 @@ class Writer:
     def _run(self, acts: list[Callable[[], None]], under_way: _thread.LockType) -> None:
         try:
             acts[0]()
-        except Exception as error:  # in a thread nobody would see it: the next probe raises it
+        except Exception as error:  # nobody would see it in a thread: the next probe raises it
             self._error, self.has_failed = error, True
         finally:
-            # The state that was written goes first. Its tensors are deleted by C++, and a thread that is there when the
-            # interpreter ends, takes the process with it (SIGABRT): behind the release the interpreter may end.
+            # Drop the written state before the release. C++ deletes its tensors, and a thread that still does so when
+            # the interpreter ends aborts the process (SIGABRT): after the release the interpreter may end.
             acts.clear()
             under_way.release()
 

@@ -1,6 +1,4 @@
-"""The checkpoint home: which checkpoints of which program and run lie in a folder, which can be trusted, and which to
-keep.
-"""
+"""The checkpoint home: the checkpoints in a folder by program and run, which of them are good, and which to keep."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from detrain.store.snapshot import Meta, Snapshot
 from detrain.store.thinning import Held, thinned
 
 INFO_NAME: Final = "inst.info"
-"""Where a home keeps what was inferred of its program."""
+"""The file of a home with the structure that detrain has inferred of the program."""
 
 _CUTS: Final[dict[str, Cut]] = {"e": "epoch", "l": "load", "b": "batch", "z": "end"}
 _LETTERS: Final = {cut: letter for letter, cut in _CUTS.items()}
@@ -37,16 +35,16 @@ _NAME: Final = re.compile(
     re.ASCII | re.DOTALL,
 )
 _BESIDE: Final = (".journal", ".manifest", ".changes", ".lock", ".chronicle")
-"""What lies beside checkpoints."""
+"""Suffixes of a run's other files, which lie beside its checkpoints."""
 KEPT: Final = ".kept"
-"""Of the folder beside a run's changes, with what files of the program were at its cuts."""
+"""Suffix of the folder beside a run's log of changes: it holds files of the program as they were at the run's cuts."""
 TAKEN: Final = ".taken"
-"""Added to a name in it, that of an empty file which says that the name is taken."""
+"""Suffix of an empty file in that folder: it says that the name before the suffix is taken."""
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A checkpoint file by its name alone: nothing in it has been read yet."""
+    """A checkpoint file, known by its name alone: its bytes have not been read yet."""
 
     path: Path
     program: str
@@ -55,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def parse_name(path: Path) -> Entry | None:
-    """Return what a checkpoint's file name says, or None if it is not the name of one."""
+    """Return the program, run and cursor in a checkpoint's file name, or None if it is no such name."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None
@@ -66,7 +64,7 @@ def parse_name(path: Path) -> Entry | None:
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file in a checkpoint home by this name is one that runs live on."""
+    """Return True if a file in a checkpoint home has a name by which runs need it."""
     return parse_name(path) is not None or path.name == INFO_NAME or path.suffix in _BESIDE
 
 
@@ -75,7 +73,7 @@ def _name(program: str, run: int, cursor: Cursor) -> str:
 
 
 def cursor_of(meta: Meta) -> Cursor:
-    """Return the cursor at which a checkpoint was taken. Raises CheckpointDamaged if its cut is none."""
+    """Return the cursor at which a checkpoint was taken. Raises CheckpointDamaged if there is no such cut."""
     for cut in _LETTERS:
         if cut == meta.cut:
             return Cursor(meta.phase, meta.epoch, meta.batch, cut)
@@ -85,9 +83,9 @@ def cursor_of(meta: Meta) -> Cursor:
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The checkpoint to resume from, on its way through `stations` (itself last), and why not from a newer one.
+    """The checkpoint to resume from, the `stations` on the way to it (itself last), and why no newer one was chosen.
 
-    `damaged` are bad, `stranded` good, but without what they rest on: one of those, or records of the journal.
+    Checkpoints in `damaged` are bad. Those in `stranded` are good, but need a damaged one, or lost journal records.
     """
 
     entry: Entry
@@ -98,7 +96,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """The checkpoints in one folder. Files that are not ours are never touched."""
+    """The checkpoints in one folder. Files that detrain did not write are never touched."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -108,7 +106,7 @@ class Catalogue:
         """Make the folder, and make sure that it can be written. Raises StoreError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Has no name where the system can do that: nothing is left by a kill.
+            # Where the system can do that, the file has no name: a kill leaves nothing behind.
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -146,7 +144,7 @@ class Catalogue:
     def save(self, program: str, run: int, cursor: Cursor, snapshot: Snapshot) -> str:
         """Write a checkpoint and commit it; return its digest.
 
-        Raises StoreError; earlier checkpoints are as they were.
+        Raises StoreError; earlier checkpoints then stay as they were.
         """
         from detrain.store.hdf5_writer import write
 
@@ -158,8 +156,8 @@ class Catalogue:
         return digest
 
     def confirm(self, entry: Entry, *, reads_all: bool = True) -> str:
-        """Check every digest of a checkpoint, and that it is what its name says and the manifest lists; return its
-        digest. Without `reads_all`, whoever reads its arrays checks these.
+        """Check every digest of a checkpoint, and that its file name and the manifest agree with it; return its digest.
+        Without `reads_all`, the arrays of a large file are checked only when they are read.
 
         Raises CheckpointDamaged, CheckpointTooNew or StoreError.
         """
@@ -175,11 +173,11 @@ class Catalogue:
         return digest
 
     def good(self, program: str, *, reads_all: bool = True) -> Iterator[Choice]:
-        """Yield the checkpoints of a program's newest run from which it can be resumed, the newest first; none if there
-        is none at all. `reads_all`: as for `confirm`.
+        """Yield the checkpoints of a program's newest run from which it can be resumed, the newest first; none if the
+        home has no checkpoint of it. `reads_all`: as for `confirm`.
 
-        Raises, before the first, CheckpointDamaged if none is good, or all are gone; CheckpointTooNew or StoreError
-        where it cannot be told.
+        Raises CheckpointDamaged, before any is yielded, if none is good or all are gone; CheckpointTooNew or StoreError
+        where a file is of a newer format or cannot be read.
         """
         mine = [entry for entry in self.entries() if entry.program == program]
         mine = [entry for entry in mine if entry.run == mine[-1].run]
@@ -192,21 +190,21 @@ class Catalogue:
         bad: list[Path] = []
         is_any = False
         cut_off: CheckpointDamaged | None = None
-        """The journal lacks records that a checkpoint rests on."""
+        """The error that says that the journal lacks records which a checkpoint needs."""
         for entry in reversed(mine):
             while entry in usable and not _lacks_start(way := stations(usable, entry)):
                 damaged = [station for station in way if station.path not in good and not self._is_good(station, good, reads_all)]
                 if not damaged:
                     break
                 bad += [station.path for station in damaged]
-                usable = [entry for entry in usable if entry not in damaged]  # there may be another way
+                usable = [entry for entry in usable if entry not in damaged]  # other stations may lead there
             else:
                 continue
             try:
                 ends.require(read_meta(entry.path).journal_bytes)
             except CheckpointDamaged as error:
                 if not self.journal(program, entry.run).exists():
-                    raise  # it may have been left behind when the folder was copied
+                    raise  # perhaps the folder was copied without its journal
                 if cut_off is None:
                     messages.warn(error.what)
                 cut_off = error
@@ -218,11 +216,11 @@ class Catalogue:
             raise self._nothing_left(program, len(mine), bad, cut_off)
 
     def ways(self, program: str, run: int) -> list[Entry]:
-        """Return the checkpoints of a run that have all that they rest on, in order; not checked for damage."""
+        """Return, in order, the checkpoints of a run whose stations are all there; they are not checked for damage."""
         return with_ways([entry for entry in self.entries() if (entry.program, entry.run) == (program, run)])
 
     def _is_good(self, entry: Entry, good: dict[Path, str], reads_all: bool) -> bool:
-        """Check a checkpoint, and put its digest under the good ones, or say what is wrong with it."""
+        """Check a checkpoint. Add its digest to `good` and return True, or warn of the damage and return False."""
         try:
             good[entry.path] = self.confirm(entry, reads_all=reads_all)
         except CheckpointDamaged as error:
@@ -246,9 +244,7 @@ class Catalogue:
         )
 
     def _refuse_if_gone(self, program: str, run: int) -> None:
-        """Raise CheckpointDamaged if a later run than this one has written checkpoints, of which none is there any
-        more.
-        """
+        """Raise CheckpointDamaged if the manifest of a later run than this lists checkpoints: none of them is there."""
         for path in self.folder.glob(f"{glob.escape(program)}-r*.manifest"):
             number = path.name.removeprefix(f"{program}-r").removesuffix(".manifest")
             listed = list(self.manifest(program, int(number)).digests()) if number.isdecimal() and int(number) > run else []
@@ -259,7 +255,7 @@ class Catalogue:
                 )
 
     def adopt(self, choice: Choice) -> None:
-        """Go on from a choice: list what was confirmed and not listed, and put aside what is damaged.
+        """Go on from a choice: list its checkpoint if it is not listed yet, and put damaged and stranded ones aside.
 
         Raises StoreError.
         """
@@ -271,7 +267,7 @@ class Catalogue:
         for path in choice.damaged:
             if self._put_aside(manifest, path, "bad"):
                 messages.say(f"kept aside as {path.name}.bad")
-        # They would count as the newest, and what this run saves now would be pruned.
+        # They would count as the newest, and the checkpoints that this run saves next would be pruned.
         count = sum(self._put_aside(manifest, path, "stranded") for path in choice.stranded)
         if count:
             messages.say(f"{count} newer, good by {'itself' if count == 1 else 'themselves'}, kept aside as NAME.stranded")
@@ -279,7 +275,7 @@ class Catalogue:
             manifest.commit(choice.entry.path.name, choice.digest)
 
     def put_aside_after(self, program: str, run: int, batches_done: int) -> list[str]:
-        """Rename the checkpoints of a run that were taken after so many batches: they may hold a fault.
+        """Rename the checkpoints of a run that were taken after more than `batches_done`: they may hold a fault.
 
         Returns their names.
         """
@@ -291,13 +287,13 @@ class Catalogue:
         return names
 
     def put_aside(self, entries: Iterable[Entry]) -> None:
-        """Rename checkpoints that nobody shall go on from. Raises StoreError."""
+        """Rename checkpoints from which no run must go on. Raises StoreError."""
         for entry in entries:
             self._put_aside(self.manifest(entry.program, entry.run), entry.path, "stranded")
 
     @staticmethod
     def _put_aside(manifest: Manifest, path: Path, kind: str) -> bool:
-        """Rename a checkpoint, and return whether that could be done."""
+        """Rename a checkpoint, and return True if the rename worked."""
         manifest.withdraw(path.name)
         try:
             path.replace(path.with_name(f"{path.name}.{kind}"))
@@ -317,17 +313,15 @@ class Catalogue:
         counts: Callable[[str], bool] = lambda _name: True,
         stays: str = "",
     ) -> None:
-        """Delete old checkpoints of a run: the newest `keep` stay, with what resuming from them needs.
+        """Delete old checkpoints of a run. The newest `keep` stay, and the stations on the way to each that stays: the
+        one at the start of its epoch if it lies inside an epoch, and the newest of each earlier phase.
 
-        Those of which `counts` (of the file's name) says no stay, too: not all ranks of the job have them yet. So does
-        the one with the name `stays`.
-
-        That is, for a checkpoint inside an epoch the one at the start of that epoch, and for a run of several phases
-        the newest of each earlier phase. Where several are kept and all rest on one, the newest before that stays, too:
-        no one damaged file costs them all. With `keep_every`, those at the start of each so manieth epoch, and at the
-        end of a phase, stay too; `after_batches`: and the last inside of such an epoch. With `keep_best`, the first of
-        those with the lowest metric, or the highest if it begins with `max:`. With `keep_size`, as many more stay as
-        all together take so many bytes, spread over the run.
+        A newer one for whose name `counts` returns False stays without being counted: not all ranks of the job have it
+        yet. The one named `stays` stays. Where several are kept and all need one checkpoint, the newest before that one
+        stays as well, so that no single damaged file costs them all. With `keep_every`, those at the start of every
+        `keep_every`th epoch and at the end of a phase stay; with `after_batches`, also the last one inside each such
+        epoch. With `keep_best`, the first one with the lowest metric stays, or with the highest if `keep_best` begins
+        with `max:`. With `keep_size`, more stay, spread over the run, as long as all together fit into that many bytes.
         """
         mine = [entry for entry in self.entries() if (entry.program, entry.run) == (program, run)]
         kept: list[Entry] = []
@@ -335,7 +329,7 @@ class Catalogue:
         for entry in reversed(mine):
             if usable < keep:
                 kept.insert(0, entry)
-                # Else nobody can go on from it, and it does not count.
+                # One from which no run can go on is not counted.
                 usable += counts(entry.path.name) and not _lacks_start(stations(mine, entry))
         kept += [entry for entry in mine if entry.path.name == stays]
         if keep > 1:
@@ -360,8 +354,8 @@ class Catalogue:
                     entry.path.unlink()
 
     def _spread(self, entries: Sequence[Entry], needed: Collection[Path], most_bytes: int) -> set[Path]:
-        """Return the checkpoints of a run that stay within so many bytes, those that are needed among them. What others
-        rest on in earlier phases is needed.
+        """Return the checkpoints of a run that stay within `most_bytes`, all the `needed` ones among them. The caller
+        must count those of earlier phases on the way to a needed one as needed.
         """
         starts = {(each.cursor.phase, each.cursor.epoch): each for each in entries if each.cursor.cut == "epoch"}
         found: list[Entry] = []
@@ -376,7 +370,7 @@ class Catalogue:
         return {found[number].path for number in stay}
 
     def _tell(self, path: Path) -> tuple[float | None, int] | None:
-        """Return the metric of a checkpoint, and how many batches were done, None of a damaged one. It is read once."""
+        """Return a checkpoint's metric and number of batches done; None if it is damaged. Each file is read once."""
         if path not in self._told:
             try:
                 meta = read_meta(path)
@@ -386,7 +380,7 @@ class Catalogue:
         return self._told[path]
 
     def remove_leftovers(self, program: str) -> None:
-        """Delete the temporary files that a killed save of this program left."""
+        """Delete the temporary files that killed saves of this program have left."""
         for path in self.folder.iterdir():
             match = _LEFTOVER.fullmatch(path.name)
             entry = parse_name(path.with_name(match["name"])) if match else None
@@ -396,10 +390,10 @@ class Catalogue:
 
 
 def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
-    """Return, for each checkpoint that all of the kept ones rest on, the newest before it that rests on none of its
-    phase.
+    """Return, for each station common to all kept checkpoints, the newest checkpoint before it that needs no other
+    station of its own phase.
 
-    Kept ones without the start of their epoch do not count: nobody can go on from them.
+    Kept ones without the start of their epoch do not count: no run can go on from them.
     """
     ways = [way for entry in kept if not _lacks_start(way := stations(entries, entry))]
     common = [station for station in ways[0] if all(station in way for way in ways)] if ways else []
@@ -414,14 +408,12 @@ def _fallbacks(entries: Sequence[Entry], kept: Sequence[Entry]) -> list[Entry]:
 
 
 def with_ways(entries: Sequence[Entry]) -> list[Entry]:
-    """Return those of a run's checkpoints that have all that they rest on among them."""
+    """Return those of a run's checkpoints whose stations are all among them."""
     return [entry for entry in entries if not _lacks_start(stations(entries, entry))]
 
 
 def _lacks_start(way: Sequence[Entry]) -> bool:
-    """Return whether one of the stations lies inside of an epoch whose start has no checkpoint: nobody knows the way to
-    it.
-    """
+    """Return True if a station lies inside a later epoch and none is at its start: no run can reach it."""
     return any(
         station.cursor.is_inside and station.cursor.epoch > 0 and (before is None or not _is_start(before, station))
         for before, station in zip((None, *way), way, strict=False)
@@ -429,16 +421,15 @@ def _lacks_start(way: Sequence[Entry]) -> bool:
 
 
 def _is_start(entry: Entry, of: Entry) -> bool:
-    """Return whether a checkpoint is that of the start of the epoch in which another lies."""
+    """Return True if `entry` was taken at the start of the epoch of `of`."""
     return (entry.cursor.phase, entry.cursor.epoch, entry.cursor.cut) == (of.cursor.phase, of.cursor.epoch, "epoch")
 
 
 def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
     """Return the checkpoints at which a run that resumes from `target` stops on its way, `target` last.
 
-    A checkpoint inside an epoch rests on the one at the start of its epoch (code between the two runs again, from exact
-    state); an earlier phase is finished from its newest checkpoint, of which the start of its epoch is there, if it
-    needs one.
+    A checkpoint inside an epoch needs the one at the start of its epoch (code between the two runs again, from exact
+    state). The run finishes each earlier phase from its newest checkpoint, if possible one with the start of its epoch.
     """
     newest: dict[int, Entry] = {}
     starts: dict[tuple[int, int], Entry] = {}
@@ -460,7 +451,7 @@ def stations(entries: Iterable[Entry], target: Entry) -> list[Entry]:
 
 
 def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
-    """Put the checkpoints of a run up to a cursor, and its journal, into another home."""
+    """Link or copy a run's newest checkpoint up to a cursor, its stations and the run's journal into another home."""
     chosen = up_to(entries, before)
     if not chosen:
         return
@@ -475,5 +466,5 @@ def link(entries: Sequence[Entry], before: Address, home: Path) -> None:
 
 
 def up_to(entries: Sequence[Entry], cursor: Address) -> list[Entry]:
-    """Return the checkpoints of earlier phases, and those at or before a cursor."""
+    """Return the checkpoints at or before a cursor, those of earlier phases included."""
     return [entry for entry in entries if (entry.cursor.phase, entry.cursor.epoch, entry.cursor.batch) <= cursor]

@@ -1,9 +1,8 @@
-"""The chronicle: what the processes of one run have to say of it, as lines of JSON that are only added, beside its
-checkpoints.
+"""The chronicle: the record that the processes of one run keep beside its checkpoints, as lines of JSON that are only
+appended.
 
-When its processes started and ended, and when they took checkpoints; and the text of the program's source, which nobody
-runs from there. A line that is torn, or of a kind that a later
-version writes, is passed over: nothing that a run does rests on this file.
+It says when the processes started and ended and when they took checkpoints, and keeps the text of the program's source
+for readers. A torn line, or one of a kind that a later version writes, is passed over: no run depends on this file.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ class Source(msgspec.Struct, frozen=True, tag="source", tag_field="kind"):
     """A source file of the program, as it was executed."""
 
     name: str
-    """Its path relative to the folder of the entry."""
+    """Its path relative to the folder of the program's main file."""
     digest: str
-    """As checkpoints have it, of the syntax tree."""
+    """The digest of its syntax tree, as in checkpoints."""
     text: str
-    """What it held; of bytes that are no UTF-8, each as Latin-1 has it."""
+    """Its text; bytes that are no UTF-8 are decoded as Latin-1."""
     is_utf8: bool = True
 
     @classmethod
     def of(cls, name: str, digest: str, data: bytes) -> Source:
-        """Return what there is to keep of a file."""
+        """Return the record of a source file with these bytes."""
         try:
             return cls(name, digest, data.decode())
         except UnicodeDecodeError:
@@ -49,50 +48,50 @@ class Started(msgspec.Struct, frozen=True, tag="start", tag_field="kind", omit_d
     """A process begins to run the program."""
 
     at: float
-    """Seconds since 1970, as in all that follow."""
+    """Seconds since 1970, as in the other kinds of lines."""
     pid: int
     host: str
     since: str = ""
-    """The checkpoint that it goes on from, by the file's name; empty: it starts anew."""
+    """File name of the checkpoint from which it resumes; empty: it starts anew."""
     environment: dict[str, str] = {}
-    """Versions and settings that decide about bits."""
+    """Versions and settings that can change a result's bits."""
 
 
 class Saved(msgspec.Struct, frozen=True, tag="checkpoint", tag_field="kind", omit_defaults=True):
-    """A checkpoint is written."""
+    """A checkpoint has been written."""
 
     at: float
     name: str
-    """Of its file."""
+    """The name of its file."""
     size_bytes: int
     took_s: float
-    """To write it; what large ones take, training does not wait for."""
+    """Seconds to write it; training does not wait while a large one is written."""
     batches_done: int
     loss: float | None = None
-    """What the program had under the name `loss`, if that was a number."""
+    """The value of the program's variable `loss`, if that was a number."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="kind", omit_defaults=True):
-    """A process ends by itself. One that is killed leaves no such line."""
+    """A process ends by itself. A killed process leaves no such line."""
 
     at: float
     pid: int
     how: str = ""
-    """Empty: with the program's last line; else by which exception, signal or error of detrain's."""
+    """Empty if the program ran to its last line, else the exception, signal or error of detrain that ended it."""
 
 
 class Timed(msgspec.Struct, frozen=True, tag="timing", tag_field="kind"):
-    """The first new step is done, and `--timing` asks what the start took."""
+    """The first new step is done, and `--timing` asked for the seconds of the start."""
 
     at: float
     pid: int
     parts_s: dict[str, tuple[float, float]]
-    """Seconds by wall clock, and of processor time, of each part of the start."""
+    """For each part of the start: its seconds by wall clock, and of processor time."""
 
 
 Event = Source | Started | Timed | Saved | Ended
 now = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
-"""The time: the program may be told another one."""
+"""The real time: detrain may give the program another one."""
 _EVENT = msgspec.json.Decoder(Event)
 
 
@@ -110,7 +109,7 @@ class Chronicle:
             raise StoreError(f"cannot write {str(self.path)!r}: {error.strerror or error}", way_out(error)) from error
 
     def events(self) -> list[Event]:
-        """Return what is on record, in order; nothing where there is no such file. Raises StoreError."""
+        """Return all events on record, in order; none if the file is not there. Raises StoreError."""
         found = []
         for line in read_regular(self.path, "chronicle").splitlines():
             try:
@@ -120,7 +119,7 @@ class Chronicle:
         return found
 
     def keep_sources(self, files: Mapping[str, tuple[str, bytes]]) -> None:
-        """Keep source files: their digests and bytes, by name. Those that are there are not added again.
+        """Add source files, given as digest and bytes by name, that are not on record yet.
 
         Raises StoreError.
         """
@@ -130,7 +129,7 @@ class Chronicle:
                 self.add(Source.of(name, digest, data))
 
     def sources(self, digests: Mapping[str, str]) -> dict[str, bytes]:
-        """Return the bytes of source files, by name, of those of these digests that are on record, and whole."""
+        """Return the bytes, by name, of the source files with these digests that are on record and whole."""
         kept = {(each.name, each.digest): each.data for each in self.events() if isinstance(each, Source)}
         found = {name: kept[name, digest] for name, digest in digests.items() if (name, digest) in kept}
         return {name: data for name, data in found.items() if digest_source(data) == digests[name]}

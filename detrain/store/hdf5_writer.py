@@ -1,8 +1,8 @@
-"""Writing a checkpoint file: HDF5, so that any HDF5 reader opens it, and behind that a trailer, by which detrain itself
-reads it.
+"""The writer of checkpoint files: HDF5, so that any HDF5 reader opens them, and at the end a trailer, by which detrain
+itself reads them.
 
-HDF5 lays the file out; detrain writes the bytes of the arrays where HDF5 has made room for them, and takes digests on
-the way. Documented byte by byte in docs/reference/format.md.
+HDF5 lays the file out; detrain writes the bytes of the arrays where HDF5 has made room for them, and computes digests
+at the same time. Documented byte by byte in docs/reference/format.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from detrain.store.trailer import FORMAT_VERSION, MAGIC, Extent, ListedArray, Tr
 
 _GROUPS: Final = ("tensors", "rng", "python", "python/arrays", "python/packs")
 _CHUNK_BYTES: Final = 1 << 20
-"""So much is digested and then written at a time: it is still in the processor's cache."""
+"""Bytes that are digested and then written at a time: they are still in the processor's cache."""
 
 
 def write(path: Path, snapshot: Snapshot) -> str:
-    """Write a checkpoint so that `path` either holds all of it or is as it was; return its digest.
+    """Write a checkpoint so that `path` either holds all of it or stays as it was; return its digest.
 
     Raises StoreError.
     """
@@ -46,12 +46,12 @@ def write(path: Path, snapshot: Snapshot) -> str:
 
 
 def _check_space(path: Path, snapshot: Snapshot) -> None:
-    """Refuse, before anything is written, what the disk has no room for. Raises StoreError."""
+    """Raise StoreError, before a byte is written, if the disk has no room for the checkpoint."""
     needed = snapshot.nbytes + len(snapshot.python) + sum(map(len, snapshot.rng.values()))
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
-        return  # the write will say why
+        return  # the write will raise the reason
     if free < needed:
         raise StoreError(
             f"cannot write checkpoint {str(path)!r}: it takes {needed} bytes, the disk has {free} left",
@@ -60,7 +60,7 @@ def _check_space(path: Path, snapshot: Snapshot) -> None:
 
 
 def write_into(sink: Sink, snapshot: Snapshot) -> str:
-    """Write all arrays, then the manifest, by whose digest the whole is known, then the trailer; return that digest.
+    """Write all arrays, then the manifest, then the trailer; return the manifest's digest, which identifies the whole.
 
     Raises OSError.
     """
@@ -103,12 +103,12 @@ def write_into(sink: Sink, snapshot: Snapshot) -> str:
 
 
 class _NewFile:
-    """A new HDF5 file, by h5py's low level: the high one is five times as slow, and stores the time at which groups are
-    made.
+    """A new HDF5 file, written by h5py's low-level API: the high-level one is five times as slow, and stores the times
+    at which groups are made.
     """
 
     def __init__(self, sink: Sink) -> None:
-        import h5py  # takes a while, and reading does without it
+        import h5py  # slow to import, and reading does without it
 
         self._h5 = h5py
         self._sink = sink
@@ -123,17 +123,17 @@ class _NewFile:
             h5py.h5g.create(self.hdf5.id, group.encode(), gcpl=self._timeless("GROUP_CREATE"))
 
     def put_text(self, name: str, text: str) -> None:
-        """Write text of fixed length as an attribute of the file: other text lies in a heap without checksums."""
+        """Write text of fixed length as an attribute of the file: HDF5 puts other text in a heap without checksums."""
         self.hdf5.attrs.create(name, text.encode(), dtype=self._h5.string_dtype("utf-8", max(len(text.encode()), 1)))
 
     def put(self, name: str, array: Array) -> tuple[str, Extent]:
-        """Write one dataset; return its digest, and where its bytes lie."""
+        """Write one dataset; return its digest and the extent of its bytes."""
         h5 = self._h5
         kind = h5.h5t.py_create(array.dtype if _is_native(array.dtype) else _opaque(array.dtype), logical=True)
         space = h5.h5s.create_simple(array.shape) if array.ndim else h5.h5s.create(h5.h5s.SCALAR)
         properties = self._timeless("DATASET_CREATE")
         properties.set_alloc_time(h5.h5d.ALLOC_TIME_EARLY)
-        # Without the bytes of arrays that have none: HDF5 has no type of size 0, and fills those of size 1 with zeros.
+        # HDF5 fills only arrays without bytes: their elements have 1 byte in the file, as HDF5 has no type of size 0.
         properties.set_fill_time(h5.h5d.FILL_TIME_NEVER if array.nbytes else h5.h5d.FILL_TIME_ALLOC)
         offset = h5.h5d.create(self.hdf5.id, name.encode(), kind, space, properties).get_offset()
         return self._write(array, offset or 0)
@@ -158,18 +158,18 @@ def _bytes(data: bytes) -> Array:
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:
-    """Return whether HDF5 has the type.
+    """Return True if HDF5 has the type.
 
-    Of the others (bfloat16, dates, text, ...) the bytes go in, and their name goes along.
+    Of other types (bfloat16, dates, text, ...) the bytes are stored as opaque, and the manifest has the dtype's name.
     """
     sizes = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
     return dtype.itemsize in sizes.get(dtype.kind, ()) and not is_extension(dtype)
 
 
 def _opaque(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(f"V{max(dtype.itemsize, 1)}")  # empty text has no bytes; HDF5 has no type without any
+    return np.dtype(f"V{max(dtype.itemsize, 1)}")  # empty text has 0 bytes an item; HDF5 has no type of size 0
 
 
 def _reason(error: OSError) -> str:
-    """Return why, in a line: h5py writes HDF5's whole internal state into its messages."""
+    """Return the reason of an error in one line: h5py writes HDF5's whole internal state into its messages."""
     return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]

@@ -1,7 +1,7 @@
-"""Where the processes of a job keep their checkpoints: `HOME/PROGRAM/rank-N/`, each a checkpoint home of its own.
+"""The folders in which a job's processes keep their checkpoints: `HOME/PROGRAM/rank-N/`, each a checkpoint home.
 
-A cut counts for the job once each rank has committed its own part of it: a part is written under one name by all, and
-so the names tell. Nothing else is written down of that: there is no second list that could say something else.
+A cut counts for the job once each rank has committed its own part of it. All ranks give their parts of a cut the same
+file name, so the names show which cuts are complete. No second list exists that could contradict them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from detrain.store.catalogue import Catalogue, Entry, parse_name
 
 JUST_IN_TIME: Final = "jit"
-"""Of a job's just-in-time checkpoints, in the job's folder: there while ranks watch each other."""
+"""Folder of a job's just-in-time checkpoints, in the job's folder: it is there while ranks watch each other."""
 EVERY: Final = "every"
-"""In that folder: each how many batches the state is held now."""
+"""File in that folder: the number of batches from one held state to the next, as it is now."""
 _RANK: Final = re.compile(r"rank-(0|[1-9]\d*)", re.ASCII)
 
 
@@ -26,7 +26,7 @@ def rank_folder(home: Path, program: str, rank: int) -> Path:
 
 
 def ranks_of(job: Path) -> list[Path]:
-    """Return the folders of the ranks of a job that have checkpoints, in their order; none if it is no job's folder."""
+    """Return the folders of a job's ranks that have checkpoints, by rank; none if `job` is no job's folder."""
     if not job.is_dir():
         return []
     found = [(int(match[1]), path) for path in job.iterdir() if (match := _RANK.fullmatch(path.name)) and names_in(path)]
@@ -34,7 +34,7 @@ def ranks_of(job: Path) -> list[Path]:
 
 
 def jobs_in(home: Path) -> list[Path]:
-    """Return the folders of jobs in a checkpoint home, and that itself if it is the folder of one."""
+    """Return the folders of jobs in a checkpoint home, or the home alone if it is a job's folder itself."""
     if ranks_of(home):
         return [home]
     return sorted(path for path in home.iterdir() if ranks_of(path)) if home.is_dir() else []
@@ -46,13 +46,13 @@ def names_in(folder: Path) -> set[str]:
 
 
 def complete_names(folder: Path, world: int) -> Callable[[str], bool]:
-    """Return a function that tells whether all ranks have the checkpoint of a name now; `folder` is that of one."""
+    """Return a function that is True for the name of a checkpoint that all ranks have now; `folder` is one rank's."""
     found = [names_in(folder.with_name(f"rank-{rank}")) for rank in range(world)]
     return lambda name: all(name in names for names in found)
 
 
 def parts(folders: Sequence[Path]) -> dict[str, list[Entry | None]]:
-    """Return, for each cut that some rank has, the part of each rank, None where it has none; in the order of cuts."""
+    """Return, by file name, for each cut that any rank has: each rank's part, or None; in the order of cuts."""
     by_rank = [{entry.path.name: entry for entry in Catalogue(folder).entries()} for folder in folders]
     every = {name: entry for found in by_rank for name, entry in found.items()}
     order = sorted(every, key=lambda name: (every[name].program, every[name].run, every[name].cursor.key()))

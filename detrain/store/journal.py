@@ -2,15 +2,15 @@
 changed.
 
 Each record is `length (uint32) | xxh32 of the payload (uint32) | payload (msgpack)`, little-endian. The first records
-after a checkpoint are written at once, so that they survive SIGKILL: by them a resumed run knows whether its data are
-the same. Later ones wait up to a second. A torn tail is recognised and cut off. Record kinds: `b` a batch was loaded
-and has this digest, `r` the random streams at the head of this batch (only where the body before it drew numbers), `p`
-those that the Python of an iterator's pipeline found at an element (where others had drawn since the one before), `f`
-what a body has fetched from an iterator that lives on, by its number in the body and its digest, `v` the version of the
-format, at the start (a journal without it is of version 1).
+after a checkpoint are written at once, so that they survive SIGKILL: a resumed run compares its data with them. Later
+ones wait up to a second. A torn tail is recognised and cut off. Kinds of records: `b` the digest of a loaded batch, `r`
+the random streams at the head of a batch (only where the body before it drew numbers), `p` the random streams that the
+Python code of an iterator's pipeline found at an element (only where other code had drawn since the element before),
+`f` the number and digest of an element that a body fetched from an iterator that outlives the body, `v` the version of
+the format, at the start (a journal without it is of version 1).
 
-Behind what a resumed run has recorded stay the digests of the batches that are still to come, as an earlier run
-recorded them: if the resumed run is refused at one of them, the next one is refused there, too.
+The digests that an earlier run recorded of later batches stay behind the records of a resumed run until it reaches
+these batches: if the resumed run is refused at one of them, the next one is refused there, too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _AT_ONCE: Final = 8
 _MOST_WAITING: Final = 256
 _LONGEST_WAIT_S: Final = 1.0
 _monotonic_s: Final = time.monotonic
-"""The real clock: the program is told another one, which first looks who asks."""
+"""The real clock: the program gets a replaced one, which first looks up its caller."""
 _MOST_TO_COME: Final = 4096
-"""So many records of an earlier run are kept in the file behind the new ones."""
+"""The most records of an earlier run that are kept in the file behind the new ones."""
 
 _RECORDS: Final[dict[str, Any]] = {
     "v": tuple[str, int],
@@ -53,12 +53,12 @@ _RECORDS: Final[dict[str, Any]] = {
     "f": tuple[str, int, int, int, int, bytes],
     "p": tuple[str, str, int, dict[str, bytes], list[str]],
 }
-"""What records are made of, by their kind."""
+"""The types of a record's parts, by its kind."""
 
 
 class Ends(set[int]):
-    """The lengths at which a journal ends with a whole record, 0 among them: up to there a
-    checkpoint can rest on it.
+    """The lengths in bytes, 0 among them, at which a journal ends with a whole record: a checkpoint can need a journal
+    up to one of these.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,13 +67,13 @@ class Ends(set[int]):
 
     @classmethod
     def of(cls, path: Path) -> Ends:
-        """Read them from a journal, which need not be there. Raises StoreError, CheckpointTooNew, CheckpointDamaged."""
+        """Return the ends of a journal; it may be missing. Raises StoreError, CheckpointTooNew, CheckpointDamaged."""
         ends = cls(path)
         ends.update(end for end, _record in _records(path))
         return ends
 
     def require(self, count: int) -> None:
-        """Raise CheckpointDamaged if a checkpoint cannot rest on so many bytes."""
+        """Raise CheckpointDamaged if `count` bytes do not end with a whole record of the journal."""
         if count in self:
             return
         is_there = self._path.is_file()
@@ -85,30 +85,30 @@ class Ends(set[int]):
 
 
 class Journal:
-    """The journal of one run. Reading keeps what lies beyond the resume point, to compare the re-run with."""
+    """The journal of one run. Records beyond the resume point are kept in memory, to compare the resumed run with."""
 
     def __init__(self, path: Path, keep_bytes: int, *, may_differ: bool = False) -> None:
-        """Open the journal. With the first new record it is cut to `keep_bytes`: what came after the cut is done again.
-        The digests that were recorded after it stay until they have been compared, unless they `may_differ`.
+        """Open the journal. The first new record cuts it to `keep_bytes`, its length at the checkpoint: the run repeats
+        the rest. Digests recorded after that stay until they have been compared, unless they `may_differ`.
 
-        Raises CheckpointDamaged if the records before the cut are not all there: fast-forward would go on from other
-        random states than the first run's.
+        Raises CheckpointDamaged if records before `keep_bytes` are missing: fast-forward would go on from other random
+        states than the first run did.
         """
         self.batches: dict[Address, bytes] = {}
         self.last: Address = (-1, -1, -1)
         """The last batch that an earlier run has recorded."""
         self.ends: dict[int, Address] = {}
-        """The last one of each phase."""
+        """The last recorded batch of each phase."""
         self.streams: dict[Address, dict[str, bytes]] = {}
-        """What the earlier run recorded, the part after the cut included."""
+        """The random streams at heads of batches: those of the earlier run, also after the cut, and of this run."""
         self.fetched: dict[tuple[int, int, int, int], bytes] = {}
         self.elements: dict[str, dict[int, dict[str, bytes]]] = {}
-        """The random streams that elements before the cut were made from, by the iterator's name and their number."""
+        """The random streams from which elements before the cut were made, by the iterator's name and their number."""
         self._newest: dict[str, bytes] = {}
-        """The streams at the last head of a batch that is on record, by which those of elements are told."""
+        """The streams at the last recorded head of a batch; records of elements leave out those that are the same."""
         self._in_order: list[Address] = []
         self._to_come: deque[tuple[tuple[int, ...], bytes]] = deque()
-        """What an earlier run has recorded, and this one has not come to."""
+        """Records of an earlier run whose batches this run has not reached."""
         ends = Ends(path)
         for end, (kind, *address, value) in _records(path):
             ends.add(end)
@@ -126,7 +126,7 @@ class Journal:
                 self._to_come.append((tuple(address), _framed([kind, *address, value])))
             if kind == "p" and end <= keep_bytes:
                 name, number, states = address
-                if number == 0:  # an iterator of this name that was there before is no more
+                if number == 0:  # a new iterator has taken this name
                     self.elements[name] = {}
                 self.elements.setdefault(name, {})[number] = {**states, **{each: self._newest[each] for each in value}}
         ends.require(keep_bytes)
@@ -136,8 +136,8 @@ class Journal:
         self._path = path
         self._is_named = False
         self._holds_others = True
-        """Whether records of an earlier run may lie behind those of this one."""
-        # A large checkpoint is written by a thread, which has the records before it written, too.
+        """True if records of an earlier run may lie behind those of this one."""
+        # A thread writes large checkpoints, and flushes the journal before, while the main thread adds records.
         self._lock = threading.Lock()
         try:
             self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -146,22 +146,22 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Length in bytes of the journal, records that wait included."""
+        """Length in bytes of the journal, waiting records included."""
         with self._lock:
             return self._written_bytes + len(self._framed())
 
     def add_batch(self, address: Address, digest: bytes) -> None:
         """Record the digest [16 bytes] of a batch.
 
-        What cannot be written waits, and is an error at the next `flush` or `sync`.
+        A record that cannot be written waits; the next `flush` or `sync` raises the error.
         """
         if self._to_come:
             self._pass(address)
         self._add(["b", *address, digest])
 
     def add_fetched(self, address: tuple[int, int, int, int], digest: bytes) -> None:
-        """Record the digest [16 bytes] of what a body has fetched, as `add_batch` does; last in the address is its
-        number.
+        """Record, as `add_batch` does, the digest [16 bytes] of an element that a body has fetched. The address ends
+        with the element's number in the body.
         """
         self._pass(address)
         self._add(["f", *address, digest])
@@ -173,21 +173,19 @@ class Journal:
         self._add(["r", *address, states])
 
     def forget_streams(self, before: Address) -> None:
-        """Let go of the streams of earlier batches in memory; they stay in the file."""
+        """Drop the streams of earlier batches from memory; they stay in the file."""
         self.streams = {address: states for address, states in self.streams.items() if address >= before}
         self._in_order = []
 
     def add_element(self, name: str, number: int, states: dict[str, bytes]) -> None:
-        """Record the packed random streams that an iterator's element is made from, where others have moved them on."""
-        if self.elements.get(name, {}).get(number) == states:  # a resumed run is on its way past it
+        """Record the packed random streams from which an iterator's element is made, where other code has used them."""
+        if self.elements.get(name, {}).get(number) == states:  # a resumed run makes a recorded element again
             return
         as_at_head = [each for each, state in states.items() if self._newest.get(each) == state]
         self._add(["p", name, number, {each: state for each, state in states.items() if each not in as_at_head}, as_at_head])
 
     def streams_between(self, after: Address | None, upto: Address) -> dict[str, bytes]:
-        """Return the newest state of each stream that is on record behind one batch (None: from the start), up to
-        another.
-        """
+        """Return the newest recorded state of each stream after one batch (None: from the start) and up to another."""
         if len(self._in_order) != len(self.streams):
             self._in_order = sorted(self.streams)
         first = 0 if after is None else bisect.bisect_right(self._in_order, after)
@@ -197,26 +195,26 @@ class Journal:
         return found
 
     def flush(self) -> None:
-        """Write the records that wait; those that follow are written at once again. Raises StoreError."""
+        """Write the waiting records; the next few are written at once again. Raises StoreError."""
         with self._lock:
             self._write()
             self._at_once = _AT_ONCE
 
     def sync(self) -> None:
-        """Have all records on the disk: a checkpoint that rests on them must not outlive them. Raises StoreError."""
+        """Flush all records to the disk: a checkpoint that needs them must not outlive them. Raises StoreError."""
         self.flush()
         try:
             os.fsync(self._file)
             if not os.path.samestat(os.fstat(self._file), os.stat(self._path)):
                 raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
-            if not self._is_named:  # whoever made it, perhaps a process that has not come so far
+            if not self._is_named:  # whoever made the file, perhaps a process that ended before its first sync
                 sync_folder(self._path.parent)
                 self._is_named = True
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def close(self) -> None:
-        """Write what waits and close the file. Raises StoreError."""
+        """Write the waiting records and close the file. Raises StoreError."""
         self.flush()
         os.close(self._file)
 
@@ -227,16 +225,16 @@ class Journal:
                 self._at_once -= 1
             elif len(self._waiting) < _MOST_WAITING and _monotonic_s() - self._written_at < _LONGEST_WAIT_S:
                 return
-            with contextlib.suppress(StoreError):  # no checkpoint rests on it yet, and none will before it is written
+            with contextlib.suppress(StoreError):  # no checkpoint needs the record yet, nor will before it is written
                 self._write()
 
     def _framed(self) -> bytes:
-        """Return the records that wait as they are written."""
+        """Return the bytes of the waiting records as the file gets them."""
         is_new = self._waiting and not self._written_bytes
         return b"".join(map(_framed, ([["v", JOURNAL_VERSION], *self._waiting] if is_new else self._waiting)))
 
     def _pass(self, address: tuple[int, ...]) -> None:
-        """This run has come to a batch, or to what a body has fetched."""
+        """Drop the earlier run's records up to the address of a batch or element: this run has reached it."""
         while self._to_come and self._to_come[0][0] <= address:
             self._to_come.popleft()
 
@@ -244,10 +242,10 @@ class Journal:
         start, new = self._written_bytes, self._framed()
         try:
             if new:
-                # Not before: until a batch has proved equal, the first run's must not be lost.
+                # Later records of the earlier run follow: until a batch has proved equal, its first digest must stay.
                 data = new + b"".join(framed for _at, framed in itertools.islice(self._to_come, _MOST_TO_COME))
                 done = 0
-                while done < len(data):  # a disk that fills up takes a part first, and says so only then
+                while done < len(data):  # a disk that fills up takes a part first, and raises at the next write
                     done += os.pwrite(self._file, data[done:], start + done)
                 if self._holds_others:
                     os.ftruncate(self._file, start + len(data))
@@ -265,9 +263,9 @@ class Journal:
 
 
 def read_batches(path: Path, *, in_body: Address | None = None) -> dict[Address, bytes]:
-    """Return the digest of each batch in a journal, what its body has fetched included, by its address, in order.
+    """Return, by address and in order, the digest of each batch in a journal and of the elements that its body fetched.
 
-    `in_body` is a batch of which that is left out: its body has not run, or not to its end.
+    The fetched elements of the batch `in_body` are left out: its body has not run, or not to its end.
     """
     batches: dict[Address, bytes] = {}
     fetched: dict[Address, dict[int, bytes]] = {}

@@ -1,11 +1,11 @@
 """One writer: while a program runs, no other process runs the same program in the same checkpoint home.
 
 The lock is the kernel's (a POSIX record lock): it dies with its process, however that ends, is kept across `exec`, is
-not handed down to children, and works over NFS as far as its lock service does. The file says who holds it, for the
-message alone.
+not handed down to children, and works over NFS as far as its lock service does. The file names the holder, only for the
+error message.
 
-Such a lock is lost where its process opens and closes the file once more: a program that copies its checkpoints. So it
-is taken again before each save; if another run has taken it meanwhile, this one ends without having written anything.
+A process loses such a lock when it opens and closes the file once more, as a program that copies its checkpoints does.
+So it is taken again before each save; if another run has taken it meanwhile, this one ends without writing anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from detrain.base.errors import HomeInUse, StoreError
 from detrain.store.atomic_file import open_regular, way_out
 
 _FLOCK: Final = "hhqqi"
-"""The kernel's `struct flock` on Linux: kind, from where, start, length, process."""
+"""The kernel's `struct flock` on Linux: kind, base of the start, start, length, process."""
 
 
 class _LockHolder(msgspec.Struct, frozen=True):
@@ -37,10 +37,10 @@ class _LockHolder(msgspec.Struct, frozen=True):
 
 
 def hold(folder: Path, program: str) -> bool:
-    """Lock a program's checkpoints in a folder until this process ends, the program it becomes included.
+    """Lock a program's checkpoints in a folder until this process ends, also after it has become the program.
 
-    Raises HomeInUse if another process holds it. Where the file system knows no locks, a warning is all there is, and
-    False.
+    Raises HomeInUse if another process holds the lock, StoreError if its file cannot be opened. Returns False, with a
+    warning, if the file system knows no locks.
     """
     path = folder / f".{program}.lock"
     try:
@@ -59,13 +59,13 @@ def hold(folder: Path, program: str) -> bool:
     holder = _LockHolder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, msgspec.json.encode(holder), 0)
-    # The process becomes the program, and keeps the lock as long as this stays open.
+    # The process becomes the program, and keeps the lock as long as the descriptor stays open.
     os.set_inheritable(descriptor, True)
     return True
 
 
 def holder_of(folder: Path, program: str) -> int | None:
-    """Return the number of the process that holds a program's lock in a folder; None if nobody is known to."""
+    """Return the id of the process that holds a program's lock in a folder; None if no holder is known."""
     try:
         descriptor = open_regular(folder / f".{program}.lock", os.O_RDONLY)
     except OSError:
@@ -88,7 +88,7 @@ class Lock:
         self._descriptor: int | None = None
 
     def renew(self) -> None:
-        """Take it again. Raises HomeInUse if another process holds it by now."""
+        """Take the lock again. Raises HomeInUse if another process holds it by now."""
         try:
             if self._descriptor is None:
                 self._descriptor = open_regular(self._folder / f".{self._program}.lock", os.O_RDWR)
@@ -96,7 +96,7 @@ class Lock:
         except BlockingIOError as error:
             assert self._descriptor is not None
             raise _in_use(self._folder, self._program, os.pread(self._descriptor, 4096, 0)) from error
-        except OSError:  # the file system knows no locks, as the run was told; or the folder is gone, as the save will tell
+        except OSError:  # the file system knows no locks, as `hold` warned; or the folder is gone, as the save will report
             pass
 
 

@@ -1,12 +1,11 @@
-"""The manifest of a run: which checkpoints it has committed, by name and digest, in the order in which it did.
+"""The manifest of a run: the names and digests of the checkpoints that it has committed, in order.
 
-A line of text for each, appended once the checkpoint lies under its name for good. Each line carries its own checksum,
-so that one that was torn by a crash, or is damaged, is passed over and takes no other with it. Documented in
-docs/reference/format.md.
+Each has a line of text, appended once the checkpoint lies under its name for good. Each line carries its own checksum,
+so that a line torn by a crash, or damaged, is passed over and spoils no other. Documented in docs/reference/format.md.
 
-What it adds to the digests inside of the files: a whole, undamaged checkpoint that is not the one which this run wrote
-under that name (of another run, or an older copy) is known for what it is, and so is one that has gone. A checkpoint
-without a line is as good as its own digests: the process may have been killed just before the line.
+The manifest shows two things that the digests inside the files do not: that an undamaged file is not the one that this
+run wrote under its name (it is of another run, or an older copy), and that a checkpoint has gone. A checkpoint without
+a line is as good as its own digests: the process may have been killed just before it wrote the line.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest:
-    """The manifest at a path, which need not be there yet.
+    """The manifest at a path, which need not exist yet.
 
-    One process writes it, the one that holds the home's lock.
+    Only the process that holds the home's lock writes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,20 +62,20 @@ class Manifest:
         self._append(_Line(name=name, digest=digest), is_flushed=False)
 
     def withdraw(self, name: str) -> None:
-        """Let a name stand for nothing: another checkpoint is about to take it, or its file was put aside. Raises
+        """Take a name off the list: another checkpoint is about to take it, or its file was put aside. Raises
         StoreError.
 
-        Flushed: a line that came back after a power cut would speak against the new file.
+        The line is flushed: if a power cut took it, the old line would contradict the new file.
         """
         if name in self.digests():
             self._append(_Line(name=name), is_flushed=True)
 
     def illegible(self) -> int:
-        """Return how many lines are not whole: damaged, or torn by a crash. Raises StoreError."""
+        """Return the number of lines that are damaged or torn by a crash. Raises StoreError."""
         return sum(_parsed(line) is None for line in read_regular(self.path, "manifest").split(b"\n") if line)
 
     def require_file(self) -> None:
-        """See that lines can be appended. Raises StoreError, also where no file lies in its place."""
+        """Check that lines can be appended, or that there is no manifest yet. Raises StoreError."""
         try:
             os.close(open_regular(self.path, os.O_RDWR))
         except FileNotFoundError:
@@ -110,7 +109,7 @@ def _formatted(line: _Line) -> bytes:
 
 
 def _parsed(line: bytes) -> _Line | None:
-    """Return a line, or None if it is not whole."""
+    """Return a parsed line, or None if it is not whole."""
     checksum, _, text = line.partition(b" ")
     if xxhash.xxh3_64_hexdigest(text).encode() != checksum:
         return None

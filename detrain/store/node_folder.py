@@ -1,8 +1,9 @@
-"""The folder of a job in the memory of its node: it outlives the job's processes, and goes when none is left.
+"""The folder of a job in the memory of its node: it outlives single processes of the job, and is deleted when all have
+ended.
 
-Each process holds a lock on the folder itself (`flock`), which ends with it, however it ends. Who gets the folder alone
-knows that all are dead, in whatever namespace of processes they were; what lies there is of no use then: who has saved
-has written the states of the dead to the job's home.
+Each process holds a shared lock on the folder itself (`flock`), which ends with the process, however that ends. A
+process that gets an exclusive lock knows that all of them are dead, in any namespace of processes. The folder's files
+are of no use then: a rank that saved has written the states of the dead ones to the job's home.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class NodeFolder:
     """One process's hold on the folder of its job."""
 
     def __init__(self, base: Path, job: str) -> None:
-        """Make the folder, if none of the job has done so, and hold it. Folders there of jobs of this user that are
-        dead are deleted. Raises OSError.
+        """Make the folder, if no process of the job has done so, and lock it. Folders of this user's dead jobs are
+        deleted. Raises OSError.
         """
         own = f"{_PREFIX}{os.getuid()}-"
         self.path = base / f"{own}{job}"
@@ -32,7 +33,7 @@ class NodeFolder:
                 _delete_if_dead(other)
 
     def delete(self) -> None:
-        """Delete it: the job has ended well. What another rank has there still, it has in memory."""
+        """Delete the folder: the job has ended well. Other ranks still have their files' contents in memory."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -52,7 +53,7 @@ def _held(path: Path) -> int:
                 return descriptor
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # somebody has found it unheld meanwhile, and has deleted it
+        os.close(descriptor)  # another process has found the folder without locks meanwhile, and has deleted it
 
 
 def _delete_if_dead(path: Path) -> None:

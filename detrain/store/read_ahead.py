@@ -1,7 +1,7 @@
-"""Have the system bring checkpoints into its memory while the program starts: a disk has nothing else to do then.
+"""Read-ahead: the system brings checkpoints into its memory while the program starts and the disk is idle.
 
-It is done by a process that is no child of this one, holds nothing of it but those files, and ends with them. Nothing
-rests on it: whoever reads a checkpoint checks what it gets.
+A process that is no child of this one asks for that: it holds only those files, and ends after the last. No result
+depends on it: the reader of a checkpoint checks the bytes that it gets.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from detrain.base.free_memory import free_bytes
 
 _LEAST_BYTES: Final = 32 << 20
 _CHUNK_BYTES: Final = 1 << 20
-"""The system takes in hand so much of a request at once, and forgets the rest."""
+"""The system reads at most this much of one request ahead, and drops the rest."""
 
 
 def read_ahead(paths: Sequence[Path]) -> None:
-    """Bring files in, where they are large, and there is room for them and for what is read from them."""
+    """Bring large files into memory, if there is room for them and for the values read from them."""
     with contextlib.suppress(OSError):
         size = sum(path.stat().st_size for path in paths)
         if size < _LEAST_BYTES or free_bytes() < 3 * size:
             return
-        with warnings.catch_warnings(action="ignore"):  # other threads' locks: none is asked for in the child
+        with warnings.catch_warnings(action="ignore"):  # it warns of other threads' locks: the child takes none
             child = os.fork()
         if child:
             os.waitpid(child, 0)
@@ -40,7 +40,7 @@ def read_ahead(paths: Sequence[Path]) -> None:
 def _bring_in(paths: Sequence[Path]) -> None:
     if os.fork():
         return
-    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # a lock among them, and pipes whose end somebody waits for
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # among them a lock, and pipes on whose end another process waits
     os.setsid()
     os.nice(10)
     for path in paths:

@@ -1,7 +1,7 @@
-"""Reading a checkpoint file by its trailer. No byte is acted on before its digest was found right; HDF5 is not
+"""The reader of checkpoint files, by their trailers. No byte is used before its digest was found right; HDF5 is not
 involved.
 
-A file says how large its arrays are: that is checked against the file before memory is taken.
+A file states the sizes of its arrays: these are checked against the file's own size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from detrain.store.trailer import Extent, ListedArray, Trailer, digest_of_rest, 
 _CHUNK_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 32 << 20
 _MOST_THREADS: Final = 4
-"""Reading is bound by memory: more threads than this gain nothing."""
+"""Memory limits the speed of reading: more threads than this gain nothing."""
 _GRAPH: Final = "python/graph"
 _ARRAYS: Final = "python/arrays/"
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from detrain.base.digest import Array
 
     New = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-    """Makes an array of a shape and dtype, to be filled."""
+    """A function that makes an array of a shape and dtype, to be filled."""
 
 
 def read_meta(path: Path) -> Meta:
-    """Return what a checkpoint says about itself, its digest checked; tensors are not read."""
+    """Return the metadata of a checkpoint, their digest checked; tensors are not read."""
     with _opened(path) as file:
         return file.meta()
 
@@ -51,12 +51,11 @@ def read(path: Path) -> Snapshot:
 
 @contextlib.contextmanager
 def opened(path: Path, new: New | None = None, told: Callable[[int], None] = lambda _bytes: None) -> Iterator[Snapshot]:
-    """Open a checkpoint, all digests checked but those of tensors and of large arrays: these are read, and checked, as
-    they are asked for.
+    """Open a checkpoint and check all digests but those of tensors and of large arrays. These are read, and checked,
+    when they are asked for: a caller that takes them one by one needs no memory for all.
 
-    So whoever takes them one by one needs no memory for all. `new` makes their arrays, and `told`
-    hears how many more bytes have been read, both in several threads.
-    Raises, then too, CheckpointDamaged, CheckpointTooNew or StoreError.
+    `new` makes the arrays of tensors; `told` is called with the number of bytes of each chunk read; both in several
+    threads. Raises CheckpointDamaged, CheckpointTooNew or StoreError, also when an array is read later.
     """
     from detrain.store.array_packs import unpacked
 
@@ -85,8 +84,8 @@ def verify(path: Path) -> str:
 
 
 def look(path: Path, *, reads_all: bool) -> tuple[str, Meta]:
-    """Return the digest of a checkpoint, and what it says about itself, both checked. The arrays are checked, too, but
-    without `reads_all` those of a large file only when they are read. Raises as `read` does.
+    """Return the digest and the metadata of a checkpoint, both checked. Its arrays are checked, too; without
+    `reads_all`, those of a large file are not. Raises as `read` does.
     """
     with _opened(path) as file:
         file.check_rest()
@@ -117,18 +116,16 @@ class _OpenCheckpoint:
 
     @property
     def is_large(self) -> bool:
-        """Whether to read it takes time that is worth saving."""
+        """True if the file is so large that reading it once less saves noticeable time."""
         return self._end >= _LARGE_BYTES
 
     def check_rest(self) -> None:
-        """See that arrays lie in the file, one behind the other, and that what lies between
-        them is as it was written.
-        """
+        """Check that the arrays lie in the file without overlaps, and that the bytes between them have their digest."""
         rest = digest_of_rest(self._read_at, [*self._extents.values(), self._manifest], self._end)
         _check("what lies between the arrays", rest.hex(), self.trailer.rest.hex())
 
     def meta(self) -> Meta:
-        """Return what the checkpoint says about itself."""
+        """Return the metadata of the checkpoint, their digest checked."""
         self._require_room("meta")
         data = bytearray(self.size_bytes("meta"))
         self._digest("meta", memoryview(data))
@@ -136,14 +133,14 @@ class _OpenCheckpoint:
 
     def array(self, name: str) -> Array:
         """Return an array, its digest checked."""
-        import numpy as np  # who only checks files does without
+        import numpy as np  # callers that only check files do without
 
         from detrain.base.dtypes import named_dtype
 
         listed, extent = self.listed[name], self._extents[name]
         dtype = named_dtype(listed.dtype)
         self._require_room(name)
-        # Arrays of the program own their memory, as those did that they stand for.
+        # Arrays of the program own their memory, as the arrays did that were saved.
         own = self._new if name.startswith("tensors/") else None
         new = np.zeros if not extent.size_bytes else own or np.empty
         array: Array = new(listed.shape, dtype)
@@ -151,12 +148,12 @@ class _OpenCheckpoint:
         return array
 
     def size_bytes(self, name: str) -> int:
-        """Return how large an array is."""
+        """Return the size of an array in bytes."""
         return self._extents[name].size_bytes
 
     def read_into(self, name: str, memory: Array) -> None:
-        """Read the bytes of an array into memory [byte] uint8 of its size. They are checked on the way: where this
-        raises, some are in there."""
+        """Read the bytes of an array into memory [byte] uint8 of its size, and check them. If this raises, the memory
+        may have been overwritten in part."""
         self._require_room(name)
         if memory.nbytes != self.size_bytes(name):
             raise CheckpointDamaged(f"has an array {name!r} of {self.size_bytes(name)} bytes where {memory.nbytes} belong")
@@ -168,7 +165,7 @@ class _OpenCheckpoint:
             raise CheckpointDamaged(f"has an array {name!r} of shape {shape}, more than there is room for")
 
     def arrays(self, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
-        """Yield arrays, their digests checked: those of a large file are read ahead by several threads."""
+        """Yield arrays by name, their digests checked. Several threads read those of a large file ahead."""
         if not self.is_large:
             yield from ((name, self.array(name)) for name in names)
             return
@@ -185,7 +182,7 @@ class _OpenCheckpoint:
             yield from ((each, array.result()) for each, array in ahead)
 
     def check(self, name: str) -> None:
-        """See that an array has its digest, in little memory."""
+        """Check the digest of an array, in little memory."""
         self._digest(name, None)
 
     def _digest(self, name: str, into: memoryview | None) -> None:
@@ -215,8 +212,8 @@ class _OpenCheckpoint:
 
 
 class _StoredArrays(LargeArrays):
-    """Tensors or arrays of an open checkpoint, by their keys: those that are not `held` are read when they are asked
-    for, by their names in the file."""
+    """Tensors or arrays of an open checkpoint, by key: those that are not `held` are read when they are asked for, by
+    their names in the file."""
 
     def __init__(self, path: Path, file: _OpenCheckpoint, names: Mapping[str, str], held: Mapping[str, Array]) -> None:
         self._path, self._file, self._names, self._held = path, file, names, held
@@ -228,7 +225,7 @@ class _StoredArrays(LargeArrays):
             return self._file.array(self._names[key])
 
     def __contains__(self, key: object) -> bool:
-        return key in self._names  # a mapping would read it
+        return key in self._names  # Mapping's own method would read the array
 
     def size_bytes(self, key: str) -> int:
         return self._held[key].nbytes if key in self._held else self._file.size_bytes(self._names[key])
@@ -247,11 +244,11 @@ class _StoredArrays(LargeArrays):
         return len(self._names)
 
     def items(self) -> ItemsView[str, Array]:
-        """Return a view that reads ahead."""
+        """Return a view of the keys and arrays that reads ahead."""
         return _Items(self)
 
     def ahead(self) -> Iterator[tuple[str, Array]]:
-        """Yield all in turn."""
+        """Yield each key and array in turn; threads may read the next arrays already."""
         arrays = self._file.arrays(name for key, name in self._names.items() if key not in self._held)
         for key in self._names:
             if key in self._held:
@@ -277,7 +274,7 @@ def _opened(path: Path) -> Iterator[_OpenCheckpoint]:
 
 @contextlib.contextmanager
 def _descriptor(path: Path) -> Iterator[int]:
-    """Open a checkpoint."""
+    """Open a checkpoint's file and yield its descriptor. Raises StoreError."""
     if not path.is_file():
         raise StoreError(f"no checkpoint at {str(path)!r}", "`detrain ckpt ls DIR` lists those of a folder")
     with _errors_of(path):
@@ -290,7 +287,7 @@ def _descriptor(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """What goes wrong in here is an error of the store that names the file."""
+    """Turn errors raised inside this context into StoreErrors that name the file."""
     try:
         yield
     except CheckpointTooNew as error:
@@ -301,7 +298,7 @@ def _errors_of(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
     except (CheckpointDamaged, ValueError, MemoryError, RecursionError, msgspec.MsgspecError) as error:
-        # Values that no array can have, behind digests that are right: somebody made the file.
+        # The digests are right, but the values are ones that no array can have: somebody made the file by hand.
         raise _damaged(path, error.what if isinstance(error, CheckpointDamaged) else f"is none: {error}") from error
 
 

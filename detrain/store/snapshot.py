@@ -1,5 +1,5 @@
-"""What a checkpoint holds: the state of a program at a cut, and what it says about the weights file that a framework
-would write of a model: data alone, no framework is needed.
+"""The contents of a checkpoint: the state of a program at a cut, and descriptions of the weights files that a framework
+would write of the models. All of it is plain data: no framework is needed to read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WeightsGroup(msgspec.Struct, frozen=True, array_like=True):
-    """What one object of a model (a layer, an optimizer) stores: its path in the file, its name, the keys of its
+    """One object of a model (a layer, an optimizer) in a weights file: its path in the file, its name, the keys of its
     variables.
     """
 
@@ -31,7 +31,7 @@ class WeightsGroup(msgspec.Struct, frozen=True, array_like=True):
 class WeightsFile(msgspec.Struct, frozen=True):
     """The weights file of a model.
 
-    Without groups the model was not built, or `refused` says why there can be no file.
+    If there are no groups, the model was not built, or `refused` says why it can have no such file.
     """
 
     name: str
@@ -40,7 +40,7 @@ class WeightsFile(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says about itself. Times and process ids are not part of it: equal states give equal bytes."""
+    """The metadata of a checkpoint. They hold no times and no process ids: equal states give equal bytes."""
 
     phase: int
     epoch: int
@@ -59,57 +59,56 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the journal at this cut."""
     frameworks: dict[str, msgspec.Raw] = {}
     owners: dict[str, tuple[str, ...]] = {}
-    """Keys of the variables of each adapter, by its name, where more than one has some; else all are of the same."""
+    """Keys of each adapter's variables, by its name, if several adapters have some; empty if one adapter has all."""
     not_captured: tuple[str, ...] = ()
     gone_on_without: tuple[str, ...] = ()
-    """What the run has lost at a resume, because the user allowed it."""
+    """Objects that the run lost at a resume because the user allowed it."""
     item: str = ""
-    """What the epoch loop goes over at this cut, where it is a number or text."""
+    """The item of the epoch loop at this cut, if it is a number or text."""
     loop: str = ""
-    """Where the program entered the loop of this phase: the file's name, the function's, and how many statements come
-    before."""
+    """The place where the program entered the loop of this phase: the names of file and function, and the number of
+    statements before."""
     loader: str = ""
-    """The name of the framework's iterator that the batch loop goes over, if it goes over one itself."""
+    """The name of the framework's iterator that the batch loop runs over, if it runs over one directly."""
     files: dict[str, FileState] = {}
     """Files that the program writes, by path."""
     databases: tuple[str, ...] = ()
-    """SQLite databases that the run has written, by path: what is in them are the arrays `database00000` and so on."""
+    """Paths of the SQLite databases that the run has written; the arrays `database00000` and so on hold their bytes."""
     forward: str = "an earlier version of detrain took it"
     """Why batches before this cut are loaded again when a run resumes here; empty if loaders are set to their
     positions."""
     loaders: tuple[str, ...] = ()
-    """Keys of the loaders of frameworks whose positions are stored: the arrays `loader00000` and so on."""
+    """Keys of the framework loaders with stored positions; the arrays `loader00000` and so on hold these."""
     folders: tuple[str, ...] = ()
     """Folders that the program has made."""
     lacks_streams: bool = False
-    """Whether the random streams at the batches of this epoch are not on record: they cannot be loaded again."""
+    """True if the random streams at this epoch's batches are not on record: the batches cannot be loaded again."""
     guard: dict[str, tuple[int, float]] = {}
-    """What the guard has seen: steps, and the largest norm, by group of variables."""
+    """The guard's observations: the number of steps and the largest norm, by group of variables."""
     metric: float | None = None
     """The number by which `--keep-best` chooses."""
     outside: dict[str, list[str]] = {}
-    """What the program has read of clock and randomness outside of its loops, by kind, in order."""
+    """The values of clock and system randomness that the program has read outside its loops, by kind, in order."""
     weights: dict[str, WeightsFile] | None = None
-    """The weights files of the models alive, by their keys; None if an earlier version of detrain took the
-    checkpoint."""
+    """The weights files of the live models, by key; None if an earlier version of detrain took the checkpoint."""
 
 
 class LargeArrays(Mapping[str, "Array"]):
-    """Arrays, of which those that are large need not be in memory: they can be read to where they belong."""
+    """Arrays by key. Large ones need not be in memory: they can be read directly into their destination."""
 
     @abstractmethod
     def size_bytes(self, key: str) -> int:
-        """Return how large an array is."""
+        """Return the size of an array in bytes."""
 
     @abstractmethod
     def read_into(self, key: str, memory: Array) -> None:
-        """Read an array into memory [byte] uint8 of its size. Raises CheckpointDamaged, with bytes of it in there that
-        nobody may go on with."""
+        """Read an array into memory [byte] uint8 of its size. If this raises CheckpointDamaged, the memory may hold
+        wrong bytes, which must not be used."""
 
 
 class LateArrays(Mapping[str, "Array"]):
-    """Arrays of which some are still where a device has them: what has a `fetch`, which is called when one is first
-    asked for, so by the thread that writes them.
+    """Arrays by name, some of which are still on a device: a placeholder with a method `fetch` stands for each of
+    these. The first access calls it, so the thread that writes the arrays does.
     """
 
     def __init__(self, held: dict[str, Any]) -> None:
@@ -129,12 +128,12 @@ class LateArrays(Mapping[str, "Array"]):
 
     @property
     def are_here(self) -> bool:
-        """Whether none is still on a device."""
+        """True if no array is still on a device."""
         return not any(hasattr(each, "fetch") for each in self._held.values())
 
     @property
     def nbytes(self) -> int:
-        """How large they are together, in bytes; fetches none."""
+        """The size in bytes of all arrays together; none is fetched for that."""
         return sum(each.nbytes for each in self._held.values())
 
 
@@ -142,7 +141,7 @@ class LateArrays(Mapping[str, "Array"]):
 class Snapshot:
     """The state at a cut: `meta`, framework tensors by key, packed random streams by name, the Python object graph.
 
-    `python` is the codec's byte string, `arrays` the arrays it refers to by number.
+    `python` is the codec's byte string, `arrays` holds the arrays that it refers to by number.
     """
 
     meta: Meta
@@ -151,10 +150,10 @@ class Snapshot:
     python: bytes
     arrays: Mapping[str, Array] = field(default_factory=dict)
     writes: Callable[[Sink, Snapshot], str] | None = field(default=None, compare=False)
-    """What writes it into its file; None: `hdf5_writer.write_into`."""
+    """The function that writes the snapshot into its file; None: `hdf5_writer.write_into`."""
 
     @property
     def nbytes(self) -> int:
-        """How large its arrays are together, in bytes."""
+        """The size in bytes of all its arrays together."""
         arrays = self.arrays.nbytes if isinstance(self.arrays, LateArrays) else sum(each.nbytes for each in self.arrays.values())
         return arrays + sum(each.nbytes for each in self.tensors.values())

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay within a number of bytes, so that they are spread evenly over its steps."""
+"""The choice of checkpoints that stay within a number of bytes, spread evenly over a run's steps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ class Held(msgspec.Struct, frozen=True):
     """A checkpoint of a run."""
 
     step: int
-    """How many batches were done."""
+    """The number of batches done."""
     size_bytes: int
     rests_on: int | None = None
-    """The number of the one that must stay with it, among those before."""
+    """The number of the earlier checkpoint that must stay with it."""
 
 
 def thinned(held: Sequence[Held], needed: Collection[int], most_bytes: int) -> list[int]:
-    """Return the numbers of the checkpoints that stay, given in the order of the run: all that are `needed`, and of the
-    others as many as fit into so many bytes with them.
+    """Return the numbers of the checkpoints that stay: all `needed` ones, and as many of the others as fit into
+    `most_bytes` with them. `held` is in the order of the run.
 
-    As they come one by one, and none comes back, the one goes that leaves the smallest gap in steps behind.
+    Checkpoints are removed one by one: each time the one whose removal leaves the smallest gap in steps. This suits a
+    run, which adds checkpoints one by one and cannot get a removed one back.
     """
     chosen = list(range(len(held)))
     total = sum(each.size_bytes for each in held)

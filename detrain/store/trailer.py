@@ -1,7 +1,7 @@
-"""The end of a checkpoint file: where its arrays lie, and digests of all bytes that are in none of them.
+"""The end of a checkpoint file: the places of its arrays, and a digest of all bytes that belong to no array.
 
 detrain reads by the trailer alone and never has HDF5 parse a file: HDF5 (seen in 1.14) writes over its own memory when
-certain bits of a file's structure are wrong. So a flipped bit is found before anything acts on it, wherever it is.
+certain bits of a file's structure are wrong. So a flipped bit is found, wherever it is, before any code acts on it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FORMAT_VERSION: Final = 4
 _OLDEST: Final = 2
 MAGIC: Final = "detrain checkpoint"
 _END: Final = struct.Struct("<QI20s16s")
-"""Every version's last bytes: length of the trailer, version, magic, digest of the trailer up to here."""
+"""The last bytes in every version: length of the trailer, version, magic, digest of the trailer up to here."""
 _FIXED: Final = struct.Struct("<16s16sQ")
 _CHUNK_BYTES: Final = 1 << 20
 
 ReadAt = Callable[[int, int], bytes]
-"""Returns so many bytes from an offset on."""
+"""A function of an offset and a count that returns that many bytes from there."""
 
 
 class ListedArray(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the manifest says of one array. `key` is the full name of a tensor."""
+    """One array's entry in the manifest. `key` is the full name of a tensor."""
 
     name: str
     dtype: str
@@ -39,18 +39,18 @@ class ListedArray(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
 
     def size_bytes(self) -> int:
-        """Return the size of the array. Raises ValueError if it has no shape or type that an array can have."""
+        """Return the size of the array in bytes. Raises ValueError if no array can have its shape or dtype."""
         if any(length < 0 for length in self.shape):
             raise ValueError(f"shape {self.shape} is none")
         return math.prod(self.shape) * _item_bytes(self.dtype)
 
 
 _NUMBERS: Final = re.compile(r"[<|](?:b(?=1)|[iu](?=[1248]$)|f(?=[248]$)|c(?=8$|16$))(\d+)")
-"""The usual names: their sizes are known without NumPy."""
+"""The names of the usual dtypes: their sizes are known without NumPy."""
 
 
 def _item_bytes(dtype: str) -> int:
-    """Return the size of an element. Raises ValueError for what is not the name of a dtype."""
+    """Return the size of an element in bytes. Raises ValueError if `dtype` does not name a dtype."""
     if (usual := _NUMBERS.fullmatch(dtype)) is not None:
         return int(usual[1])
     from detrain.base.dtypes import named_dtype
@@ -59,14 +59,14 @@ def _item_bytes(dtype: str) -> int:
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """Where the bytes of an array lie in the file; an array without bytes lies at 0."""
+    """The place of an array's bytes in the file; an array without bytes lies at 0."""
 
     offset: int
     size_bytes: int
 
 
 class Trailer(msgspec.Struct, frozen=True):
-    """`offsets` has one number for each array in the order of the manifest, and the manifest's own last."""
+    """A trailer. `offsets` has one number for each array, in the order of the manifest, and the manifest's own last."""
 
     offsets: tuple[int, ...]
     rest: bytes
@@ -88,9 +88,9 @@ class Trailer(msgspec.Struct, frozen=True):
 
 
 def read_trailer(read_at: ReadAt, file_bytes: int) -> Trailer:
-    """Read the trailer of a file of so many bytes.
+    """Read the trailer of a file of `file_bytes` bytes.
 
-    Raises CheckpointDamaged, CheckpointTooNew; the text follows a name.
+    Raises CheckpointDamaged or CheckpointTooNew; the caller puts the file's name before the error's text.
     """
     if file_bytes < _END.size:
         raise CheckpointDamaged("is not a whole checkpoint of detrain: it has no end")

@@ -1,10 +1,10 @@
-"""Large checkpoints are written by a process of their own, out of memory that it shares with the run: training stands
-still for one copy of the state, and the digests and the file take what the processors have left.
+"""The writing process: it writes large checkpoints out of memory that it shares with the run. Training stops only while
+the state is copied once; computing the digests and writing the file use processor time that the steps leave over.
 
-A thread of the run would take them from the steps: a step of several threads is as slow as the slowest of them. The
-process is no child of the run, has a low priority, and ends with the run. It is handed the open file, and writes what
-belongs into it; its name, and whether the file counts, stay with the run: a process that outlives its run leaves
-nothing that counts. Where it cannot be had, or is killed, the run writes by itself.
+A thread of the run would take this time from the steps: a step of several threads is as slow as the slowest of them.
+The process is no child of the run, has a low priority, and ends with the run. It gets the open file and writes the
+checkpoint into it. The run names and commits the file: a process that outlives its run leaves no file that counts. If
+the process cannot be started, or is killed, the run writes by itself.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _ALIGNMENT: Final = 64
 _PART_BYTES: Final = 4 << 20
 _MOST_THREADS: Final = 4
 _NICENESS: Final = 10
-"""A tenth of a processor where the steps take all: with less, others on the machine would starve a save that the run
-waits for at its end."""
+"""Gives a tenth of a processor when the steps use all: with a lower priority, other processes could starve a save on
+which the run waits at its end."""
 _ROOM: Final = 8
-"""An eighth more memory than a state takes: the next one may be larger."""
+"""The memory is an eighth larger than the state: the next state may be larger."""
 _FREE: Final = 0.5
-"""Share of the memory that is free which the state may take a second time."""
+"""The largest share of the free memory that the copy of the state may take."""
 
 
 class _Listed(msgspec.Struct, frozen=True, array_like=True):
-    """An array in the memory."""
+    """An array in the shared memory."""
 
     name: str
     dtype: str
@@ -58,10 +58,10 @@ class _Listed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Order(msgspec.Struct, frozen=True, array_like=True):
-    """A state that lies in the memory."""
+    """A state that lies in the shared memory."""
 
     meta: bytes
-    """As JSON: parts of it are kept as they were written."""
+    """The metadata as JSON: parts of them stay byte for byte as they were."""
     tensors: list[_Listed]
     rng: dict[str, bytes]
     python: bytes
@@ -69,7 +69,7 @@ class _Order(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The digest of a checkpoint, or the number and text of the OSError that it failed by."""
+    """The digest of a written checkpoint, or the number and text of the OSError that the write raised."""
 
     digest: str
     errno: int = 0
@@ -77,23 +77,23 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WritingProcess:
-    """The process that writes for a run, from its second large state on, and the memory."""
+    """The process that writes for a run, from its second large state on, and the memory shared with it."""
 
     def __init__(self) -> None:
         self._link: socket.socket | None = None
         self._number = -1
-        """Of the memory, as an open file."""
+        """The descriptor of the shared memory."""
         self._opened: dict[int, os.stat_result] = {}
-        """The files of the link and of the memory, by their numbers."""
+        """The status of the link's and the memory's files, by descriptor."""
         self._memory: mmap.mmap | None = None
         self._is_coming = False
-        """Whether memory has been asked for."""
+        """True if memory was asked for and has not come yet."""
         self._refused = 0
-        """The size in bytes of a state for which there is no memory, or not yet."""
+        """The size in bytes of the memory that was asked for in vain, or has not come yet; else 0."""
 
     def copied(self, snapshot: Snapshot) -> Snapshot | None:
-        """Return a state whose arrays are copies in the memory, so that the process writes it; None if it cannot: parts
-        are still on a device, or the memory is not there yet. For the main thread, while nothing is under way.
+        """Return a snapshot with its arrays copied into the shared memory, so that the process writes it; None if parts
+        are still on a device, or the memory is not there yet. Call it in the main thread, while no write is under way.
         """
         arrays = snapshot.arrays
         if isinstance(arrays, LateArrays) and not arrays.are_here:
@@ -122,8 +122,8 @@ class WritingProcess:
         return replace(snapshot, tensors=tensors, arrays=others, writes=self._write)
 
     def _ask(self, size: int) -> None:
-        """Ask for memory. It comes from the kernel bit by bit, which takes longer than a copy: the process has it come,
-        and the run does not wait.
+        """Ask for `size` bytes of memory. The kernel provides them page by page, which takes longer than a copy: the
+        process does that, and the run does not wait.
         """
         if self._is_coming or 0 < self._refused <= size or not hasattr(os, "pidfd_open"):
             return
@@ -138,7 +138,7 @@ class WritingProcess:
             self._is_coming = size <= _FREE * free_bytes() and self._send(b"", self._number)
 
     def _look(self) -> None:
-        """Take the memory that was asked for, if it has come."""
+        """Map the memory that was asked for, if the process has answered that it is there."""
         if not self._is_coming or self._link is None or not select.select([self._link], [], [], 0)[0]:
             return
         self._is_coming, answer = False, self._answer()
@@ -147,15 +147,15 @@ class WritingProcess:
                 self._memory, self._refused = mmap.mmap(self._number, self._refused), 0
 
     def close(self) -> None:
-        """Let the process end. It may be asked again."""
+        """Let the process end. A later order starts a new one."""
         if self._link is not None and self._are_ours():
             del self._opened[self._link.fileno()]
             self._link.close()
             self._link, self._is_coming = None, False
 
     def _are_ours(self) -> bool:
-        """Return whether the numbers are still those of the files that were opened: a program may have closed files
-        that are not its own, and opened others. Then they are the program's, and neither used nor closed any more.
+        """Return True if the descriptors still belong to the files that were opened here: a program may have closed
+        descriptors that are not its own, and opened others. Those are the program's: they are neither used nor closed.
         """
         for number, opened in self._opened.items():
             try:
@@ -167,7 +167,7 @@ class WritingProcess:
         return True
 
     def _write(self, sink: Sink, snapshot: Snapshot) -> str:
-        """Have a state of `copied` written, and return its digest. Raises OSError."""
+        """Have the process write a snapshot that `copied` made, and return its digest. Raises OSError."""
         meta = msgspec.json.encode(snapshot.meta, order="deterministic")
         tensors, at = _listed(snapshot.tensors, 0)
         arrays, _at = _listed(snapshot.arrays, at)
@@ -181,8 +181,8 @@ class WritingProcess:
         return answer.digest
 
     def _send(self, order: bytes, *files: int) -> bool:
-        """Send an order about the memory and a file. False: the process is not there any more, or cannot be started, or
-        the program has closed files that are not its own.
+        """Send an order with the descriptors of the memory and of a file. Return False if the process has gone or
+        cannot be started, or the program has closed descriptors that are not its own.
         """
         if not self._are_ours():
             return False
@@ -192,7 +192,7 @@ class WritingProcess:
                 self._opened[self._link.fileno()] = os.fstat(self._link.fileno())
                 with its, _this_process() as run:
                     start_apart(__name__, str(its.fileno()), str(run), keeping=[its.fileno(), run], in_session=True)
-            # Where SIGPIPE ends the program, a process that is gone would end it. `send_fds` does not hand flags on.
+            # In a program that SIGPIPE ends, a process that is gone would end it. `send_fds` does not pass flags on.
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(files, np.intc).data)
             self._link.sendmsg([_LENGTH.pack(len(order))], [rights], socket.MSG_NOSIGNAL)
             self._link.sendall(order, socket.MSG_NOSIGNAL)
@@ -202,7 +202,7 @@ class WritingProcess:
         return True
 
     def _answer(self) -> _Answer | None:
-        """Return the answer to an order; None: the process is not there any more."""
+        """Return the answer to an order; None if the process has gone."""
         assert self._link is not None
         try:
             (length,) = _LENGTH.unpack(_exactly(self._link, _LENGTH.size))
@@ -217,8 +217,8 @@ def _parts(to: Array, of: Array) -> list[tuple[Array, Array]]:
 
 
 def _copy(parts: list[tuple[Array, Array]]) -> None:
-    """Copy by several threads: one alone does not take all that the memory gives. They are none of `threading`'s, so
-    that the program does not see them, and are over when this returns.
+    """Copy by several threads: one alone does not use the memory's full speed. The threads are not made by `threading`,
+    so that the program does not see them, and have ended when this returns.
     """
     count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     shares = [parts[number::count] for number in range(count)]
@@ -240,7 +240,7 @@ def _copy(parts: list[tuple[Array, Array]]) -> None:
         else:
             try:
                 _thread.start_new_thread(act, (share, lock))
-            except RuntimeError:  # there is no thread to be had
+            except RuntimeError:  # the system gives no thread
                 act(share, lock)
     for lock in locks:
         lock.acquire()
@@ -253,7 +253,7 @@ def _room(array: Array) -> int:
 
 
 def _listed(arrays: Mapping[str, Array], at: int) -> tuple[list[_Listed], int]:
-    """Return where arrays lie that were copied one behind the other, and where the last one ends."""
+    """Return the places of arrays that were copied one behind the other from `at` on, and the end of the last one."""
     found = []
     for name, array in arrays.items():
         found.append(_Listed(name, str(dtype_name(array.dtype)), array.shape, at))
@@ -263,7 +263,7 @@ def _listed(arrays: Mapping[str, Array], at: int) -> tuple[list[_Listed], int]:
 
 @contextlib.contextmanager
 def _this_process() -> Iterator[int]:
-    """Yield the number of an open file that tells of this process's end. Raises OSError."""
+    """Yield a descriptor that becomes readable when this process ends. Raises OSError."""
     number = os.pidfd_open(os.getpid())
     try:
         yield number
@@ -272,8 +272,8 @@ def _this_process() -> Iterator[int]:
 
 
 def _end_with(run: int, link: socket.socket) -> None:
-    """End this process, whatever it does, when the run has closed its end of the link, or has ended: children of the
-    program may have that end, too.
+    """End this process, whatever it does, when the run has closed its end of the link, or has ended. Both are watched:
+    children of the program may keep that end open.
     """
     ends = select.poll()
     ends.register(run, select.POLLIN)
@@ -293,7 +293,7 @@ def _exactly(link: socket.socket, length: int) -> bytearray:
 
 
 def _serve(link: socket.socket) -> None:
-    """Write what is asked for until the run ends."""
+    """Carry out the run's orders until it closes the link."""
     while True:
         head, numbers, *_ = socket.recv_fds(link, _LENGTH.size, 2)
         if not head:
@@ -312,7 +312,7 @@ def _serve(link: socket.socket) -> None:
 
 
 def _carried_out(order: bytearray, memory: int, *files: int) -> str:
-    """Write a state; without one, get the memory. Raises OSError."""
+    """Write the state of an order and return its digest; for an empty order, allocate the memory. Raises OSError."""
     if not order:
         os.posix_fallocate(memory, 0, os.fstat(memory).st_size)
         return ""

@@ -1,1 +1,1 @@
-"""Whether two runs are the same, and where they part."""
+"""The comparison of runs: whether two are the same, and where they begin to differ."""

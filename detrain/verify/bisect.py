@@ -1,4 +1,4 @@
-"""Runs again the part of two runs that leads to their first difference, and names the op that makes it."""
+"""Runs the part of two runs that leads to their first difference again, and names the op that causes it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from detrain.verify.verified_run import ComparedRun, Comparison
 
 
 class Bisection(msgspec.Struct, frozen=True):
-    """Where two runs part."""
+    """The place where two runs begin to differ."""
 
     start: str
-    """Address of the last checkpoint at which both are equal; empty where both started anew."""
+    """Address of the last checkpoint at which both are equal; empty if both started anew."""
     step: str | None
-    """The first step after which their variables or losses differ; None: there is none, when they are run again."""
+    """The first step after which their variables or losses differ; None if they do not differ when they run again."""
     op: str | None
-    """The first op of that step whose output differs, all that it depends on being equal; None if no op's does."""
+    """The first op of that step with a differing output (its inputs are equal); None if no op's output differs."""
     replica: int = 0
 
 
 def bisect(one: ComparedRun, other: ComparedRun, found: Comparison, subject: Subject) -> Bisection:
-    """Run both again from their last equal checkpoint, each in its own environment.
+    """Run both runs again from their last equal checkpoint, each in its own environment, and return where they part.
 
     Raises FaultInvalid if one fails.
     """
@@ -52,7 +52,7 @@ def bisect(one: ComparedRun, other: ComparedRun, found: Comparison, subject: Sub
 
 
 def described(found: Bisection) -> list[str]:
-    """Return the result in lines."""
+    """Return the result as lines of text."""
     since = f"equal at the checkpoint {found.start}" if found.start else "both started anew"
     if found.step is None:
         return [f"bisect      {since}; run again, they do not part: it was of that time (machine, data, chance)"]
@@ -63,7 +63,7 @@ def described(found: Bisection) -> list[str]:
 
 
 def _between(one: ComparedRun, found: Comparison) -> tuple[Entry | None, Address | None]:
-    """Return the last checkpoint at an epoch's start before the first difference, and where the first differs."""
+    """Return the last checkpoint at an epoch's start before the first that differs, and the address of the latter."""
     start: Entry | None = None
     for key, differences in found.checkpoints.items():
         entry = parse_name(one.checkpoints[key]) if key in one.checkpoints else None
@@ -77,7 +77,7 @@ def _between(one: ComparedRun, found: Comparison) -> tuple[Entry | None, Address
 
 
 def _again(run: ComparedRun, start: Address | None, plan: Experiment, subject: Subject) -> TrialResult:
-    """Run the program from a checkpoint of a run (which sets its environment), or from its start."""
+    """Run the program from a checkpoint of a run, or from its start, in the environment that the run recorded."""
     entries: Sequence[Entry] = [entry for path in run.checkpoints.values() if (entry := parse_name(Path(path))) is not None]
     with subject.scratch() as home:
         if start is not None:

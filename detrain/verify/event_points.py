@@ -1,8 +1,8 @@
-"""The points in TensorBoard's event files: tag, step and value. Each process writes files of its own, with times in
-them.
+"""The points in TensorBoard's event files: tag, step and value. Each process writes its own files, and they contain
+times.
 
-A file is records of `length (uint64) | checksum | Event | checksum` (TFRecord); of an Event (protocol buffers,
-`tensorflow/core/util/event.proto`) field 2 is the step, and 5 the summary, whose values (field 1) hold tag and value.
+A file consists of records `length (uint64) | checksum | Event | checksum` (TFRecord). In an Event (protocol buffers,
+`tensorflow/core/util/event.proto`) field 2 is the step, and 5 the summary: its values (field 1) hold tag and value.
 Wall time, graphs and the rest are left out.
 """
 
@@ -23,15 +23,15 @@ EventPoint = tuple[int, bytes]
 
 
 def is_event_file(name: str) -> bool:
-    """Return whether a file is one of TensorBoard's by its name."""
+    """Return True if a file's name is that of one of TensorBoard's event files."""
     return MARK in PurePosixPath(name).name
 
 
 def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a digest of the points in each folder's event files, given by name and content.
+    """Return a digest of the points in each folder's event files. `files`: their bytes by name.
 
-    A process that goes on runs the code before its loop again, which writes what the first one wrote there: what a
-    later file begins with, as the first one does, is left out.
+    A resumed process runs the code before its loop again, which writes the same points as in the first process: the
+    points at the start of a later file that are equal to the first file's are left out.
     """
     by_folder: dict[str, list[list[EventPoint]]] = {}
     for name in sorted(files, key=_in_time):
@@ -40,7 +40,7 @@ def points_by_folder(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def points_in(data: bytes) -> Iterator[EventPoint]:
-    """Yield the points of an event file, up to where it is cut off."""
+    """Yield the points of an event file, up to its last complete record."""
     for event in _records(data):
         fields = list(_fields(event))
         step = next((value for number, value in fields if number == _STEP and isinstance(value, int)), 0)
@@ -50,7 +50,7 @@ def points_in(data: bytes) -> Iterator[EventPoint]:
 
 
 def _in_time(name: str) -> tuple[str, list[int | str]]:
-    """Sort key: event files carry the second of their making, then host, process and a number."""
+    """Return a sort key: names of event files hold the second of their creation, then host, process and a number."""
     path = PurePosixPath(name)
     return str(path.parent), [int(part) if part.isdecimal() else part for part in path.name.partition(MARK)[2].split(".")][:1]
 
@@ -79,7 +79,7 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of a message of protocol buffers; numbers of fixed width as their bytes."""
+    """Yield the (number, value) of each field in a message of protocol buffers; numbers of fixed width as bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

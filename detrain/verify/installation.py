@@ -1,7 +1,7 @@
-"""Whether detrain can work here: frameworks and their versions, devices, the file system of the checkpoints, its locks,
-and which computations the machine repeats bit for bit, run to run and process to process.
+"""Checks of whether detrain can work here: frameworks and their versions, devices, the file system of the checkpoints,
+its locks, and the computations that the machine repeats bit for bit, run to run and process to process.
 
-Imports no framework: what is installed is read from the packages' metadata.
+Imports no framework: their versions are read from the packages' metadata.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _ROOM_BYTES: Final = 1_000_000_000
 _TIMEOUT_S: Final = 20
 
 PROCESSES: Final = 2
-"""In so many each computation is repeated."""
+"""The number of processes in which each computation is repeated."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     found: str
     is_good: bool = True
     todo: str = ""
-    """What to do about it; may be advice where all is good."""
+    """The advice to the user; may be set although the check is good."""
 
 
 def check_installation(home: Path) -> list[Check]:
-    """Look at what detrain needs. `home` is the folder of checkpoints, or where it would be made."""
+    """Return the checks of all that detrain needs. `home`: the folder for checkpoints, which need not exist."""
     folder = home if home.is_dir() else next(each for each in home.absolute().parents if each.is_dir())
     return [_python(), *_frameworks(), *_devices(), *_file_system(folder)]
 
@@ -88,7 +88,7 @@ def _devices() -> Iterator[Check]:
 
 
 def _file_system(folder: Path) -> Iterator[Check]:
-    """Do in a folder what a checkpoint does: write, sync, rename, lock."""
+    """Check the operations of a checkpoint in a folder: write, sync, rename, lock."""
     where = f"checkpoints in {folder}"
     try:
         with tempfile.TemporaryDirectory(prefix=".detrain-doctor-", dir=folder) as scratch:
@@ -109,7 +109,7 @@ def _file_system(folder: Path) -> Iterator[Check]:
 
 
 def _lock(file: Path) -> Check:
-    """Lock a file as a run does, so that no second one writes to its checkpoints."""
+    """Check that a file can be locked, as a run does it to keep other runs from its checkpoints."""
     with file.open("wb") as sink:
         try:
             fcntl.lockf(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,41 +122,42 @@ def _lock(file: Path) -> Check:
 class Repeated(msgspec.Struct, frozen=True):
     """One computation on one device.
 
-    Of each setting: do `runs` of a process agree, and `processes`: yes, no, or why not known.
+    For each setting, two answers: under `runs`, whether repetitions in a process agree; under `processes`, whether
+    processes agree. An answer is yes, no, or the reason why it is not known.
     """
 
     device: str
     computation: str
     stock: dict[str, str]
-    """As the framework is."""
+    """With the framework's own settings."""
     deterministic: dict[str, str]
-    """As `detrain run` sets it."""
+    """With the settings of `detrain run`."""
 
 
 class Repeatability(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The result of `measure`."""
 
     version: str
-    """Of the framework."""
+    """The version of the framework."""
     rows: list[Repeated]
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether all is repeated where ops are deterministic."""
+        """True if no computation differs with deterministic ops."""
         return not any("no" in row.deterministic.values() for row in self.rows)
 
 
 WITH_DOCTOR: Final = {each.imported: each.name for each in KNOWN if each.has_doctor}
-"""Those whose computations are known, as people call them."""
+"""The usual names, by module, of the frameworks with computations to measure."""
 
 
 def installed() -> str | None:
-    """Return the first of the frameworks that is installed; None if none is."""
+    """Return the first of these frameworks that is installed; None if none is."""
     return next((name for name in WITH_DOCTOR if importlib.util.find_spec(name) is not None), None)
 
 
 def measure(framework: str, repeats: int) -> Repeatability:
-    """Do each computation so often in each process. Raises FrameworkUnsupported where it cannot be run."""
+    """Repeat each computation `repeats` times in each process. Raises FrameworkUnsupported if that cannot be done."""
     stock = [_measure(framework, is_deterministic=False, repeats=repeats) for _ in range(PROCESSES)]
     settled = [_measure(framework, is_deterministic=True, repeats=repeats) for _ in range(PROCESSES)]
     rows = [
@@ -188,7 +189,7 @@ def _measure(framework: str, *, is_deterministic: bool, repeats: int) -> dict[st
 
 
 def _said(processes: list[list[str]]) -> dict[str, str]:
-    """Return whether repetitions agree within each process, and whether the processes agree."""
+    """Return the answers under `runs` and `processes`, as `Repeated` has them, from each process's digests."""
     refused = next((digests[0] for digests in processes if digests[0].startswith("refused")), None)
     if refused is not None:
         return {"runs": refused, "processes": refused}

@@ -1,7 +1,7 @@
-"""What runs of a program print, compared.
+"""The comparison of the lines that runs of a program print.
 
-Some of it is of a clock. Numbers that are others in two whole runs, and durations, are left out of the comparison by
-the line's shape (the line without its numbers) and the number's place in it.
+Some numbers in them come from a clock. Durations, and numbers that differ between two whole runs, are left out of the
+comparison; they are known by the line's shape (the line without its numbers) and the number's place in it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _NUMBER: Final = re.compile(
     r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|\binf\b)"
     r"(?P<unit>\s?(?:us|µs|ms|s|sec|secs|seconds|min|minutes|h|hours|it/s|s/it)\b)?"
 )
-"""A number, and the unit of time behind it: a duration may be of another unit in another run.
+"""A number with the unit of time behind it: a duration may have another unit in another run.
 
-Before it the time left and gone on a progress bar (Keras's, tqdm's), which has as many parts as it is long.
+The first alternative is the time left or gone on a progress bar (Keras's, tqdm's): a longer time has more parts.
 """
 _MOST_SHOWN: Final = 90
-"""Characters of a line."""
+"""The most characters of a line that are shown."""
 Field = tuple[str, int]
-"""The shape of a line, and a number's place in it."""
+"""The shape of a line, and the place of a number in it."""
 
 
 def timed_fields(one: str, other: str) -> set[Field] | None:
-    """Return the numbers of lines that differ between two whole runs, or None if their lines differ in more."""
+    """Return the fields whose numbers differ between two whole runs, or None if their lines differ in more."""
     lines, others = _lines(one), _lines(other)
     if len(lines) != len(others):
         return None
@@ -40,7 +40,7 @@ def timed_fields(one: str, other: str) -> set[Field] | None:
 
 
 def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str | None:
-    """Return the first line that differs between what two runs printed from one cut on, in words, or None."""
+    """Return, in words, the first line that differs in the output of two runs from the same cut on, or None."""
     lines, others = _lines(whole), _lines(resumed)
     for number, (line, twin) in enumerate(zip(lines, others, strict=False)):
         if line != twin and _without(line, timed) != _without(twin, timed):
@@ -51,7 +51,7 @@ def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str 
 
 
 def _lines(text: str) -> Sequence[str]:
-    """Return lines as a terminal shows them: of what was written over only the last."""
+    """Return lines as a terminal shows them: of text overwritten by carriage returns, only the last."""
     return [line.rstrip("\r\b").rpartition("\r")[2] for line in text.split("\n")]
 
 
@@ -69,7 +69,7 @@ def _without(line: str, timed: Collection[Field]) -> tuple[str, list[str]]:
 
 
 def _short(line: str, other: str) -> str:
-    """Return a line, of a long one what stands around the first difference."""
+    """Return a line, quoted; of a long one, the part around its first difference from the other."""
     if len(line) <= _MOST_SHOWN:
         return repr(line)
     common = next((at for at, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), min(len(line), len(other)))

@@ -1,4 +1,4 @@
-"""Compares two states bit for bit: which tensors, random streams and Python values differ, where and how far."""
+"""The comparison of two states bit for bit: which tensors, random streams and Python values differ, and how far."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from detrain.store.snapshot import Snapshot
 
 _ARRAYS: Final = ("ndarray", "tensor", "same", "memory")
 _BARS: Final = ("tqdm.", "keras.src.utils.progbar.", "tf_keras.src.utils.generic_utils.")
-"""Classes of progress bars begin so."""
+"""Beginnings of the names of classes of progress bars."""
 _OF_TIME: Final = frozenset(
     {
         *("start_t", "last_print_t", "last_print_n", "miniters", "_ema_dn", "_ema_dt", "_ema_miniters"),
         *("_start", "_last_update", "_time_after_first_step", "_time_at_epoch_start", "_time_at_epoch_end", "_prev_total_width"),
     }
 )
-"""What they keep of when they were drawn last: it is another in each run, or now and then."""
+"""Attributes of progress bars that depend on the time of drawing: they always or sometimes differ between runs."""
 _ONLY_VALUES: Final = ("torch.device", "torch.Size", "jax.sharding", "jax.placed")
-"""Kinds of things of which it says nothing which places share one."""
+"""Kinds of objects for which it does not matter which places share one object."""
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,19 +38,19 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     what: str
-    """`tensor`, `array`, `stream` or `value`."""
+    """The kind of value: `tensor`, `stream` or `value` (a Python value)."""
     why: str = ""
-    """Set where elements cannot be compared: another shape or dtype, or there in one state only."""
+    """Set if elements cannot be compared: shapes or dtypes differ, or only one state has the value."""
     elements: int = 0
     size: int = 0
     ulp: int | None = None
-    """In units in the last place of the values' own dtype; None for what is no number of floating point."""
+    """In units in the last place of the values' own dtype; None for dtypes without floating point."""
     largest: float | None = None
-    """The largest absolute difference, in the values' own unit; None where one of two values is no number."""
+    """The largest absolute difference, in the values' own unit; None if only one of two compared values is NaN."""
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is a variable that only one state has: not in use any more, but not freed by Python yet."""
+        """True for a variable that only one state has: the program has dropped it, but Python has not freed it yet."""
         return self.what == "tensor" and self.why.startswith("only in")
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def compare(one: Snapshot, other: Snapshot) -> list[Difference]:
-    """Return what differs between two checkpoints: tensors first, then random streams, then Python values."""
+    """Return the differences between two checkpoints: tensors first, then random streams, then Python values."""
     found = list(_compare_arrays(one.tensors, other.tensors, "tensor"))
     for name in sorted({*one.rng, *other.rng}):
         if one.rng.get(name) != other.rng.get(name):
@@ -73,7 +73,7 @@ def compare(one: Snapshot, other: Snapshot) -> list[Difference]:
 
 
 def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") -> Difference | None:
-    """Return how two arrays differ, or None if they have the same bits."""
+    """Return the difference of two arrays, or None if they have the same bits."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return Difference(name, what, f"{one.dtype}{list(one.shape)} against {other.dtype}{list(other.shape)}")
     if digest_array(one) == digest_array(other):
@@ -94,7 +94,7 @@ def compare_arrays(name: str, one: Array, other: Array, what: str = "tensor") ->
 
 
 def _ordered(integers: Array) -> Array:
-    """Return the place of floating-point numbers, given as their bits, in their order."""
+    """Return, for floating-point numbers given as their bits, integers in the same order and one apart per ULP."""
     wide = integers.astype(np.int64)
     lowest = np.int64(np.iinfo(integers.dtype).min)
     with np.errstate(over="ignore"):
@@ -120,7 +120,7 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
             parted = (spent[0] ^ spent[1]) & roots[0].keys() & roots[1].keys()
             yield from (Difference(f"whether {each.rpartition('|')[2]} is read", "value") for each in sorted(parted))
         elif key not in roots[0] or key not in roots[1]:
-            # One that a phase before has bound, which a resumed run does not enter, is bound to nothing there.
+            # A name bound in an earlier phase is not bound in a resumed run, which does not enter that phase.
             if key in spent[0] | spent[1]:
                 continue
             yield Difference(name, "value", f"only in the {'first' if key in roots[0] else 'second'}")
@@ -130,13 +130,13 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
 
 
 def _spent(graph: Graph) -> set[str]:
-    """Return the names of a state that are read no more."""
+    """Return the names of a state that no code reads again."""
     item = graph.roots.get(SPENT_NAMES)
     return set() if item is None else {name for name in graph.nodes[item[0]].items if isinstance(name, str)}
 
 
 class _PairWalk:
-    """Walks two graphs of Python objects at once. Numbers of nodes say nothing; which places share one does."""
+    """A walk over two graphs of Python objects at once. Node numbers may differ; places that share a node may not."""
 
     def __init__(self, one: Snapshot, other: Snapshot, nodes: list[Node], other_nodes: list[Node]) -> None:
         self._states = one, other
@@ -145,10 +145,10 @@ class _PairWalk:
         self._pairs: dict[int, int] = {}
         self._seen: set[int] = set()
         self.tensors: dict[str, Difference] = {}
-        """Tensors at whose memory others differ, by the path."""
+        """Differences of tensors, by path."""
 
     def differences(self, item: Any, other: Any, path: str) -> Iterator[str]:
-        """Yield the paths below `path` at which two items, and what they lead to, are not equal."""
+        """Yield the paths at and below `path` at which two items, and the objects reached from them, are not equal."""
         waiting = [(item, other, path)]
         while waiting:
             one, two, path = waiting.pop()
@@ -174,7 +174,7 @@ class _PairWalk:
                 yield path
 
     def _values(self, one: Node, two: Node, path: str) -> Iterator[str]:
-        """Yield the paths at which two values differ, whichever places share what they are made of."""
+        """Yield the paths at which two values differ; it does not matter which places share their parts."""
         alone = _PairWalk(*self._states, *self._nodes)
         parts = alone._parts(one, two)
         for item, other, step in [] if parts is None else parts:
@@ -183,8 +183,8 @@ class _PairWalk:
             yield path
 
     def _parts(self, one: Node, two: Node) -> list[tuple[Any, Any, str]] | None:
-        """Return the items that have to be equal for two nodes to be, each with its step of the path; None if they are
-        not.
+        """Return the pairs of items that must be equal for two nodes to be equal, each with its step of the path; None
+        if the nodes themselves differ.
         """
         if any(node.kind in _ARRAYS for node in (one, two)):
             return [] if self._array(0, one) == self._array(1, two) else None
@@ -193,7 +193,7 @@ class _PairWalk:
         if len(one.items) != len(two.items) or len(one.named) != len(two.named):
             return None
         has_numbers = kind_named(one.kind).lists or len(one.items) > 1
-        numbered = range(is_tensor(one), len(one.items)) if has_numbers else ()  # a tensor's memory is the tensor
+        numbered = range(is_tensor(one), len(one.items)) if has_numbers else ()  # a tensor's memory has the tensor's path
         found = [(a, b, f"[{n}]" if n in numbered else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
         is_bar = isinstance(one.data, list) and str(one.data[0]).replace(":", ".").startswith(_BARS)
         for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
@@ -204,7 +204,7 @@ class _PairWalk:
         return found
 
     def _note_tensor(self, one: Node, two: Node, path: str) -> None:
-        """Keep how two tensors that look at the same places of other bytes differ."""
+        """Keep the difference of two tensors that view the same places in memories with different bytes."""
         arrays = [values_of(node, self._nodes[side], self._arrays[side]) for side, node in enumerate((one, two))]
         is_alike = one.kind != "shared" or one.data[1] == two.data[1]
         if is_alike and arrays[0] is not None and arrays[1] is not None:
@@ -213,13 +213,13 @@ class _PairWalk:
                 self.tensors[path] = difference
 
     def _array(self, side: int, node: Node) -> object:
-        """Return what an array's node says of its value, not whether it is as it was when the loop was entered."""
+        """Return the value of an array's node for comparison, also if the array is unchanged since the loop's start."""
         if node.kind == "same":
             digest, kind, *form = node.data
             return kind, digest, form
         if node.kind not in _ARRAYS:
             return node
-        if not is_array(node.items[0]):  # a memory that is as it was
+        if not is_array(node.items[0]):  # a memory that is unchanged since the loop's start
             return node.data[2]
         stored = self._arrays[side][node.items[0][0]]
         if node.kind == "memory":
@@ -229,11 +229,11 @@ class _PairWalk:
 
 
 def _bits(data: Any) -> bytes:
-    """Return what tells values apart that are equal and have other bits."""
+    """Return a value as bytes, which differ also for equal values with different bits."""
     return msgspec.msgpack.encode(data)
 
 
 def _step(key: Any, *, is_key: bool) -> str:
-    """Return how a program writes the way to an attribute or to what a mapping holds under a key."""
+    """Return a step of a path as a program writes it: to an attribute, or to the value under a mapping's key."""
     is_plain = key is None or type(key) in (bool, int, float, str, bytes)
     return (f"[{key!r}]" if is_plain else "[…]") if is_key else f".{key}"

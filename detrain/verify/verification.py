@@ -1,10 +1,10 @@
-"""Runs a program whole, whole again, and killed and resumed, and compares what they did bit for bit; of a job of
-several ranks rank by rank, with ranks killed.
+"""Runs a program whole, whole again, and killed and resumed, and compares the three runs bit for bit. A job of several
+ranks is compared rank by rank, and ranks of it are killed.
 
-What all ranks print comes in any order, and is not compared; files are, as of the job.
+The output of ranks comes in any order, and is not compared; the files of the whole job are.
 
-A run is killed at one place of each kind of cut before a second of any. By chance alone most kills fall inside of long
-epochs; what goes wrong goes wrong at seams.
+A run is killed at one place of each kind of cut before a second of any. Kills at random places would mostly fall inside
+long epochs, but defects show at the seams between epochs and loops.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ KEEP: Final = 3
 _EXACT: Final = "EXACT"
 
 Kill = tuple[int, tuple[int, ...]]
-"""After how many batches, and which ranks."""
+"""The number of batches after which to kill, and the ranks to kill."""
 
 _LATER: Final = 3
-"""From this epoch on starts of epochs are of one kind."""
+"""The starts of epochs from this one on count as one kind of place."""
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What the three runs of a program have shown."""
+    """The result of the three runs of a program."""
 
     whole: VerifiedRun
     again: VerifiedRun
     killed: VerifiedRun
     batches: int
-    """Of the whole run, in loops with probes."""
+    """The number of batches of the whole run, in loops with probes."""
 
     @property
     def runs(self) -> list[VerifiedRun]:
-        """The three, in the order in which they were run."""
+        """The three runs, in their order."""
         return [self.whole, self.again, self.killed]
 
     @property
     def is_exact(self) -> bool:
-        """Whether the program was killed and resumed, and no bit differed of what was compared."""
+        """True if the program was killed and resumed, and no compared bit differed."""
         return self.verdict.startswith(_EXACT)
 
     @property
     def verdict(self) -> str:
-        """What this means, in one line."""
+        """The verdict on the three runs, in one line."""
         again, killed, batches = self.again, self.killed, self.batches
         if not again.is_equal(but_for=again.values):
             return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
@@ -102,9 +102,8 @@ def verify_program(
 ) -> Verification:
     """Run a program three times, in copies of the current folder; the third is killed and resumed.
 
-    `seed` draws the `kills` places, one of each kind of cut first; `every` is the distance between
-    checkpoints as `detrain run --every` takes it.
-    Raises ProgramNotFound, and DetrainError where the whole run fails or there is no batch in it.
+    The `kills` places are drawn with `seed`, one of each kind of cut first; `every` is the distance between checkpoints
+    as for `detrain run --every`. Raises ProgramNotFound, and DetrainError if the whole run fails or has no batch.
     """
     Program.find(program, is_module=is_module)
     options = ["--every", every, "--keep", str(KEEP), *(["-m"] if is_module else [])]
@@ -129,7 +128,7 @@ def verify_program(
 
 
 def outside_of_run(home: Path) -> dict[str, list[str]]:
-    """Return what a run has read of clock and randomness: the runs to be compared with it are given the same."""
+    """Return the clock's and random values that a run has read: the runs to be compared with it get the same ones."""
     entries = Catalogue(home).entries()
     readings = read_meta(entries[-1].path).outside if entries else {}
     return {kind: values for kind, values in readings.items() if kind.partition(":")[0] in CLOCK_AND_RANDOMNESS}
@@ -138,9 +137,9 @@ def outside_of_run(home: Path) -> dict[str, list[str]]:
 def run_through_kills(
     name: str, place: WorkFolder, command: Sequence[str], kills: Mapping[int, str], outside: dict[str, list[str]]
 ) -> VerifiedRun:
-    """Run the program to its end, through kills after so many batches (at these cursors).
+    """Run the program to its end, through kills. `kills`: cursors as text, by the number of batches done before.
 
-    `outside`: what an earlier run has read of clock and randomness, which this one is given, too.
+    `outside`: the clock's and random values that an earlier run has read; this run gets them, too.
     """
     done = VerifiedRun(name, place.folder / name)
     before = place.begin()
@@ -153,7 +152,7 @@ def run_through_kills(
             hooks = VerifyPlan(str(states), outside, left[0] if left else None)
             environment = {**for_runs_of_ours(), **hooks.hand_over(place.folder / f"{name}.trial")}
             whole = [sys.executable, "-m", "detrain", "run", "--ckpt", str(done.home), *command]
-            # Into files: the program's own workers may outlive it when it is killed, and would hold a pipe open.
+            # Output goes to files: the program's own workers may outlive it when it is killed, and hold a pipe open.
             with output.open("wb") as stdout, errors.open("wb") as stderr:
                 process = subprocess.run(whole, env=environment, stdout=stdout, stderr=stderr, check=False, cwd=place.work)
         said = errors.read_text(errors="replace")
@@ -171,7 +170,7 @@ def run_through_kills(
 
 
 def read_notes(done: VerifiedRun, states: Path) -> None:
-    """Take what the processes of a run have left about its states and its output."""
+    """Read the notes that the processes of a run have left about its states and its output."""
     notes = dict(json.loads(line) for line in states.read_text().splitlines()) if states.is_file() else {}
     for key, what in notes.items():
         kind, _, cursor = key.rpartition(" at ")
@@ -199,8 +198,7 @@ def verify_job(
 ) -> list[Verification]:
     """Run a job of `world` ranks three times; in the third one rank, then all, and so on, are killed at random batches.
 
-    Returns what is found of each rank. Raises ProgramNotFound, and DetrainError where the whole job fails or there is
-    no batch in it.
+    Returns the result for each rank. Raises ProgramNotFound, and DetrainError if the whole job fails or has no batch.
     """
     found = Program.find(program, is_module=is_module)
     options = ["--every", every, "--keep", str(KEEP), *(["-m"] if is_module else [])]
@@ -239,7 +237,7 @@ def _run(
     outside: dict[str, list[str]],
     cursors: Mapping[int, str] = {},
 ) -> list[VerifiedRun]:
-    """Run the job to its end, through kills; return what each rank has done."""
+    """Run the job to its end, through kills; return the run of each rank."""
     home = place.folder / name
     done = [VerifiedRun(name, rank_folder(home, program, rank), is_of_job=True) for rank in range(world)]
     before = place.begin()
@@ -274,8 +272,8 @@ def _run(
 
 
 def places_to_kill(batches: Sequence[Address], kills: int, draw: random.Random) -> list[int]:
-    """Return so many places, in order: the numbers in `batches` (of the whole run, in order) of those before which to
-    kill; never the first.
+    """Return up to `kills` places, in order: each is the index in `batches` (all of the whole run, in order) of a batch
+    before which to kill; never the first one.
     """
     lengths: dict[tuple[int, int], int] = {}
     for phase, epoch, _batch in batches:

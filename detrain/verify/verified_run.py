@@ -1,5 +1,5 @@
-"""One run of a program that is being verified: what it has done and left, and how that compares with another run: the
-first batch, and the first checkpoint and tensor, that differ.
+"""One run of a program that is being verified: its results and files, and their comparison with another run's. It shows
+the first batch, and the first checkpoint and tensor, that differ.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from detrain.verify.printed_lines import first_difference, timed_fields
 from detrain.verify.state_diff import Difference, compare
 
 _MOST_EQUAL: Final = 3
-"""Equal checkpoints that are listed one by one."""
+"""The most equal checkpoints that are listed one by one."""
 _END: Final = " (end)"
 """Ends the key of a checkpoint at the end of a loop."""
 
 
 class VerifiedRun(msgspec.Struct):
-    """One run of the program, over as many processes as it took, and how it compares with the first."""
+    """One run of the program, over as many processes as it took, and its comparison with the first run."""
 
     name: str
     home: Path
@@ -38,27 +38,28 @@ class VerifiedRun(msgspec.Struct):
     states: dict[str, dict[str, str]] = {}
     """Digest of each variable, by its key, at the end of each phase and of the program."""
     cuts: dict[str, int] = {}
-    """How many bytes of output there were when a checkpoint was taken (`saved at CURSOR`)."""
+    """The bytes of output written when each checkpoint was taken, by its cursor."""
     resumed: tuple[str, int] = ("", 0)
-    """Where the last process resumed, and how much it had printed before that."""
+    """The cursor at which the last process resumed, and the bytes that it had printed before."""
     output: str = ""
-    """What the last process printed."""
+    """The text that the last process printed."""
     files: dict[str, str] | None = None
-    """Digests of the files written in the current folder, by name; None where that was not looked at."""
+    """Digests of the files written in the current folder, by name; None if the folder was not copied."""
     warnings: list[str] = []
     is_of_job: bool = False
-    """One rank of a job, whose ranks print in any order."""
+    """True for one rank of a job, whose ranks print in any order."""
     comparison: Comparison | None = None
     variables: int = 0
-    """Variables compared, at the ends of all phases and of the program; tensors of PyTorch and JAX, of all phases."""
+    """The number of variables compared: at the ends of all phases and of the program; for PyTorch and JAX, tensors at
+    the ends of phases."""
     differing: list[str] = []
-    """Those that differ."""
+    """The variables that differ."""
     lines: int | None = None
-    """Lines of output compared, from the last resume on; None where they are others in each run."""
+    """The number of lines of output compared, from the last resume on; None if the lines differ in each run."""
     differing_output: list[str] = []
-    """How the output differs, and the files that do."""
+    """The first difference of the output, in words, and the files that differ."""
     unstable_files: list[str] = []
-    """Files that are others in each run, so that they were not compared."""
+    """Files that differ in each run, so that they were not compared."""
 
     @property
     def journal(self) -> Path:
@@ -67,19 +68,19 @@ class VerifiedRun(msgspec.Struct):
 
     @property
     def values(self) -> set[str]:
-        """The places of the Python values that differ, and the widths of Keras's bars: with times in them, chance."""
+        """The places of the Python values that differ, and the widths of Keras's bars there: a bar may show times."""
         differences = self.comparison.checkpoints.values() if self.comparison is not None else ()
         places = {without_numbers(each.name) for found in differences for each in found if each.what == "value"}
         return places | {place.replace("._last_update", "._prev_total_width") for place in places}
 
     def is_equal(self, *, but_for: Collection[str] = ()) -> bool:
-        """Return whether the run was compared, and nothing differs but for these Python values."""
+        """Return True if the run was compared, and nothing differs except the Python values at these places."""
         if self.comparison is None or self.comparison.first_batch is not None or self.differing:
             return False
         return self.equal_checkpoints(but_for=but_for) == len(self.comparison.checkpoints)
 
     def equal_checkpoints(self, *, but_for: Collection[str]) -> int:
-        """Return how many checkpoints of the run have no other bits, but for these Python values."""
+        """Return the number of the run's checkpoints that differ in no bit, except in Python values at these places."""
         found = self.comparison.checkpoints.values() if self.comparison is not None else ()
         return sum(
             all(each.is_unused or (each.what == "value" and without_numbers(each.name) in but_for) for each in one) for one in found
@@ -87,11 +88,11 @@ class VerifiedRun(msgspec.Struct):
 
     @property
     def equal_variables(self) -> int:
-        """How many of the variables are equal."""
+        """The number of variables that are equal."""
         return self.variables - len(self.differing) - (self.comparison.differing_tensors if self.comparison is not None else 0)
 
     def compare(self, other: VerifiedRun) -> None:
-        """Compare with another run. A variable that only one of them has was not in use any more."""
+        """Compare with another run. Variables that only one of them has are left out: they were not in use any more."""
         self.comparison = compare_runs(ComparedRun.at(other.journal), ComparedRun.at(self.journal))
         self.variables += self.comparison.tensors
         for of, digests in other.states.items():
@@ -101,7 +102,7 @@ class VerifiedRun(msgspec.Struct):
             self.differing += [f"{key} at the end of {of}" for key in common if mine[key] != digests[key]]
 
     def compare_outputs(self, whole: VerifiedRun, again: VerifiedRun) -> None:
-        """Compare output since the last resume, and files, but for what differs between two whole runs."""
+        """Compare output since the last resume, and files, without numbers and files that differ in two whole runs."""
         timed = timed_fields(whole.output, again.output)
         cut, place = self.resumed
         start = whole.cuts.get(cut, 0) if cut else 0
@@ -114,7 +115,7 @@ class VerifiedRun(msgspec.Struct):
         self.compare_files(whole, again)
 
     def compare_files(self, whole: VerifiedRun, again: VerifiedRun) -> None:
-        """Compare the files written, but for those that differ between two whole runs."""
+        """Compare the files written, except those that differ between two whole runs."""
         if self.files is not None and whole.files is not None and again.files is not None:
             names = sorted({*self.files, *whole.files})
             both = {*whole.files, *again.files}
@@ -135,7 +136,7 @@ def without_numbers(path: str) -> str:
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
-    """What one run has left: the digest of each batch, and checkpoints by cursor."""
+    """The records of one run: the digest of each batch, and checkpoints by cursor."""
 
     place: Path
     batches: dict[Address, bytes]
@@ -143,7 +144,7 @@ class ComparedRun(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, place: Path) -> ComparedRun:
-        """Return the run of a journal, or the newest of a checkpoint home, or a checkpoint alone. Raises StoreError."""
+        """Return the run of a journal, or the newest run of a home, or a single checkpoint. Raises StoreError."""
         entry = parse_name(place)
         if entry is not None and place.is_file():
             return cls(place, {}, {_key(entry): place})
@@ -169,26 +170,26 @@ def _key(entry: Entry) -> str:
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What two runs have in common, and where they part."""
+    """The comparison of two runs."""
 
     batches: int
-    """Batches that both have digests of."""
+    """The number of batches of which both have digests."""
     first_batch: str | None
     """Cursor of the first batch whose digests differ."""
     checkpoints: dict[str, list[Difference]]
-    """Differences by cursor, of the checkpoints that both have."""
+    """The differences, by cursor, in each checkpoint that both have."""
     tensors: int = 0
-    """Tensors that are leaves of Python objects, in the checkpoints at the ends of loops that both have."""
+    """The number of tensors that are leaves of Python objects, in the checkpoints at ends of loops that both have."""
 
     @property
     def differing_tensors(self) -> int:
-        """How many of the tensors at the ends of loops differ."""
+        """The number of tensors at the ends of loops that differ."""
         found = [each for key, differences in self.checkpoints.items() if key.endswith(_END) for each in differences]
         return min(self.tensors, sum(each.what == "tensor" for each in found))
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.first_batch is None and not any(self.checkpoints.values())
 
 
@@ -209,7 +210,7 @@ def compare_runs(one: ComparedRun, other: ComparedRun) -> Comparison:
 
 
 def described(found: Comparison, most: int = 8) -> list[str]:
-    """Return a comparison in lines."""
+    """Return a comparison as lines of text, with `most` differences at most."""
     lines = []
     if found.batches:
         equal = "all equal" if found.first_batch is None else f"they part at {found.first_batch}"

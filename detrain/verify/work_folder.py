@@ -1,6 +1,6 @@
-"""Where runs that are compared work: in copies of the current folder, one after another under one path. None finds what
-another has written, and the user's own files stay as they are. What a program writes elsewhere, by an absolute path, is
-not looked at.
+"""The folder in which compared runs work: copies of the current folder, one after another under one path. No run finds
+files of another, and the user's own files stay as they are. Files that a program writes elsewhere, by an absolute path,
+are not compared.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from detrain.verify.event_points import is_event_file, points_by_folder
 _LINKED: Final = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv"})
 """Folders that no training program writes to."""
 _BYTECODE: Final = "__pycache__"
-"""Folders that Python makes again, and writes to."""
+"""A folder that Python makes again, and writes to."""
 _MOST_FILES: Final = 20_000
 _COPIED_BYTES: Final = 16 << 20
-"""Larger files are linked where that cannot do harm: data sets, mostly."""
+"""Larger files, mostly data sets, are linked if that is safe."""
 
 
 def copy_folder(source: Path, target: Path, *, without: Collection[Path] = (), unchanged_since: float = -math.inf) -> bool:
-    """Copy a folder for a run to work in, so that what it writes there does not come into the user's own files. Returns
-    False, and copies nothing, if it holds too many. Raises UsageError where large ones find no room.
+    """Copy a folder for a run to work in, so that the run does not write to the user's own files. Returns False, and
+    copies nothing, if the folder holds too many files. Raises UsageError if there is no room for large ones.
 
-    Large files are linked if nothing has changed them since a time (seconds since 1970): a run that began then has not
-    written them, as no program can set back what the system keeps of that. The user's links lead into the copy if they
-    lead into the folder.
+    A large file is linked if it has not changed since `unchanged_since` (seconds since 1970): a run that began then has
+    not written it, as no program can set back the time of change that the system keeps. The user's links that lead into
+    the folder lead into the copy.
     """
     found = list(_walk(source, {path.resolve() for path in without}))
     if len(found) > _MOST_FILES:
@@ -66,18 +66,18 @@ def copy_folder(source: Path, target: Path, *, without: Collection[Path] = (), u
 
 
 def is_large(path: Path) -> bool:
-    """Return whether a file is so large that it is rather linked than copied."""
+    """Return True if a file is so large that it should be linked, not copied."""
     return path.stat().st_size > _COPIED_BYTES
 
 
 def _is_as_it_was(path: Path, since: float) -> bool:
-    """Return whether nothing has changed a file since a time; of checkpoints, nothing ever does."""
+    """Return True if a file has not changed since a time; checkpoints never change."""
     return parse_name(path) is not None or path.stat().st_ctime < since
 
 
 def _walk(folder: Path, without: Collection[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield what is in a folder, folders before what is in them, and whether it stands apart: a link, a large file, a
-    folder that is not gone into.
+    """Yield each path below a folder, folders before their contents, and True if it is treated apart: a link, a large
+    file, or a folder that is not entered.
     """
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
@@ -95,9 +95,9 @@ def _walk(folder: Path, without: Collection[Path]) -> Iterator[tuple[Path, bool]
 
 
 def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of files in a folder, by their names in it, but for those that are as they were before.
+    """Return the digests of files in a folder, by their relative paths, without those unchanged since `before`.
 
-    TensorBoard's event files count by their points, all of a folder as one.
+    TensorBoard's event files in one folder count as one file, compared by its points.
     """
     paths = {path.relative_to(folder).as_posix(): path for path, is_apart in _walk(folder, ()) if not is_apart and path.is_file()}
     now = {name: digest_bytes(path.read_bytes()) for name, path in paths.items()}
@@ -107,19 +107,19 @@ def written(folder: Path, before: Mapping[str, str]) -> dict[str, str]:
 
 
 class WorkFolder(msgspec.Struct, frozen=True):
-    """Where the runs work: in copies of the current folder, all under one path, or in the folder itself."""
+    """The place where the runs work: copies of the current folder, all under one path, or the folder itself."""
 
     source: Path
     folder: Path
-    """Temporary, for everything that the runs leave."""
+    """A temporary folder, for all files of the runs."""
     is_copied: bool
     _large: dict[Path, tuple[int, ...]] = {}
-    """Files of the first copy that runs are given links to, and in which state; gone if one has written them."""
+    """Files of the first copy to which runs get links, with their states; those that a run has written are dropped."""
 
     @classmethod
     def around(cls, source: Path, folder: Path, *, unchanged_since: float = -math.inf) -> WorkFolder:
-        """Return the place for a current folder, as `copy_folder` copies it. What lies beside that and above it
-        is found there from its copies, too.
+        """Return the place for runs of a current folder, as `copy_folder` copies it. Relative paths that lead out of
+        the folder lead out of its copies to the same files.
         """
         made = cls(source, folder, copy_folder(source, folder / "first", unchanged_since=unchanged_since))
         if made.is_copied:
@@ -140,7 +140,7 @@ class WorkFolder(msgspec.Struct, frozen=True):
         return os.path.relpath(whole, self.source.resolve()) if is_inside else str(whole)
 
     def begin(self) -> dict[str, str]:
-        """Make the folder for a run; return the digests of what is in it."""
+        """Make the folder for a run; return the digests of its files."""
         if not self.is_copied:
             return {}
         shutil.rmtree(self.work, ignore_errors=True)
@@ -152,7 +152,7 @@ class WorkFolder(msgspec.Struct, frozen=True):
         return written(self.work, {})
 
     def _copy(self, path: str, copy: str) -> None:
-        """Copy a file for one run; large ones are linked, as long as no run has written one."""
+        """Copy a file for one run, or link it if it is large and no run has written it."""
         if Path(path) in self._large:
             os.symlink(path, copy)
         else:
@@ -160,14 +160,14 @@ class WorkFolder(msgspec.Struct, frozen=True):
 
 
 def place_like(source: Path, root: Path) -> Path:
-    """Make folders in `root` like those above a folder, with links to what lies beside the way there: paths that lead
-    out of the folder lead out of its copy to the same files. Return where the copy is to be made.
+    """Make folders in `root` like those above a folder, with links to all files beside them: relative paths that lead
+    out of the folder then lead out of its copy to the same files. Return the path at which to make the copy.
     """
     for above in reversed(source.resolve().parents):
         here = _in(root, above)
         here.mkdir(parents=True)
         following = source.resolve().relative_to(above).parts[0]
-        with contextlib.suppress(OSError):  # one that may not be looked into
+        with contextlib.suppress(OSError):  # a folder that this user may not read
             for entry in os.scandir(above):
                 if entry.name != following:
                     (here / entry.name).symlink_to(entry.path)
@@ -175,12 +175,12 @@ def place_like(source: Path, root: Path) -> Path:
 
 
 def _in(root: Path, folder: Path) -> Path:
-    """Return where in `root` a folder has its place."""
+    """Return the path in `root` that stands for a folder."""
     whole = folder.resolve()
     return root / whole.relative_to(whole.anchor)
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Return what changes of a file when something is written to it."""
+    """Return the status fields of a file that change when a program writes to it."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

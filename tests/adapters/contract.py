@@ -1,5 +1,5 @@
-"""What every adapter promises, tried on a small training of its framework: `python -m tests.adapters.contract NAME`
-prints {promise: what went wrong, or null} as JSON. An adapter changes its framework for the whole process, so it needs
+"""The promises of every adapter, tried on a small training of its framework: `python -m tests.adapters.contract NAME`
+prints {promise: traceback, or null} as JSON. An adapter changes its framework for the whole process, so it needs
 one of its own.
 
 To try another adapter, write a `Subject` for it, and a line in `SUBJECTS`.
@@ -37,14 +37,14 @@ SUBJECTS = {"tensorflow": "tests.adapters.of_tensorflow", "torch": "tests.adapte
 
 
 class Trial:
-    """The experiment of the process: takes the adapter's side."""
+    """The experiment of the process: keeps the adapter's instruments."""
 
     def __init__(self) -> None:
         self.plans = [Experiment(log="", is_profile=True)]
         self.instruments: Instruments | None = None
 
     def attach(self, instruments: Instruments) -> None:
-        """Take it."""
+        """Keep the adapter's instruments."""
         self.instruments = instruments
 
     def ends_with(self, _loss: Callable[[], float]) -> bool:
@@ -56,7 +56,7 @@ class Trial:
 
 class Subject(Protocol):
     """A training in one framework: a model of a few weights, an optimizer with slots, dropout,
-    data that are shuffled.
+    shuffled data.
     """
 
     adapter: Adapter
@@ -65,25 +65,25 @@ class Subject(Protocol):
         """Train for one batch of the loader."""
 
     def state(self) -> Mapping[str, Array]:
-        """Return all weights, slots and seeds, as the framework itself tells them: not by way of the adapter."""
+        """Return all weights, slots and seeds as the framework itself reads them, without the adapter."""
 
     def constants(self) -> list[Any]:
-        """Return immutable tensors of all dtypes that checkpoints hold, with values that are no numbers among them."""
+        """Return immutable tensors of all dtypes that checkpoints hold; some of their values are NaN."""
 
     def tensors(self) -> list[Any]:
-        """Return tensors that can be changed, of all dtypes and strides, views of others among them."""
+        """Return mutable tensors of all dtypes and strides; some are views of others."""
 
     def bytes_of(self, value: Any) -> bytes:
-        """Return dtype, shape and content of a tensor, as the framework itself tells them."""
+        """Return dtype, shape and content of a tensor as the framework itself reads them."""
 
     def change(self, value: Any) -> None:
-        """Flip a bit of the memory of such a tensor, if it has one."""
+        """Flip a bit of the memory of a mutable tensor, if it has memory."""
 
     def draw(self) -> bytes:
         """Draw from each global stream of the framework."""
 
     def generator(self) -> tuple[object, Callable[[], bytes]] | None:
-        """Return a generator of the program's own, and what draws from it; None: the framework has none."""
+        """Return a generator of the program's own and a function that draws from it; None if the framework has none."""
 
     def loader(self) -> Iterator[Any]:
         """Return the iterator that `step` draws from; it gives tensors."""
@@ -92,14 +92,14 @@ class Subject(Protocol):
         """Return the Python objects that hold tensors which are state."""
 
     def watched(self) -> Mapping[str, Array]:
-        """Return the values of what the guard looks at, by the guard's keys."""
+        """Return the values that the guard looks at, by the guard's keys."""
 
     def spoil(self) -> None:
-        """Train for one batch of values that are no numbers."""
+        """Train for one batch of NaNs."""
 
 
 class Moment:
-    """A state in memory, as the ring holds it: the framework's, its streams, and what objects hold."""
+    """A state in memory, as the ring holds it: the framework's, its streams, and the objects' contents."""
 
     def __init__(self, subject: Subject, *, on_host: bool = False) -> None:
         adapters = Adapters()
@@ -112,7 +112,7 @@ class Moment:
         self._packed = {name: stream.pack() for name, stream in self._streams.items()}
 
     def put_back(self) -> list[str]:
-        """Put it back; return why that was not exact. Raises CannotGoBackError."""
+        """Put the state back; return why that was not exact. Raises CannotGoBackError."""
         self._put_back()
         missing = restore_value(self._objects, self._hooks)
         for name, packed in self._packed.items():
@@ -129,7 +129,7 @@ def variables_are_told_as_they_are(subject: Subject) -> None:
 
 
 def keys_are_the_same_at_each_look(subject: Subject) -> None:
-    """Training does not rename anything."""
+    """Training renames no tensor."""
     subject.step()
     before = list(registry(subject).tensors())
     subject.step()
@@ -137,7 +137,7 @@ def keys_are_the_same_at_each_look(subject: Subject) -> None:
 
 
 def save_then_restore_is_the_identity(subject: Subject) -> None:
-    """Also by way of `new_array`, whose memory is taken over."""
+    """The saved values are restored from arrays that `new_array` made: the registry takes over their memory."""
     subject.step()
     before, held = state(subject), registry(subject).tensors()
     saved = {key: array.copy() for key, array in held.items()}
@@ -154,7 +154,7 @@ def save_then_restore_is_the_identity(subject: Subject) -> None:
 
 
 def what_is_held_does_not_change_while_training_goes_on(subject: Subject) -> None:
-    """`tensors` may share memory: nobody writes into it as long as it is held."""
+    """`tensors` may share memory with the framework: no code writes into it as long as it is held."""
     subject.step()
     held = registry(subject).tensors()
     before = {key: array.tobytes() for key, array in held.items()}
@@ -164,7 +164,7 @@ def what_is_held_does_not_change_while_training_goes_on(subject: Subject) -> Non
 
 
 def a_variable_is_found_by_its_description(subject: Subject) -> None:
-    """And is the very object."""
+    """`find_variable` returns the very object that was described."""
     subject.step()
     described = [(value, registry(subject).describe_variable(value)) for value in vars(subject).values()]
     known = [(value, each) for value, each in described if each is not None]
@@ -175,7 +175,7 @@ def a_variable_is_found_by_its_description(subject: Subject) -> None:
 
 
 def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
-    """Bit for bit: NaN payloads, zeros with a sign, text that ends in zeros."""
+    """The same bit for bit: NaN payloads, zeros with a sign, text that ends in zeros."""
     leaves = subject.adapter.leaves
     for value in subject.constants():
         assert leaves.constant_type is not None
@@ -193,7 +193,7 @@ def a_constant_read_and_made_again_is_the_same(subject: Subject) -> None:
 
 
 def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
-    """Bit for bit, and the very object; where there is none, another one that is the same. Reading changes nothing."""
+    """The same bit for bit, and the very object; without an object, an equal new one. Reading changes nothing."""
     shared = subject.adapter.shared
     assert shared is not None
     assert shared.look(object()) is None
@@ -217,14 +217,14 @@ def a_tensor_put_back_is_the_same_in_place(subject: Subject) -> None:
 
 
 def each_part_is_there_or_none(subject: Subject) -> None:
-    """An adapter is made by name, so that no type checker sees what it lacks."""
+    """An adapter is found by name, so that no type checker sees its missing parts."""
     parts = Adapter.__annotations__
     assert len(parts) > 8
     assert [part for part in parts if not hasattr(subject.adapter, part)] == []
 
 
 def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
-    """The framework's own, at a moment that is put back, and a generator that the program holds."""
+    """Both the framework's own streams, at a moment that is put back, and a generator that the program holds."""
     rollback = subject.adapter.rollback
     assert subject.adapter.random is not None
     streams = subject.adapter.random.streams()
@@ -251,7 +251,7 @@ def a_stream_read_and_written_gives_the_same_draws(subject: Subject) -> None:
 
 
 def a_loader_has_a_name_and_a_position(subject: Subject) -> None:
-    """The same position until it is drawn from, and another one then."""
+    """A loader keeps its position until the program draws from it, and then has another one."""
     loaders = subject.adapter.loaders
     assert loaders is not None
     assert loaders.is_loader(subject.loader())
@@ -267,7 +267,7 @@ def a_loader_has_a_name_and_a_position(subject: Subject) -> None:
 
 
 def a_loader_set_to_its_position_goes_on_with_the_same_batches(subject: Subject) -> None:
-    """With what else is state: that is how a resumed process comes back."""
+    """The position is set together with the adapter's other state, as in a resumed process."""
     loaders = subject.adapter.loaders
     assert loaders is not None
     positions, state_then = loaders.positions("seek")[0], subject.adapter.state()
@@ -284,7 +284,7 @@ def what_else_is_state_is_json_and_the_same_twice(subject: Subject) -> None:
 
 
 def the_environment_is_told_in_texts(subject: Subject) -> None:
-    """And the same each time."""
+    """Each call returns the same texts."""
     found = subject.adapter.environment()
     assert found
     assert all(isinstance(text, str) for pair in found.items() for text in pair)
@@ -292,7 +292,7 @@ def the_environment_is_told_in_texts(subject: Subject) -> None:
 
 
 def rollback_is_the_identity(subject: Subject) -> None:
-    """Once, twice to the same moment, and from copies in the host's memory; the steps behind it come out the same
+    """A state is put back once, twice, and from copies in the host's memory; the steps after it give the same results
     again.
     """
     rollback = subject.adapter.rollback
@@ -312,7 +312,7 @@ def rollback_is_the_identity(subject: Subject) -> None:
 
 
 def norms_are_those_of_the_values(subject: Subject) -> None:
-    """By NumPy, in float64; one that is no number is seen."""
+    """The norms are compared with NumPy's in float64; a norm that is NaN is seen."""
     norms = subject.adapter.norms
     assert norms is not None
     subject.step()
@@ -332,20 +332,20 @@ def norms_are_those_of_the_values(subject: Subject) -> None:
 
 
 def a_plain_training_is_captured(subject: Subject) -> None:
-    """Nothing of it is named as uncaptured, and what the framework writes can be flushed at any time."""
+    """The adapter names no uncaptured part, and the framework's output can be flushed at any time."""
     subject.step()
     subject.adapter.flush()
     assert subject.adapter.uncaptured() == []
 
 
 def the_sites_of_a_step_have_names_of_their_own(subject: Subject) -> None:
-    """And shapes, and dtypes in which faults can be."""
+    """No two sites have the same name."""
     sites = profiled(subject)
     assert len({site.name for site in sites}) == len(sites) > 3
 
 
 def a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said(subject: Subject) -> None:
-    """And is what its kind says; no other variable changes."""
+    """The struck variable is of the kind of its site; no other variable changes."""
     instruments = trial.instruments
     assert instruments is not None
     subject.step()
@@ -372,13 +372,13 @@ def a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said(subject:
 
 
 def a_fault_at_a_site_does_what_its_plan_says_and_again(subject: Subject) -> None:
-    """One bit of one value is flipped; the same fault gives the same state, bit for bit; unarmed, the site changes
+    """One bit of each hit value is flipped; the same fault gives the same state, bit for bit; an unarmed site changes
     nothing.
     """
     instruments = trial.instruments
     assert instruments is not None
     for _ in range(2):
-        subject.step()  # what is built in a first step is built
+        subject.step()  # the first steps build graphs and slots
     held = Moment(subject)
     after = []
     for is_armed in (False, True, True, False):
@@ -405,7 +405,7 @@ def registry(subject: Subject) -> Any:
 
 
 def state(subject: Subject) -> dict[str, bytes]:
-    """Return what the framework itself says of the state."""
+    """Return the state's arrays as bytes, as the framework itself reads them."""
     return {name: array.tobytes() for name, array in subject.state().items()}
 
 
@@ -418,7 +418,7 @@ def profiled(subject: Subject) -> list[Any]:
 
 
 def no_json(name: str) -> None:
-    """Say that a state is no JSON."""
+    """Raise an error that says that a state is no JSON."""
     raise AssertionError(f"{name} is no JSON")
 
 
@@ -448,12 +448,12 @@ NEEDS = {
     a_variable_in_memory_that_is_struck_differs_in_the_bit_that_is_said: "instruments",
     a_fault_at_a_site_does_what_its_plan_says_and_again: "instruments",
 }
-"""The promises, and the part of an adapter that makes each. An adapter without the part makes none."""
+"""The promises, each with the part of an adapter that makes it. An adapter without the part does not make it."""
 trial = Trial()
 
 
 def main(name: str, plan: str = "") -> None:
-    """Try an adapter, and print what went wrong; with a plan of a fault only what is promised of that."""
+    """Try an adapter and print the tracebacks; with a plan of a fault, try only the promise about that."""
     if plan:
         trial.plans = [msgspec.json.decode(plan, type=Experiment)]
     subject = import_module(SUBJECTS[name]).subject(trial)
@@ -472,7 +472,7 @@ def main(name: str, plan: str = "") -> None:
         found_sites = [
             each for each in profiled(subject) if each.stage == "forward" and each.operands.keys() >= {"output", "weight"}
         ]
-        site = found_sites[-1]  # what the last layer gives reaches the loss, whatever that is
+        site = found_sites[-1]  # the output of the last layer reaches the loss in any case
         drawn = draw_injection(site, model_named("BIT:20"), 0, trial_rng(7, 0))
         plan = msgspec.json.encode(Experiment(log="", injection=drawn)).decode()
     print(json.dumps([found, plan]))

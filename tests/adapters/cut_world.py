@@ -1,5 +1,5 @@
-"""A state that goes through bytes into the objects of a process that has come to the loop, in one process: what the
-tests of all adapters with leaves share.
+"""A resume within one process, shared by the tests of all adapters with leaves: the state goes through bytes into the
+objects of a training that was made anew, up to its loop.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ BEFORE, AFTER = 3, 3
 """Steps before and after the cut."""
 
 Training = Generator[None, int, None]
-"""A training: binds names as far as its loop, which takes one step for each number of a turn that it is sent."""
+"""A training: it binds names up to its loop, and then takes one step for each turn's number sent to it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training, and what is known of it."""
+    """A training, and the expected result of its resume."""
 
     make: Callable[[Any], Training]
-    """Begins it with the names that it binds."""
+    """Begins the training; its argument takes the names that it binds."""
     lost: tuple[str, ...] = ()
-    """What the checkpoint says that it does not hold: beginnings."""
+    """Beginnings of the texts by which the checkpoint names objects that it does not hold."""
     is_refused: bool = False
-    """Whether what is lost is needed: then nothing is compared."""
+    """True if the lost objects are needed: then no states are compared."""
     of_graphs: bool = True
-    """Whether the functions that computed a tensor are compared (PyTorch)."""
+    """True if the functions that computed a tensor are compared (PyTorch)."""
 
 
 @dataclass
 class Outcome:
-    """What the resumed training was like, and what the whole one."""
+    """The results of the resumed training and of the whole one."""
 
     lost: list[str]
     missing: list[str]
     at_cut: tuple[list[str], list[str]]
     at_end: tuple[list[str], list[str]]
     unread: list[str]
-    """The whole training's end where nothing was read."""
+    """The end of a whole training in which no state was read."""
     is_held: bool
-    """Whether what the checkpoint holds stayed as it was while the training went on."""
+    """True if the checkpoint's contents did not change while the training went on."""
     versions: tuple[list[int], list[int]] = ([], [])
     """Version counters of all tensors, before and after they were read (PyTorch)."""
 
 
 def made(tried: Case) -> tuple[Any, Callable[[int], None]]:
-    """Return the names that a training has bound, and what takes its step of a turn."""
+    """Return the names that a training has bound, and the function that takes its step of a turn."""
     names = SimpleNamespace()
     training = tried.make(names)
     next(training)
@@ -68,7 +68,7 @@ def made(tried: Case) -> tuple[Any, Callable[[int], None]]:
 
 
 def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Training]], Callable[[Any], Training]]]]:
-    """Return an empty table of trainings, and the decorator that enters one under its name."""
+    """Return an empty table of trainings, and a decorator that enters a training in it under its name."""
     table: dict[str, Case] = {}
 
     def case(**kinds: Any) -> Callable[[Callable[[Any], Training]], Callable[[Any], Training]]:
@@ -83,7 +83,7 @@ def cases() -> tuple[dict[str, Case], Callable[..., Callable[[Callable[[Any], Tr
 
 
 class World:
-    """What the codec asks: an adapter, as a session has it."""
+    """The codec's hooks with an adapter, as a session has them."""
 
     def __init__(self, adapter: Any) -> None:
         self._adapters = Adapters()
@@ -91,11 +91,11 @@ class World:
         self.files, self.pulls = Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _old, _new: None, None)  # type: ignore[arg-type, return-value]
 
     def hooks(self) -> ProgramHooks:
-        """As a session makes them for each walk."""
+        """Return new hooks, as a session makes them for each walk."""
         return ProgramHooks(self._adapters, self.files, self.pulls)
 
     def baseline(self, names: dict[str, Any]) -> Baseline:
-        """Return what is there when the loop is entered."""
+        """Return the baseline of the names bound when the loop is entered."""
         found = Baseline()
         encoder = Encoder(self.hooks(), found, is_baseline=True)
         for name, value in names.items():
@@ -109,7 +109,7 @@ class World:
         return encoder.finish({name: encoder.encode(value, name) for name, value in names.items()})
 
     def restore(self, file: bytes, names: dict[str, Any], baseline: Baseline) -> list[str]:
-        """Put a state back; return what could not be."""
+        """Put a state back; return the names of the values that could not be."""
         graph, arrays = unpacked(file)
         decoder = Decoder(unpack(graph, arrays), arrays, self.hooks(), baseline)
         decoder.hold_cells({})
@@ -129,7 +129,7 @@ def packed(encoded: Encoded) -> bytes:
 
 
 def unpacked(file: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Return graph and arrays, which nobody may write into."""
+    """Return the graph and the arrays, which are read-only."""
     graph, arrays = msgspec.msgpack.decode(file)
     return graph, {
         name: np.frombuffer(content, named_dtype(dtype)).reshape(shape) if content else np.zeros(shape, named_dtype(dtype))

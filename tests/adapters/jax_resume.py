@@ -1,5 +1,5 @@
 """Small trainings of JAX that are cut after three steps, and resumed in the same process: the state goes through bytes
-into the objects of a training that was made anew, as in a process that has come to the loop.
+into the objects of a training that was made anew, as in a process that has reached the loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES, case = cases()
 
 
 class World(cut_world.World):
-    """What the codec asks: the adapter as a session has it. It changes JAX for the whole process."""
+    """The codec's hooks with the adapter, as a session has them. The adapter changes JAX for the whole process."""
 
     def __init__(self) -> None:
         self.updates: list[int] = []
@@ -37,7 +37,7 @@ class World(cut_world.World):
 
 @contextmanager
 def jax_put_back() -> Iterator[None]:
-    """Give JAX back what an adapter replaces in it."""
+    """Restore, at the end, the attributes of JAX that an adapter replaces."""
     owners: list[Any] = [jax, jax.lax, optax, optax._src.update, eqx, eqx._update, pjit, partial_eval]
     before = [dict(vars(owner)) for owner in owners]
     yield
@@ -76,7 +76,7 @@ def run(world: World, tried: Case) -> Outcome:
 
 
 def describe(names: Mapping[str, object]) -> list[str]:
-    """Return all that names lead to, in lines: values as JAX itself tells them, and which objects are one."""
+    """Return the objects that names lead to, as lines: values as JAX itself reads them, and which objects are one."""
     return list(_Description().lines(dict(names), ""))
 
 

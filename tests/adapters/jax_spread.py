@@ -1,4 +1,4 @@
-"""Arrays over several devices that names of a JAX program may hold at a cut."""
+"""Arrays over several devices that a JAX program may have under its names at a cut."""
 
 from __future__ import annotations
 

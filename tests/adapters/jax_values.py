@@ -1,4 +1,4 @@
-"""Values that names of a JAX program may hold at a cut."""
+"""Values that a JAX program may have under its names at a cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.adapters.cut_world import Training
 from tests.adapters.jax_resume import case
 
 LARGE = 40_000
-"""Numbers of an array that is kept by its digest, if it is as it was."""
+"""Elements of an array that a checkpoint keeps by its digest if it is unchanged."""
 
 
 @case()
@@ -107,7 +107,7 @@ def forms_of_trees_devices_and_shapes(names: Any) -> Training:
 
 @jax.tree_util.register_pytree_node_class
 class OfLibrary:
-    """Stands for a class of a library that nobody knows."""
+    """A stand-in for a class of an unknown library."""
 
     def __init__(self, weights: Any) -> None:
         self.weights = weights

@@ -1,5 +1,5 @@
-"""What PyTorch objects are, told as lines of text that two runs can be compared by: each bit of each tensor, how it
-looks at its memory, which names lead to one object and which tensors to one memory. It knows nothing of the codec.
+"""Descriptions of PyTorch objects as lines of text, to compare two runs by: each bit of each tensor, its view of its
+memory, which names lead to one object and which tensors to one memory. This module does not use the codec.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ADDRESS: Final = re.compile(r"\b\d{13,15}\b")
 
 
 def describe(names: Mapping[str, Any], *, of_graphs: bool = True) -> list[str]:
-    """Return the lines of all that names lead to; without `of_graphs` not what a tensor was computed by."""
+    """Return the lines for all objects that names lead to; without `of_graphs`, without the tensors' functions."""
     look = _Look(of_graphs=of_graphs)
     for name, value in names.items():
         look.at(value, name)
@@ -55,7 +55,7 @@ class _Look:
             return self._say(path, f"{cls.__name__} {value!r}")
         if cls is float:
             return self._say(path, f"float {value.hex()}")
-        if cls.__name__ == "DeviceMesh":  # which of equal ones, is chance (PyTorch keeps what it has found of one)
+        if cls.__name__ == "DeviceMesh":  # chance decides which of several equal ones it is (PyTorch caches parts of one)
             groups = [value.get_group(dimension).group_name for dimension in range(value.ndim)]
             return self._say(path, f"{value} {groups}")
         if id(value) in self._seen:
@@ -73,7 +73,7 @@ class _Look:
         return found[0] if number is None else f"#{number}"
 
     def at_arrays(self) -> None:
-        """Say which arrays of NumPy lie in which memory of a tensor, and where."""
+        """Add lines that say which arrays of NumPy lie in which tensor's memory, and where."""
         for path, array in self._arrays:
             start = array.__array_interface__["data"][0]
             for other, begin, size in self._spans:
@@ -141,7 +141,7 @@ class _Look:
         yield ".grad", value.grad if function is None else None
         yield "._backward_hooks", value._backward_hooks
         yield "._post_accumulate_grad_hooks", value._post_accumulate_grad_hooks
-        # What jagged tensors and compiled code count for the process is not the program's.
+        # Counts that jagged tensors and compiled code keep for the process are not the program's.
         yield ".__dict__", {key: item for key, item in value.__dict__.items() if key not in _COUNTED}
 
     def _of_memory(self, value: Any, path: str) -> None:
@@ -152,13 +152,13 @@ class _Look:
             return
         start = value.storage_offset() * value.element_size()
         steps = sum((count - 1) * stride for count, stride in zip(value.shape, value.stride(), strict=True))
-        size = (steps + 1) * value.element_size()  # what no tensor looks at is no state
+        size = (steps + 1) * value.element_size()  # bytes that no tensor views are no state
         self._spans.append((path, storage.data_ptr() + start, size))
         self._say(path, ctypes.string_at(storage.data_ptr() + start, size).hex())
 
 
 def _function(tensor: Any) -> Any:
-    """Return the function that computed a tensor; None for a view of which PyTorch does not say."""
+    """Return the function that computed a tensor; None for a view for which PyTorch raises an error."""
     try:
         return tensor.grad_fn
     except RuntimeError:

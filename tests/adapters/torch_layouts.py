@@ -1,4 +1,4 @@
-"""Trainings with tensors that lie in memory otherwise, are made of others, or are of a class of the program's."""
+"""Trainings with tensors of unusual layout, tensors made of other tensors, or of classes of the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that differ in what their models are made of."""
+"""Trainings that differ in the parts of their models."""
 
 from __future__ import annotations
 

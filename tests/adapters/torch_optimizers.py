@@ -1,4 +1,4 @@
-"""Trainings that differ in optimizer, scheduler and what else sets learning rates."""
+"""Trainings that differ in optimizer, scheduler and other settings of learning rates."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def a_scheduler_and_an_optimizer_of_its_own_class_that_the_loop_makes(w: Any) ->
 
     w.model, w.kind = network(), Doubling
 
-    def step(turn: int) -> None:  # files of format 3 know by its name what it makes
+    def step(turn: int) -> None:  # files of format 3 name its inner functions by its name
         if turn == 1:
             w.optimizer = w.kind(w.model.parameters(), {"lr": 0.1})
             w.scheduler = schedulers.LambdaLR(w.optimizer, lambda epoch: 0.9**epoch)
@@ -376,7 +376,7 @@ def a_hook_of_an_optimizer(w: Any) -> Training:
     log = w.log
     w.handle = w.optimizer.register_step_post_hook(lambda *_: log.append(len(log)))
 
-    def step(turn: int) -> None:  # files of format 3 know by its name what it makes
+    def step(turn: int) -> None:  # files of format 3 name its inner functions by its name
         descend(w, turn)
         if turn == 1:
             w.optimizer.register_step_pre_hook(lambda *_: log.append(-len(log)))

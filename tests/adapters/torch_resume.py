@@ -1,5 +1,5 @@
 """Small trainings of PyTorch that are cut after three steps, and resumed in the same process: the state goes through
-bytes into the objects of a training that was made anew, as in a process that has come to the loop.
+bytes into the objects of a training that was made anew, as in a process that has reached the loop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CASES, case = cases()
 
 
 class NoLoaders:
-    """Stands for the part that knows DataLoaders, which changes PyTorch for good."""
+    """A stand-in for the part that knows DataLoaders: the real one changes PyTorch for good."""
 
     def parts_of_new(self, _value: object) -> None:
-        """There are none."""
+        """Return None: there are no DataLoaders."""
 
 
 class World(cut_world.World):
-    """What the codec asks: the adapter's parts for Python objects, as a session has them."""
+    """The codec's hooks with the adapter's parts for Python objects, as a session has them."""
 
     def __init__(self) -> None:
         nothing = dict.fromkeys(("variables", "rules", "random", "loaders", "building", "rollback", "norms"))
@@ -49,7 +49,7 @@ class World(cut_world.World):
 
 @contextmanager
 def as_a_process() -> Iterator[None]:
-    """Let what PyTorch counts for a whole process begin anew, and its settings be those of a start."""
+    """Reset PyTorch's counts for the process and its seed, as in a process that starts."""
     torch.manual_seed(7)
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()

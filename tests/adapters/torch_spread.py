@@ -1,4 +1,4 @@
-"""Trainings whose tensors are spread over the processes of a job, as one of six ranks has them: nothing is sent."""
+"""Trainings with tensors spread over the processes of a job, as one of six ranks has them: no data are sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORLD, RANK = 6, 4
 
 
 def start() -> None:
-    """Let this be one of six ranks that has just started."""
+    """Make this process one of six ranks that has just started."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=RANK, world_size=WORLD)

@@ -29,11 +29,11 @@ from tests.runtime.state_values import World, refuse
 
 sys.path.append(str(Path(__file__).parent / "site-packages"))
 LIBRARY: Any = importlib.import_module("library_of_data")
-"""Code counts as a library's by the folder that it is in."""
+"""Code counts as a library's by its folder."""
 
 
 def used(value: Any, *uses: Callable[[Any], object], **attributes: object) -> Any:
-    """Return a value that has been used, and given attributes."""
+    """Return a value after using it and setting attributes of it."""
     for use in uses:
         use(value)
     for name, item in attributes.items():
@@ -45,7 +45,7 @@ def used(value: Any, *uses: Callable[[Any], object], **attributes: object) -> An
 
 
 class Forwarding:
-    """Has no dictionary, and answers for every name."""
+    """An object without a dictionary, whose class has a `__getattr__` for every name."""
 
     __slots__ = ("inner",)
 
@@ -57,7 +57,7 @@ class Forwarding:
 
 
 class Guarded(dict[str, Any]):
-    """Its attributes are its items, by way of a method."""
+    """A dict whose attributes are its items; they are set by a method."""
 
     __setattr__ = refuse
 
@@ -68,7 +68,7 @@ class Guarded(dict[str, Any]):
 
 
 class Worker(threading.Thread):
-    """A class of the program that derives from a library's."""
+    """A class of the program that derives from a library's class."""
 
     def __init__(self) -> None:
         super().__init__(name="worker")
@@ -83,14 +83,14 @@ Wrapper: Any = type("Wrapper", (), {"__module__": "gymnasium.wrappers"})
 
 
 def of_a_library(**attributes: Any) -> Any:
-    """Return an object of a library that is not data through and through: it holds a thread."""
+    """Return an object of a library that does not consist of data alone: it holds a thread."""
     made = Wrapper()
     vars(made).update(attributes, thread=threading.Thread(name="waits"))
     return made
 
 
 class Env(type("Env", (), {"__module__": "gymnasium.core"})):  # type: ignore[misc]
-    """A class of the program that derives from a library's, which keeps state of its own in it."""
+    """A class of the program that derives from a library's class; both keep state in an object of it."""
 
     def __init__(self, **of_the_library: Any) -> None:
         vars(self).update(of_the_library, rng=np.random.default_rng(0), lives=[3])
@@ -111,7 +111,7 @@ class EveryOther(logging.Filter):
 
 
 class Lines(logging.Handler):
-    """A handler that nothing but its logger leads to, with a filter that nothing else leads to."""
+    """A handler that is reached only from its logger, with a filter that is reached only from the handler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,11 +126,11 @@ class Lines(logging.Handler):
 
 
 class Meters(float):
-    """Has attributes, as most such classes."""
+    """A class with attributes, as most such classes are."""
 
 
 class Count(int):
-    """Is made from more than its value."""
+    """A class with more arguments than its value."""
 
     def __new__(cls, value: int, unit: str) -> Count:
         made = super().__new__(cls, value)
@@ -183,7 +183,7 @@ class Grid(np.ndarray): ...
 
 
 class Observed(np.ndarray):
-    """Runs code of its own for each array of it that is made."""
+    """A class of arrays that runs its own code for each new array."""
 
     def __array_finalize__(self, _of: object) -> None: ...
 
@@ -218,7 +218,7 @@ def grow(tree: Any) -> None:
 
 
 def shown(value: Any) -> object:
-    """What `copy` and `pickle` are told of a value, by the class that it derives from: an oracle beside the codec."""
+    """Return the parts of a value that `copy` and `pickle` get from its base class: an oracle beside the codec."""
     if isinstance(value, re.Pattern):
         return value.pattern, value.flags
     if isinstance(value, type | types.BuiltinFunctionType | np.ufunc | type(Ellipsis) | type(NotImplemented)):
@@ -235,7 +235,7 @@ def shown(value: Any) -> object:
 
 
 class Counted(random.Random):
-    """Counts its draws, which pass the methods of the class by when its state is read or set."""
+    """A stream that counts its draws; the codec must read and set its state without the class's methods."""
 
     draws = 0
 
@@ -350,7 +350,7 @@ METHODS: dict[str, tuple[Callable[[Any], Any], object]] = {
     "of another function": (lambda value: types.MethodType(decorated, value), None),
     "in a partial call": (lambda value: functools.partial(value.other), "other"),
 }
-"""How a bound method is had of an object, and what it returns (None: the object)."""
+"""Functions that get a bound method of an object, each with the method's result (None: the object)."""
 
 
 def with_class() -> World:
@@ -449,7 +449,7 @@ def large() -> World:
 
 
 def swap_large(world: World) -> None:
-    """Large arrays under other names, and arrays that lie where views lay."""
+    """Bind large arrays to other names, and bind new arrays to the names of views."""
     world["a"], world["b"], world["c"] = world["b"], np.zeros(40_000), world["a"]
     world["batch"], world["best"] = world["c"][8:12], np.full(4, 9.0)
 
@@ -458,7 +458,7 @@ def swap_large(world: World) -> None:
 
 
 class Feed:
-    """An iterator of a program's own, which each `iter` begins again."""
+    """An iterator of a program's own; each call of `iter` starts it again."""
 
     def __init__(self, data: list[int]) -> None:
         self.times, self.at, self.data = 0, 0, [*data]

@@ -1,4 +1,4 @@
-"""A sample of a kind of objects: what is there, how a loop changes it, and what is seen of it afterwards."""
+"""A sample of a kind of objects: the objects, the changes by a loop, and the comparison afterwards."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ Change = Callable[[World], object]
 
 
 def nothing(_world: World) -> None:
-    """No change, or nothing to see."""
+    """Change nothing, and show nothing."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Names of a program: what they hold as the loop is entered, and how a loop changes that."""
+    """Names of a program: their values at the entry of the loop, and the changes that a loop makes."""
 
     make: Callable[[], World]
     change: Change
     see: Change = nothing
-    """Returns what is to be compared beside `state_compare.difference`; it may use the objects up."""
+    """Returns a value to compare besides `state_compare.difference`; it may use the objects up."""
     lost: tuple[str, ...] = ()
-    """Places that are named as they are no more what they were."""
+    """Places that the codec names because it cannot restore them."""
     remade: tuple[str, ...] = ()
-    """Names whose objects come back as others, equal ones: nothing sets these in place."""
+    """Names whose objects come back as new, equal ones: these objects cannot be set in place."""
     is_makeable: bool = True
-    """Whether a process that has no such object can make it."""
+    """True if a process without such an object can make it."""
     left: tuple[str, ...] = ()
-    """Names whose objects a way back within the process leaves to whoever goes back."""
+    """Names whose objects a way back within the process does not set: its caller has to."""
     is_returned: bool = True
-    """Whether a way back within the process puts it back, and does not name it as missing."""
+    """True if a way back within the process puts it back, and does not name it as missing."""
     is_seen_only: bool = False
-    """Whether `see` alone compares: classes that each process makes, or objects that keep account of others."""
+    """True if only `see` compares: for classes that each process makes, and objects that record others."""
     is_kept: bool = False
-    """Whether it is large, and not stored as long as it is as it was."""
+    """True if it is large, and not stored as long as it does not change."""
 
 
 def one(
@@ -55,7 +55,7 @@ def one(
 
 
 def replaced(make: Callable[[int], Any], see: Callable[[Any], object] | None = None, **more: Any) -> Sample:
-    """Return a sample of what cannot change: the loop binds the name to another. One with attributes gets one more."""
+    """Return a sample of immutable objects: the loop binds the name to another one, and sets an attribute if it can."""
 
     def change(world: World) -> None:
         world["value"] = make(2)
@@ -67,12 +67,12 @@ def replaced(make: Callable[[int], Any], see: Callable[[Any], object] | None = N
 
 
 def places(said: list[str]) -> list[str]:
-    """Return where it is that something is lost."""
+    """Return the places of the lost objects, from the codec's texts about them."""
     return [each.partition(" (")[0].partition(":")[0] for each in said]
 
 
 def changed(sample: Sample) -> tuple[World, Baseline]:
-    """Return what a loop leaves, and what was there as it was entered."""
+    """Return a sample's world after its loop, and the baseline of its entry."""
     world = sample.make()
     baseline = baseline_of(world)
     sample.change(world)
@@ -80,7 +80,7 @@ def changed(sample: Sample) -> tuple[World, Baseline]:
 
 
 def resumed(after: World, before: World, lost: tuple[str, ...] = (), baseline: Baseline | None = None) -> World:
-    """Restore a state into the world of a process that has come to the loop; nothing else may be lost."""
+    """Restore a state into the world of a process that has reached the loop; only the places in `lost` may be lost."""
     encoded = encode(after, baseline_of(before) if baseline is None else baseline)
     assert places(encoded.not_captured) == list(lost)
     assert restore(encoded, before, baseline_of(before)) == []
@@ -88,29 +88,29 @@ def resumed(after: World, before: World, lost: tuple[str, ...] = (), baseline: B
 
 
 def run_twice(make: Callable[[], World], change: Change) -> tuple[World, World]:
-    """Return (the world that a loop changed, another one that its state was restored into)."""
+    """Return (the world that a loop changed, another world into which its state was restored)."""
     after, baseline = changed(Sample(make, change))
     return after, resumed(after, make(), baseline=baseline)
 
 
 def into(encoded: Encoded, before: World) -> World:
-    """Restore a state where all that it holds must be found."""
+    """Restore a state into a world; no value of it may be missing."""
     assert restore(encoded, before, baseline_of(before)) == []
     return before
 
 
 def made_anew(make: Callable[[], Any]) -> Any:
-    """Return what a resumed process has of an object that the loop has made."""
+    """Return the object that a resumed process has in place of one that the loop has made."""
     return run_twice(lambda: {"value": None}, lambda world: world.update(value=make()))[1]["value"]
 
 
 def lost_of(make: Callable[[], Any]) -> list[str]:
-    """Return what is named of an object that the loop has made."""
+    """Return the codec's texts about lost parts of an object that the loop has made."""
     return encode({"value": make()}, baseline_of({"value": None})).not_captured
 
 
 def there_and_back(make: Callable[[], Any], change: Callable[[Any], object]) -> tuple[Any, Any]:
-    """Return (what a loop has changed, what a resumed process has of it: the object that it had)."""
+    """Return (the object that a loop has changed, the one of a resumed process, which must be the one it had)."""
     before = {"value": make()}
     held, (after, baseline) = before["value"], changed(one(make, change))
     assert resumed(after, before, baseline=baseline)["value"] is held
@@ -124,6 +124,6 @@ def hold(world: Mapping[str, object], baseline: Baseline | None = None) -> Live:
 
 
 def put_back(live: Live, baseline: Baseline | None = None) -> tuple[World, list[str]]:
-    """Put a state back; return what the names are bound to then, and what could not be put back."""
+    """Put a state back; return the values that the names then have, and the parts that could not be put back."""
     decoder = LiveDecoder(live, NO_FRAMEWORK, baseline or Baseline())
     return {name: decoder.decode(item, ABSENT, name) for name, item in decoder.roots.items()}, decoder.missing

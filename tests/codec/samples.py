@@ -1,4 +1,4 @@
-"""The table of samples: of each kind of objects that a checkpoint holds, one or more."""
+"""The table of samples: one or more of each kind of objects that a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.runtime.state_values import World
 
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
 LARGE = 40_000
-"""Elements of an array that is kept by its digest as long as it is as it was."""
+"""Elements of an array that a checkpoint keeps by its digest as long as it does not change."""
 
 CONTAINERS = {
     "list": one(lambda: [1, [2]], lambda it: it[1].append(3)),
@@ -192,7 +192,7 @@ STREAMS = {
             lambda name=name: {name: kinds.randoms(3)[name]},
             lambda world: kinds.draw(world, 3),
             lambda world: kinds.draw(world, 2),
-            is_returned=name in ("python", "legacy", "legacy on PCG64"),  # what others have spawned is named
+            is_returned=name in ("python", "legacy", "legacy on PCG64"),  # streams spawned by others are named
         )
         for name in kinds.randoms(0)
     },
@@ -346,7 +346,7 @@ OVER_A_FEED: dict[str, Callable[[program.Feed], Iterator[Any]]] = {
     "tee": lambda feed: itertools.tee(feed)[0],
     "zip_longest": lambda feed: itertools.zip_longest(range(9), feed),
 }
-"""An iterator over one of the program's own, which `iter` begins again: it must not do so."""
+"""Iterators over an iterator of the program, which `iter` starts again: the codec must not call `iter` on it."""
 ON_3_14_AS_WELL = {"list", "tuple", "text", "range", "reversed", "enumerate", "zip", "map", "filter", "nested"}
 
 
@@ -355,7 +355,7 @@ def taken(iterator: Iterator[Any], count: int) -> list[Any]:
 
 
 STEPS = (1, 2, 3, 5, 12)
-"""How far iterators have come: each in the middle of its own data, and at its end."""
+"""The numbers of elements taken from the iterators: some in the middle of the data, the last at its end."""
 
 
 def _far(of: str, makers: dict[str, Any], source: Callable[[list[int]], Any]) -> Iterator[tuple[str, Sample]]:
@@ -385,7 +385,7 @@ def _far(of: str, makers: dict[str, Any], source: Callable[[list[int]], Any]) ->
 
 
 def _memory(make: Callable[[Any], Any], text: Any) -> Sample:
-    """Return a sample of a file in memory, which is written to and then read in."""
+    """Return a sample of a file in memory to which the loop writes and from which `see` reads."""
     return one(
         lambda: make(text),
         lambda it: (it.write(text * 2), it.seek(3)),

@@ -1,14 +1,14 @@
-"""Runs the commands of a page, and compares what they print with what the page says.
+"""Runs the commands of a page, and compares their output with that on the page.
 
-In a fenced block `console`, lines that begin with `$ ` are commands, and what follows is their output. `...` stands for
-anything: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as it
-has printed the line before. Decimals, times, sizes, the cut that a run resumes at and those at which `verify` kills are
-other ones in each run, and are masked. Digests are other ones on each processor: two that are equal on the page must be
-equal here, too, and two that differ must differ. A command the end of whose output the page leaves out must end with
-status 0.
+In a fenced block `console`, lines that begin with `$ ` are commands, and the lines after are their output. `...` stands
+for any text: alone in a line, for any lines. Where the output ends with `Killed`, the command gets SIGKILL as soon as
+it has printed the line before. Decimals, times, sizes, the cut at which a run resumes and those at which `verify` kills
+differ from run to run, and are masked. Digests differ from processor to processor: two that are equal on the page must
+be equal here, too, and two that differ must differ. If the page leaves out the end of a command's output, the command
+must end with status 0.
 
-A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. What a page installs by
-`pip install FOLDER` is seen by its commands alone.
+A block of Python or TOML whose first line is `# PATH` is a file that the commands find there. Packages that a page
+installs by `pip install FOLDER` are visible to its commands alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _READER = {
     "detrain": 'exec INTERPRETER -m detrain "$@"',
     "pip": 'shift; exec INTERPRETER -m pip install -q --no-deps --no-build-isolation --target "$SITE" "$@"',
 }
-"""Commands as a reader has them, each a script. `pip install` needs no network, and installs for the page's commands
+"""Scripts for the commands that a reader has. `pip install` needs no network, and installs for the page's commands
 alone."""
 _MASKED = re.compile(
     r"""(?P<any>\.\.\.)
@@ -62,7 +62,7 @@ _HERE = {
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command printed, and its exit status."""
+    """The lines that a command printed, and its exit status."""
 
     lines: list[str]
     status: int
@@ -70,7 +70,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a page, and what the page says that it prints."""
+    """A command of a page, with its output on the page."""
 
     text: str
     output: list[str]
@@ -89,12 +89,12 @@ def commands_of(page: str) -> list[Command]:
 
 
 def files_of(page: str) -> dict[str, str]:
-    """Return the files that a page shows, by their paths."""
+    """Return the files that a page shows, by path."""
     return {path: f"# {path}\n{text}" for path, text in _FILE.findall(page)}
 
 
 def commands_of_other_blocks(page: str) -> list[str]:
-    """Return the commands in a page's blocks that are no console's: what a reader may type, and no test runs."""
+    """Return the commands in a page's other blocks: a reader may type them, and no test runs them."""
     found = []
     for kind, block in _FENCED.findall(page):
         if kind not in _OF_COMMANDS:
@@ -105,7 +105,7 @@ def commands_of_other_blocks(page: str) -> list[str]:
 
 
 def prepare(page: Path, folder: Path) -> None:
-    """Make the folder in which a page's commands are run, as the reader has it."""
+    """Make the folder in which a page's commands run, with the files that a reader has."""
     text = page.read_text("utf-8")
     shutil.copytree(ROOT / "examples/digits", folder / "examples/digits")
     if "train.py" not in files_of(text):
@@ -116,7 +116,7 @@ def prepare(page: Path, folder: Path) -> None:
 
 
 def run_command(command: Command, folder: Path) -> Printed:
-    """Run a command in a folder as a shell does, and kill it where the page says so."""
+    """Run a command in a folder by a shell, and kill it where the page says so."""
     reader, site = folder / ".reader", folder / "site-packages"
     reader.mkdir(exist_ok=True)
     for name, script in _READER.items():
@@ -148,14 +148,14 @@ def run_command(command: Command, folder: Path) -> Printed:
             os.killpg(process.pid, signal.SIGKILL)
             last = None
     status = process.wait()
-    if is_killed and last is None:  # what came between the line and the signal is left out
+    if is_killed and last is None:  # lines printed between this line and the signal are left out
         end = next(number for number, line in enumerate(lines, 1) if re.fullmatch(_pattern(command.output[-2], []), line))
         lines = [*lines[:end], "Killed"]
     return Printed(lines, status)
 
 
 def _pattern(line: str, digests: list[str]) -> str:
-    """Return the regular expression of a line of a page; the digests in it are groups, and are added to a list."""
+    """Return the regular expression for a line of a page; the digests in it are groups, and are added to a list."""
     parts, end = [], 0
     for mask in _MASKED.finditer(line.rstrip()):
         parts.append(re.escape(line[end : mask.start()]))
@@ -169,7 +169,7 @@ def _pattern(line: str, digests: list[str]) -> str:
 
 
 def difference(command: Command, printed: Printed, known: dict[str, str]) -> str:
-    """Return in which way an output is not that of the page; empty if it is. `known`: digests of the page, and here."""
+    """Return how an output differs from the page's; empty if it does not. `known`: digests here, by the page's."""
     if command.output[-1:] in ([], ["..."]) and printed.status != 0:
         return f"$ {command.text}\nended with {printed.status}\n" + "\n".join(printed.lines)
     if not command.output:
@@ -188,8 +188,8 @@ def difference(command: Command, printed: Printed, known: dict[str, str]) -> str
 
 
 def main() -> None:
-    """Print the blocks of a page as they come out here: `python -m tests.docs.console PAGE FOLDER`. Without a page,
-    count the commands that are shown and run."""
+    """Print the blocks of a page with their output here: `python -m tests.docs.console PAGE FOLDER`. Without a page,
+    count the commands that pages show, and those that tests run."""
     if len(sys.argv) < 2:
         _count()
         return

@@ -1,4 +1,4 @@
-"""Commands that the documentation shows and no test of it runs, each with the reason. All others are run."""
+"""The commands on pages that no test runs, each with the reason. Tests run all others."""
 
 from __future__ import annotations
 

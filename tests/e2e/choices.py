@@ -1,5 +1,5 @@
-"""What the generators of programs share: rows of a table in which each two choices occur together, the names of rows,
-how programs die and indent, and the proof that one which is killed again and again ends as one that never was.
+"""Helpers of the generators of programs: rows of a table in which each two choices occur together, the names of rows,
+code by which programs die, and the proof that a program killed again and again ends as one that was never killed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
 """
-"""What each program has: it dies by SIGKILL at the turn that `DIE_AT` names."""
+"""Code of each program: it dies by SIGKILL at the turn that `DIE_AT` names."""
 
 
 def pairs(table: Table, is_possible: Callable[[Mapping[str, object]], bool] = bool, **first: object) -> list[Row]:
-    """Return rows in which each two values of different choices occur together, where they can (pairwise testing), each
-    beside some other choices.
+    """Return rows in which each two values of different choices occur together, if they can (pairwise testing). Each
+    row also has the choices in `first`.
     """
     names = list(table)
     may_be = None if is_possible is None else lambda values: is_possible(dict(zip(names, values, strict=False)))
@@ -44,7 +44,7 @@ def pairs(table: Table, is_possible: Callable[[Mapping[str, object]], bool] = bo
 
 
 def name_of(row: Row, table: Table, main: str = "data") -> str:
-    """Return a row in words: what is not the first choice."""
+    """Return a row in words: its main choice, and all choices that are not the first of their kind."""
     return ", ".join(
         str(value) if name == main else f"{name} {json.dumps(value)}"
         for name, value in row.items()
@@ -53,7 +53,7 @@ def name_of(row: Row, table: Table, main: str = "data") -> str:
 
 
 def indented(parts: Iterable[str]) -> list[str]:
-    """Return the lines of some parts of a program, one level deeper."""
+    """Return the lines of some parts of a program, indented by one level."""
     return [f"    {line}" for part in parts for line in part.splitlines() if part]
 
 
@@ -67,9 +67,9 @@ def ends_as_if_never_killed(
     refused: int = 0,
 ) -> str:
     """Kill a program at the starts of epochs, inside them and in later passes over the data, and compare its end with
-    that of the whole run, of which `run_whole` is given the folder. Return what was said on the way.
+    that of the whole run, which `run_whole` runs in a folder. Return the text on stderr of all runs.
 
-    `refused`: the exit code with which no resumed run begins, where that is what is promised.
+    `refused`: the exit code of resumed runs, if detrain promises to refuse them.
     """
     folders = [program.parent / name for name in ("whole", "killed")]
     for folder in folders:

@@ -1,5 +1,5 @@
-"""Training programs put together at random from parts that ordinary programs are made of: what no one has thought of
-together.
+"""Training programs put together at random from parts of ordinary programs, to find combinations that nobody has
+thought of.
 
 Each part is a few lines, as a person would write them. `program(seed)` chooses a loader, a model, an optimizer, a form
 of the step, some state beside the weights, and where the loop stands. It dies by SIGKILL after the batch that `DIE_AT`
@@ -155,7 +155,7 @@ loader = Stream()""",
         "a, b = x[at : at + 5], y[at : at + 5]\nat, step = at + 5, step + 1",
     ),
 }
-"""What is made before the loops, at the start of an epoch, the batch loop's header, and how a batch is loaded in its
+"""Code before the loops, code at the start of an epoch, the batch loop's header, and code that loads a batch in its
 body."""
 
 _MODULE: Final = """\
@@ -296,7 +296,7 @@ STATES: Final = (
     ("log = open('log.txt', 'w')", "", "print(epoch, step, float(loss), file=log, flush=True)", ""),
     ("ends = []", "", "", "ends.append(float(loss))\nwith open('log.json', 'w') as file:\n    json.dump(ends, file)"),
 )
-"""What is made before the loops, at the start of an epoch, in each batch behind the step, and at the end of an
+"""Code before the loops, at the start of an epoch, in each batch after the step, and at the end of an
 epoch."""
 
 EPOCHS: Final = 4
@@ -332,9 +332,9 @@ def program(seed: int) -> str:
 
 
 def _can_be(model: str, form: str) -> bool:
-    """Return whether a step can be compiled so: a module's variables come into being in its first call;
+    """Return True if a step of the model can be compiled in this form: a module makes its variables in its first call;
 
-    XLA knows no Keras 2.
+    XLA does not work with Keras 2.
     """
     return not ("module built" in model and "@" in form) and not (model == "Keras 2" and "jit" in form)
 

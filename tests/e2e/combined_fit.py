@@ -1,5 +1,5 @@
 """Programs around `Model.fit`, put together at random: data, a model, callbacks that draw, train, predict and write,
-and how often.
+and the number of calls.
 
 As in `tests.e2e.combined`, a program dies by SIGKILL after the batch that `DIE_AT` names: call of `fit`, epoch, batch.
 """
@@ -86,7 +86,7 @@ rows = Rows(workers=2)""",
         "rows",
     ),
 }
-"""What stands before the training, and the arguments of `fit`."""
+"""Code before the training, and the arguments of `fit`."""
 
 MODELS: Final = {
     "built": (
@@ -281,7 +281,7 @@ def program(seed: int) -> str:
 
     shape = rng.choice(SHAPES)
     is_built_first = "keras.callbacks.BackupAndRestore('backup')" in callbacks or rng.random() < 0.3
-    # Its step calls its parts only: Keras refuses to save it as long as no one calls it itself.
+    # The step calls only the model's parts: Keras refuses to save a model that was never called itself.
     is_built_first |= "two that play" in model and any("ModelCheckpoint" in each for each in callbacks)
     training = shape.format(
         built="net(x[:2])\n" * is_built_first,
@@ -296,6 +296,6 @@ def program(seed: int) -> str:
 
 
 def place(rng: random.Random, seed: int) -> str:
-    """Return where a program may die."""
+    """Return a place where a program may die: call of `fit`, epoch, batch."""
     epoch = rng.randrange(EPOCHS)
     return f"{int(epoch >= 2 and 'initial_epoch' in program(seed))}:{epoch}:{rng.randrange(4)}"

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share."""
+"""Fixtures of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.e2e.runs import Run
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name under which all processes of the tests share servers: an import of a framework takes seconds."""
+    """Return the name under which all processes of the tests share servers: importing a framework takes seconds."""
     folder = tmp_path_factory.getbasetemp()
     return xxhash.xxh64_hexdigest(str(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder).encode())
 
 
 @pytest.fixture(scope="session")
 def server(shared: str) -> Iterator[Server]:
-    """It is started by the first test that asks for it."""
+    """Yield a server with TensorFlow; the first test that asks for it starts it."""
     made = Server(name=shared)
     yield made
     made.close()
@@ -29,7 +29,7 @@ def server(shared: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def torch_server(shared: str) -> Iterator[Server]:
-    """The same, with PyTorch."""
+    """Yield a server with PyTorch."""
     made = Server("torch", shared)
     yield made
     made.close()
@@ -37,7 +37,7 @@ def torch_server(shared: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def ranks_server(shared: str) -> Iterator[Server]:
-    """The same, with PyTorch in one thread, as torchrun has it: it forks all processes of a job."""
+    """Yield a server with PyTorch in one thread, as under torchrun: it forks all processes of a job."""
     made = Server("torch", shared, OMP_NUM_THREADS="1")
     yield made
     made.close()
@@ -45,7 +45,7 @@ def ranks_server(shared: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def jax_server(shared: str) -> Iterator[Server]:
-    """The same, with JAX, flax, optax and equinox."""
+    """Yield a server with JAX, flax, optax and equinox."""
     made = Server("jax", shared)
     yield made
     made.close()
@@ -53,7 +53,7 @@ def jax_server(shared: str) -> Iterator[Server]:
 
 @pytest.fixture
 def detrain(server: Server) -> Run:
-    """Runs the command `detrain` in a process that the server forks; what is about how an interpreter starts needs a
-    real one.
+    """Return a function that runs the command `detrain` in a process forked by the server. Tests of an interpreter's
+    start need a real one.
     """
     return server.detrain

@@ -1,7 +1,7 @@
-"""The process behind `tests/e2e/forkserver.py`: forks one for each connection, which reads requests, a line of JSON
-each, forks a run for each, answers with its status.
+"""The process behind `tests/e2e/forkserver.py`: it forks a process for each connection, which reads requests (a line of
+JSON each), forks a run for each, and answers with its status.
 
-It imports nothing of the tests, and is run without a file name: a run must not take it for the user's program.
+It imports no module of the tests, and has no file name: a run must not take it for the user's program.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _BESIDE = {
     "torch": ("torch._dynamo", "h5py", "concurrent.futures.process"),
     "jax": ("optax", "flax.linen", "flax.nnx", "flax.training.train_state", "equinox", "h5py"),
 }
-"""By framework (NumPy stands for none), what else is imported: it makes no array, as none outlives a fork. What is not
-used costs each run time: it looks at all modules."""
+"""Other modules to import, by framework (NumPy stands for none). They must make no arrays, as none outlives a fork.
+Unused modules cost each run time: it looks at all modules."""
 
 
 def serve() -> None:
-    """Accept connections until the standard input ends, and those that wait then."""
+    """Accept connections until the standard input ends, and then those that already wait."""
     import importlib
     import select
     import socket
@@ -57,7 +57,7 @@ def serve() -> None:
 
 
 def _answer(connection: Any) -> NoReturn:
-    """Answer the requests of one process of the tests until there are no more."""
+    """Answer the requests of one process of the tests until it closes the connection."""
     lines = connection.makefile("rw")
     for line in lines:
         requests = json.loads(line)
@@ -73,7 +73,7 @@ def _answer(connection: Any) -> NoReturn:
 
 
 def _signalled(child: int, fault: dict[str, Any]) -> bool:
-    """Send a process a signal, if its journal tells of so many batches by now; so many seconds later."""
+    """Send a process the fault's signal, some seconds after its journal has the fault's number of batches."""
     try:
         with open(fault["journal"], "rb") as file:
             if file.read().count(b"\xa1b") < fault["batches"]:
@@ -86,7 +86,7 @@ def _signalled(child: int, fault: dict[str, Any]) -> bool:
 
 
 def _wait_for_ranks(children: list[int], requests: list[dict[str, Any]]) -> list[int]:
-    """Return the statuses of processes: where one fails, the others are ended soon, as launchers of jobs do it."""
+    """Return the statuses of processes. If one fails, the others are ended soon after, as launchers of jobs do."""
     left, found = dict(enumerate(children)), {}
     faults = {rank: request["fault"] for rank, request in enumerate(requests) if request.get("fault")}
     deadline = time.monotonic() + float(sys.argv[2])
@@ -118,7 +118,7 @@ def _wait(child: int) -> int:
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return 124  # as `timeout` says it
+    return 124  # as the command `timeout` does
 
 
 def _become_a_run(request: dict[str, Any]) -> NoReturn:
@@ -182,7 +182,7 @@ def _bare(code: str, command: list[str]) -> int:
 
 
 def _forget_frameworks() -> None:
-    """Have the next imports of the frameworks be seen as their first, at no cost."""
+    """Make the next imports of the frameworks look like the first ones, at no cost."""
     import importlib.abc
     import importlib.machinery
 

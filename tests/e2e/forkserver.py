@@ -1,11 +1,10 @@
 """Fresh processes at a second each: a server that has imported a framework, and made nothing with it, forks one for
 every run.
 
-Of a server that several processes of the tests share each has a fork, which forks its runs. Each run is a process of
-its own with the environment, the folder and the output that it was asked to have; it is killed, and dies, as any
-process does. What it does not show is how an interpreter starts: `tests/e2e/runs.py` starts real ones. Nor what an
-import draws of random numbers if the server knows the module (rich draws one): the weights may be others than in a
-fresh process.
+Several processes of the tests may share a server: each has a fork of it, which forks its runs. Each run is a process of
+its own, with the environment, the folder and the output asked for; it is killed, and dies, as any process does. Such a
+run does not test the start of an interpreter: `tests/e2e/runs.py` starts real ones. Nor does it draw the random numbers
+of imports that the server has done before (rich draws one): its weights may differ from those of a fresh process.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from tests.e2e.runs import ORACLES, ROOT, TIMEOUT_S, Result, environment
 
 _SERVER: Final = Path(__file__).with_name("forking.py")
 _START: Final = "import sys; exec(compile(open(sys.argv[1]).read(), '<forking>', 'exec'))"
-"""Its frames are on the stack of each run: without a file, they are nobody's program."""
+"""The server's frames are on the stack of each run: without a file, no run takes them for the user's program."""
 
 
 def _asks_for_tensorflow(cwd: Path, words: Sequence[str]) -> bool:
-    """Return whether a program that a command may run says the name of TensorFlow or Keras."""
+    """Return True if a program that a command may run contains the name of TensorFlow or Keras."""
     folders = {Path(cwd, word).parent for word in words if word.endswith(".py")} | ({cwd} if cwd != ROOT else set())
     files = [file for folder in folders for file in (folder.rglob("*.py") if folder == cwd else folder.glob("*.py"))]
     return any(name in file.read_bytes() for file in files if file.is_file() for name in (b"tensorflow", b"keras"))
 
 
 class Server:
-    """Starts runs. What has the same name shares the process that has imported the framework: who asks for it first
-    starts it.
+    """A server that starts runs. Servers of the same name share one process that has imported the framework: the first
+    of them starts it.
     """
 
     def __init__(self, framework: str = "tensorflow", name: str = "", **changes: str) -> None:
@@ -63,7 +62,7 @@ class Server:
         with socket.socket(socket.AF_UNIX) as listener:
             try:
                 listener.bind(address)
-            except OSError:  # another one starts it just now, and does not listen yet
+            except OSError:  # another process is starting it, and does not listen yet
                 time.sleep(0.01)
                 return
             listener.listen()
@@ -78,8 +77,8 @@ class Server:
             )
 
     def detrain(self, *command: object, cwd: Path = ROOT, **changes: str) -> Result:
-        """Run the command `detrain`. Where the program does not ask for TensorFlow, a process that has not imported it
-        has less to look at.
+        """Run the command `detrain`. If the program does not use TensorFlow, it runs in a process that has not imported
+        it and has fewer modules to look at.
         """
         words = [*map(str, command)]
         if self._framework != "tensorflow" or _asks_for_tensorflow(cwd, words):
@@ -99,8 +98,8 @@ class Server:
         is_bare: bool = False,
         faults: Mapping[int, object] = {},
     ) -> list[Result]:
-        """Run a command in several processes of one job, each with its own changes of the environment; by rank, signals
-        that are sent (see `forking.py`).
+        """Run a command in several processes of one job, each with its own changes of the environment. `faults`: the
+        signals to send, by rank (see `forking.py`).
         """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -131,12 +130,12 @@ class Server:
             answer = self._file.readline()
             assert answer, "the server has died"
             paths = [[Path(str(request[kind])) for kind in ("out", "err")] for request in requests]
-            # One that was killed as it began has made no files.
+            # A run that was killed at its start has made no files.
             texts = [[path.read_text(errors="replace") if path.is_file() else "" for path in each] for each in paths]
             return [Result(status, *text) for status, text in zip(json.loads(answer), texts, strict=True)]
 
     def close(self) -> None:
-        """End the server; for others that share it, it goes on."""
+        """End the server, if this process has started it; the other processes that share it keep their forks."""
         if self._without is not None:
             self._without.close()
         self._file.close()

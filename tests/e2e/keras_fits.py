@@ -163,7 +163,7 @@ for epoch in range(3):
 show(jax.tree.leaves(state))
 """,
 }
-"""Loops of a program's own, by the backend and what updates."""
+"""Loops of a program's own, by the backend and the kind of update."""
 
 
 def on(backend: str, program: str) -> str:
@@ -172,13 +172,13 @@ def on(backend: str, program: str) -> str:
 
 
 def lives_on(row: Row, backend: str) -> bool:
-    """Return whether an iterator that no other process can make lives on from epoch to epoch."""
+    """Return True if `fit` uses one iterator in all epochs, and no other process can make that iterator."""
     is_known = "DataLoader" in str(row["data"]) or (row["data"] == "arrays" and row["shuffle"] != "batch")
     return row["steps_per_epoch"] is not None and not (backend == "torch" and is_known)
 
 
 def rows(backend: str) -> list[Row]:
-    """Return calls of `fit` that Keras takes on a backend."""
+    """Return calls of `fit` that Keras accepts on a backend."""
     return pairs(FIT, lambda row: _is_taken(row, backend))
 
 

@@ -1,6 +1,6 @@
 """Programs over one `DataLoader`, with its documented arguments in pairs.
 
-Their data have 26 rows; they train for 3 epochs, and print a digest of all that their loaders gave.
+Their data have 26 rows; they train for 3 epochs, and print a digest of all batches of their loaders.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ SINGLY: Final[dict[str, list[object]]] = TABLE | {
     "batches": ["batch_size=None", "batch_size=None, shuffle=True"],
     "collate_fn": [None],
 }
-"""Where each row comes by itself, as it is."""
+"""For loaders that return single rows."""
 STREAMED: Final[dict[str, list[object]]] = TABLE | {
     "data": ["stream"],
     "batches": ["batch_size=4", "batch_size=5, drop_last=True"],
 }
-"""Where the data set says the order."""
+"""For data sets that set the order themselves."""
 WORKERS: Final[dict[str, list[object]]] = {
     "num_workers": [2, 3],
     "persistent_workers": [False, True],
@@ -153,15 +153,15 @@ _SETS: Final = {
 
 
 def rows() -> list[dict[str, object]]:
-    """Return programs without workers, then programs with some, in which each two values of different arguments occur
-    together, where PyTorch allows it.
+    """Return programs without workers, then programs with some. Each two values of different arguments occur together,
+    if PyTorch allows it.
     """
     tables = [table | more for more in ({}, WORKERS) for table in (TABLE, SINGLY, STREAMED)]
     return [row for table in tables for row in choices.pairs(table)]
 
 
 def is_refused(row: Mapping[str, object]) -> bool:
-    """Return whether no run resumes such a program: workers that live on have changed their copies of the data set."""
+    """Return True if no run can resume such a program: persistent workers have changed their copies of the data set."""
     return row["data"] == "counting" and bool(row.get("persistent_workers"))
 
 

@@ -1,6 +1,6 @@
 """Ordinary programs: the common ways to train, by their documented arguments, in pairs.
 
-A table is what may be chosen for each argument. `fits` and `loops` choose so that each two values occur together
+A table has the possible values of each argument. `fits` and `loops` choose so that each two values occur together
 (pairwise testing), `text` writes the program. Its data have 5 batches, and it trains for 4 epochs at most.
 """
 
@@ -205,7 +205,7 @@ _VALIDATING: Final = {
 
 
 def fits() -> list[dict[str, object]]:
-    """Return calls of `fit`, where Keras takes the arguments together."""
+    """Return calls of `fit` with arguments that Keras accepts together."""
     return pairs(FIT, _is_fit)
 
 
@@ -215,12 +215,12 @@ def loops() -> list[dict[str, object]]:
 
 
 def _is_loop(row: Mapping[str, object]) -> bool:
-    """Return whether the arguments that are known of a loop go together: some are those of `train_on_batch` alone."""
+    """Return True if the arguments chosen so far for a loop go together: some are for `train_on_batch` alone."""
     return row.get("update", "train_on_batch") == "train_on_batch" or not (row.get("weights") or row.get("metrics"))
 
 
 def _is_fit(row: Mapping[str, object]) -> bool:
-    """Return whether Keras takes the arguments that are known of a call together."""
+    """Return True if Keras accepts the arguments chosen so far for a call together."""
     if row["data"] in ENDLESS and row.get("steps_per_epoch", 1) is None:
         return False
     if "generator" in str(row["data"]) and row.get("weights"):

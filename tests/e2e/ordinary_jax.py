@@ -192,7 +192,7 @@ _AFTER: Final = {
 
 
 def rows() -> list[dict[str, object]]:
-    """Return programs, in which each two values of different choices occur together, where they can."""
+    """Return programs in which each two values of different choices occur together, if they can."""
     return pairs(TABLE, _is_possible)
 
 

@@ -148,7 +148,7 @@ BESIDE: Final[dict[str, list[object]]] = {
     "every": ["1", "2b", "1b"],
     "log": [None, "rotating", "tensorboard", "own resume", "dated"],
 }
-"""What goes on beside the loop."""
+"""Activities beside the loop."""
 HELPED: Final[dict[str, list[object]]] = {
     "data": ["rows", "augmented"],
     "helper": ["torch_ema", "pytorch_warmup", "opacus", "peft"],
@@ -160,7 +160,7 @@ HELPED: Final[dict[str, list[object]]] = {
     "after": [None, "validate", "best", "save"],
     "every": ["1", "2b", "1b"],
 }
-"""What of a library has its part in each step, and what records."""
+"""Libraries that take part in each step, and libraries that record."""
 _HELPERS: Final = {
     "torch_ema": (
         "from torch_ema import ExponentialMovingAverage\nema = ExponentialMovingAverage(model.parameters(), decay=0.9)\n",
@@ -202,7 +202,7 @@ optimizer = OPTIMIZER
         "model.save_pretrained('adapter')",
     ),
 }
-"""How a library helps: before the loop, behind each step, behind each epoch, at its end."""
+"""Code that uses a library: before the loop, after each step, after each epoch, at the end."""
 _LOGS: Final = {
     None: ("", "", "", ""),
     "rotating": (
@@ -270,7 +270,7 @@ mlflow.end_run()""",
         "print(settings, sorted(os.listdir(folder)))",
     ),
 }
-"""How a program records: before its loop, in each batch, behind each epoch, at its end."""
+"""Code by which a program records: before its loop, in each batch, after each epoch, at its end."""
 _HYDRA: Final = "import hydra\n@hydra.main(version_base=None)\ndef main(settings):\n    global model, optimizer\n"
 _FROM_LIBRARY: Final = """\
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
@@ -339,7 +339,7 @@ class LoaderAhead(DataLoader):
         "loader",
     ),
 }
-"""How a thread loads ahead: what the program has of it, and what the loop goes over."""
+"""Ways in which a thread loads ahead: the program's code for it, and the expression that the loop goes over."""
 _SETS: Final = {
     "rows": "Rows()",
     "tensors": "TensorDataset(x, y)",
@@ -501,7 +501,7 @@ class Node(Attributes):
 
     lr = property(lambda self: self.content["lr"].lr, lambda self, value: self.content.update(lr=Attributes(value)))
 '''
-"""Configs of a library: what is over a container, what holds attributes or slots, and a tree."""
+"""Configs of a library: classes of containers, classes with attributes or slots, and a tree."""
 _MAKERS: Final = {
     "yacs": ("from yacs.config import CfgNode", "CfgNode({{'lr': {}}})"),
     "munch": ("from munch import Munch", "Munch(lr={})"),
@@ -510,7 +510,7 @@ _MAKERS: Final = {
     "omegaconf": ("from omegaconf import OmegaConf", "OmegaConf.create({{'lr': {}, 'twice': '${{lr}}'}})"),
     "mmengine": ("from mmengine.config import ConfigDict", "ConfigDict(lr={})"),
 }
-"""How a config of a real library is made."""
+"""Code that makes a config of a real library: an import, and an expression."""
 CONFIG: Final = {
     "config": ["Dict", "Shown", "Same", "Told", "Listed", "Attributes", "Slots", "Node", *_MAKERS],
     "made": ["before", "in the loop"],
@@ -525,21 +525,21 @@ _CHANGES: Final = {
 
 
 def tables() -> tuple[list[dict[str, object]], ...]:
-    """Return plain programs, those beside whose loop something goes on, those that keep their learning rate in a config
-    of a library, and those that a library helps in each step, and with records.
+    """Return tables of programs: plain ones, ones with activities beside the loop, ones that keep their learning rate
+    in a config of a library, and ones that use libraries in each step and for records.
     """
     first = {name: values[0] for name, values in TABLE.items()}
     return pairs(TABLE, _is_possible), *(pairs(table, **first) for table in (BESIDE, CONFIG, HELPED))
 
 
 def needs(row: Mapping[str, object]) -> set[str]:
-    """Return the libraries that a program needs, and the tests do not."""
+    """Return the libraries that a program needs and other tests do not."""
     libraries = {"torch_ema", "pytorch_warmup", "opacus", "peft", "wandb", "mlflow", "hydra", *_MAKERS}
     return {str(row[name]) for name in ("helper", "log", "config") if row.get(name) in libraries}
 
 
 def _is_possible(row: Mapping[str, object]) -> bool:
-    if row.get("optimizer") == "lbfgs":  # which takes a closure, and has no momentum for OneCycle to turn
+    if row.get("optimizer") == "lbfgs":  # LBFGS takes a closure, and has no momentum that OneCycle could set
         is_plain = row.get("step", "plain") == "plain" and row.get("model", "net") == "net"
         if not is_plain or row.get("schedule") == "onecycle":
             return False
@@ -550,16 +550,16 @@ def _is_possible(row: Mapping[str, object]) -> bool:
 
 
 def draws_ahead(row: Mapping[str, object]) -> bool:
-    """Return whether a thread draws random numbers as it loads ahead, and so do bodies: without detrain, by chance."""
-    draws = (row["data"], row["workers"]) == ("augmented", 0) or row.get("helper") == "opacus"  # whose sampler draws each batch
+    """Return True if a thread draws random numbers while bodies draw, too: without detrain, in an order by chance."""
+    draws = (row["data"], row["workers"]) == ("augmented", 0) or row.get("helper") == "opacus"  # its sampler draws each batch
     return bool(row.get("ahead")) and draws
 
 
 def is_refused(row: Mapping[str, object]) -> bool:
-    """Return whether no run resumes such a program: what its loaders keep from epoch to epoch is out of reach."""
+    """Return True if no run can resume such a program: detrain cannot reach the state of its loaders between epochs."""
     if (row["data"], row["workers"]) == ("own", "persistent"):  # workers change their copies of the data set
         return True
-    if (row["data"], row["workers"], row["loop"]) == ("stream", "persistent", "islice"):  # they are ahead, by nobody knows how far
+    if (row["data"], row["workers"], row["loop"]) == ("stream", "persistent", "islice"):  # nobody knows how far they are ahead
         return True
     is_own = row["order"] in ("own sampler", "drawing sampler") or row["data"] == "generator"
     return row["loop"] == "endless" and (is_own or (row["data"], row["workers"]) == ("stream", 0))

@@ -1,8 +1,7 @@
-"""Pipelines of tf.data for test_loaders: a process draws from each and stores its position, another sets its own and
-goes on.
+"""Pipelines of tf.data for test_loaders: one process draws from each and stores its position, another sets its own
+pipelines to these positions and goes on.
 
-`python pipelines.py save|load FOLDER` prints for each pipeline either why it has no position, or what it gives from
-there on.
+`python pipelines.py save|load FOLDER` prints for each pipeline either why it has no position, or the elements after it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Head(str):
-    """How a program begins: called with the rest, it gives the program."""
+    """The beginning of a program: called with the rest, it returns the program."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def strike():
     return kind if is_due else ""
 
 """)
-"""How one begins that puts faults into its own steps, each once: `strike` says which into this one."""
+"""The beginning of a program that puts faults into its own steps, each once: `strike` returns this step's kind."""
 PRELUDE = DIE("""\
 import random
 import numpy as np
@@ -66,7 +66,7 @@ def show(*variables):
     print("weights", hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in variables)).hexdigest())
 
 """)
-"""How a program with TensorFlow begins."""
+"""The beginning of a program with TensorFlow."""
 
 FOR_LOOPS = (
     PRELUDE

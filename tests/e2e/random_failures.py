@@ -1,9 +1,9 @@
-"""Failures of ranks at random moments: the job goes on until it ends, and is compared with one that nothing befell.
+"""Failures of ranks at random moments: the job goes on until it ends, and is compared with one without failures.
 
     python -m tests.e2e.random_failures --cases 100 --first 0 [--rows FILE]
 
 prints a table: kinds of failures, how many there were, after how many of them the job ended with the same bits, how
-many batches were done again. Each case has two failures. `--rows` keeps the rows of parts that are run one by one.
+many batches were done again. Each case has two failures. `--rows` keeps the rows if the cases are run in several parts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _hang(*_):
 signal.signal(signal.SIGUSR1, _raise)
 signal.signal(signal.SIGUSR2, _hang)
 """
-"""Put before the program's text: how it comes to an error of its own, and to a halt."""
+"""Code added to the program: signals make it raise an error of its own, or hang."""
 PER_EPOCH: Final = 6
 BATCHES: Final = 3 * PER_EPOCH
 STARTS: Final = 6
@@ -55,26 +55,26 @@ STARTS: Final = 6
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure, and what came of it."""
+    """One failure and its result."""
 
     case: int
     kind: str
     program: str
     world: int
     lost: int
-    """Batches that a rank had begun and that were begun again, but for the one under way."""
+    """The number of batches that a rank had begun and that were begun again, without the one under way."""
     is_exact: bool = False
 
 
 class Wholes:
-    """Jobs that nothing befell: what each rank says last, and the home, by program and number of ranks."""
+    """Jobs without failures: each rank's last line of output, and the home, by program and number of ranks."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
         self._known: dict[tuple[str, int], tuple[list[str], Path]] = {}
 
     def of(self, name: str, world: int) -> tuple[list[str], Path]:
-        """Return them; a job that is not known yet is run with detrain, and without."""
+        """Return the lines and the home of a job; a job that is not known yet runs with detrain, and without."""
         if (name, world) not in self._known:
             folder = self._folder / f"{name}-{world}"
             folder.mkdir()
@@ -89,7 +89,7 @@ class Wholes:
 
 
 def written(name: str, folder: Path) -> tuple[Path, str]:
-    """Write a program down with its ways to fail; return it, and its argument."""
+    """Write a program with the code for failures into a folder; return its path and its argument."""
     source, argument = PROGRAMS[name]
     program = folder / source.name
     program.write_text(source.read_text().replace('"""\n\nimport', f'"""\n{FAILING}\nimport', 1))
@@ -97,7 +97,7 @@ def written(name: str, folder: Path) -> tuple[Path, str]:
 
 
 def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Failure]:
-    """Have two failures befall a job. Raises AssertionError where it does not end as one that nothing befell."""
+    """Run a job with two failures. Raises AssertionError if it does not end as one without failures."""
     draw = random.Random(case)
     name, world = draw.choice([*PROGRAMS]), draw.choice([3, 3, 4])
     lasts, whole_home = wholes.of(name, world)
@@ -114,7 +114,7 @@ def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Fail
         at = draw.randrange(2, BATCHES // 2) + (BATCHES // 2 - 2) * turn
         if kind == "hang":
             at = max(at, 9)  # the first stretch of a kind may take ten times as long
-        at = max(at, done + 1)  # not as it starts: journals tell of batches that have been
+        at = max(at, done + 1)  # not at its start: journals hold the batches done before
         faults: dict[int, object] = {}
         ranks = draw.sample(range(world), {"two killed": 2}.get(kind, 1))
         for rank in range(world) if kind.endswith("all") else ranks if kind else ():
@@ -124,13 +124,13 @@ def befall(server: Server, wholes: Wholes, folder: Path, case: int) -> list[Fail
         results = server.job(*command, cwd=folder, ranks=[{}] * world, faults=faults)
         has_ended = all(result.status == 0 for result in results)
         went_on = _went_on(results[0].err, program.stem)
-        if went_on is not None or has_ended:  # else it has died before it said where it goes on
+        if went_on is not None or has_ended:  # else it has died before it printed where it goes on
             failed += [Failure(case, each, name, world, max(0, done - 1 - (went_on or 0))) for each in pending]
             pending = []
         done = max((len(read_batches(path)) for path in journals if path.is_file()), default=0)
         if has_ended:
             break
-        assert kind, [result.err for result in results]  # nothing was done to it: a false alarm
+        assert kind, [result.err for result in results]  # this start had no failure: a false alarm
         pending.append(kind)
     assert [result.out.splitlines()[-1:] for result in results] == [[last] for last in lasts], (
         turns,
@@ -146,7 +146,7 @@ def _went_on(err: str, program: str) -> int | None:
 
 
 def table(rows: list[Failure]) -> str:
-    """Return the rows by kind, as a table."""
+    """Return a table of the rows by kind."""
     lines = ["| a failure | how many | bit-identical at the end | done again, beside the batch under way |", "|---|---|---|---|"]
     for kind in KINDS:
         mine = [row for row in rows if row.kind == kind]
@@ -158,7 +158,7 @@ def table(rows: list[Failure]) -> str:
 
 
 def main() -> None:
-    """Run cases, and print the table of these and of the rows that are there."""
+    """Run cases, and print the table of these and of the rows from earlier parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10)
     parser.add_argument("--first", type=int, default=0)

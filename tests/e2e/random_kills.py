@@ -19,9 +19,9 @@ KILLS = 2
 def run(
     server: Server, command: Sequence[object], folder: Path, every: str, kills: list[int], outside: object = None, **changes: str
 ) -> Result:
-    """Run a program as often as it takes, killed when so many batches are done; return what the last process said.
+    """Run a program through kills, each after a number of batches done, to its end; return the last process's output.
 
-    `outside`: what it is told of the clock and of randomness, if that is what another run has heard.
+    `outside`: the clock's and random values that another run has read, which this one gets, too.
     """
     folder.mkdir(exist_ok=True)
     options = ("--every", every, "--ckpt", f"{folder}.home", *command)
@@ -33,7 +33,7 @@ def run(
 
 
 def assert_ends_as_if_never_killed(server: Server, program: Path, folder: Path, every: str, seed: str) -> tuple[Result, Result]:
-    """Compare output and states; return what the whole run and the killed one said."""
+    """Compare output and states; return the results of the whole run and of the killed one."""
     whole = run(server, [program], folder / "whole", every, [])
     [journal] = Path(folder / "whole.home").glob("*.journal")
     batches = len(read_batches(journal))
@@ -42,12 +42,12 @@ def assert_ends_as_if_never_killed(server: Server, program: Path, folder: Path, 
 
     lines, expected = killed.out.splitlines(), whole.out.splitlines()
     before = next((number for number, pair in enumerate(zip(lines, expected, strict=False)) if pair[0] != pair[1]), len(lines))
-    tail = lines[before:]  # behind what the program prints before its loop, again in each process
+    tail = lines[before:]  # after the lines that the program prints before its loop, again in each process
     assert tail == expected[len(expected) - len(tail) :], places
     assert lines[-1] == expected[-1], places
     homes = [Path(f"{folder / name}.home") for name in ("whole", "killed")]
     last = [max(home.glob("*.h5"), key=lambda path: path.stat().st_mtime, default=home) for home in homes]
-    if last == homes:  # a loop without epochs, checkpoints by epochs
+    if last == homes:  # the loop has no epochs, and checkpoints are taken by epochs
         assert "no loop over epochs" in whole.err
     else:
         assert last[0].name == last[1].name

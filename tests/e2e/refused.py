@@ -1,4 +1,4 @@
-"""What holds of each refusal: a second start meets the same, and a way back that it names goes through."""
+"""Checks of each refusal: a second start gets the same one, and a way back that it names works."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, Result, Run
 
 _CODES = range(64, 100)
-"""Exit codes that are detrain's."""
+"""The exit codes of detrain's errors."""
 _EXPLAINED = re.compile(r"explained by `detrain explain ([^`]*)`")
 _OFFERED = re.compile(r"`detrain (run --from [^`]*)`")
 _OPTIONS = (["--fresh"], ["--loader", "forward"], ["--allow-environment"], ["--bare"])
-"""Options that are offered as ways out."""
+"""Options that detrain offers as ways out."""
 
 
 def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) -> None:
-    """The run ended with the error's code, a message of at most two lines that says what it should, and where it is
-    explained.
+    """Check that a run ended with the error's code, and with a message of at most two lines that has the words `said`
+    and names the explanation.
     """
     *message, explained = [line for line in run.err.splitlines() if line.startswith(("detrain: error", "  "))]
     assert run.status == error.exit_code, run.err
@@ -35,11 +35,11 @@ def assert_refused(run: Result, error: type[errors.DetrainError], *said: str) ->
 
 
 def starting_twice(run: Run) -> Run:
-    """Return `run`, but that each `detrain run` that is refused starts a second time, which must be refused alike; and
-    that each way out which it names is tried, and must not be refused alike.
+    """Return `run` with two checks: each `detrain run` that is refused starts a second time and must be refused alike,
+    and each way out that it names is tried and must not be refused alike.
 
-    By an error of the same kind: its words may be others, where threads that race have left a checkpoint or none. Ways
-    out are tried in a copy of the folder.
+    Alike means by an error of the same kind: its words may differ if racing threads have left a checkpoint or none.
+    Ways out are tried in a copy of the folder.
     """
 
     def twice(*command: object, **keywords: Any) -> Result:
@@ -59,7 +59,7 @@ def starting_twice(run: Run) -> Run:
 
 
 class Twice(Server):
-    """A server whose `detrain` does the same."""
+    """A server with the same checks in its `detrain`."""
 
     def __init__(self, server: Server) -> None:
         self._server, self._run_twice = server, starting_twice(server.detrain)
@@ -74,7 +74,7 @@ class Twice(Server):
 
 
 def ways_out(refused: Result, command: Sequence[object]) -> list[list[str]]:
-    """Return the commands that a refusal of `command` offers: whole, or by options that are to be added to it."""
+    """Return the commands that a refusal of `command` offers: as a whole, or as options to add to it."""
     said = "\n".join(refused.err.splitlines()[-3:])
     first, *rest = map(str, command)
     asked = [options for options in _OPTIONS if options[0] in said and options[0] not in rest]
@@ -88,7 +88,7 @@ def _kind(refused: Result) -> list[str]:
 
 
 def goes_back(run: Run, refused: Result, **keywords: Any) -> Result | None:
-    """Take the way back that a refusal names, and see it go through; None if it names none."""
+    """Take the way back that a refusal names, and check that it works; return None if it names none."""
     offered = _OFFERED.search(refused.err)
     if offered is None:
         return None

@@ -1,4 +1,4 @@
-"""Running programs for the end-to-end tests: under detrain, bare (the oracle, which knows nothing of detrain), and
+"""Running programs for the end-to-end tests: under detrain, bare (the oracle, which does not use detrain), and
 killed.
 """
 
@@ -68,38 +68,38 @@ sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """,
 }
-"""By framework, a bare run: the same seeds and settings, and nothing of detrain."""
+"""Code of a bare run, by framework: the same seeds and settings, without detrain."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left: its exit status and output."""
+    """The result of a run: its exit status and output."""
 
     status: int
     out: str
     err: str
 
     def ok(self) -> Result:
-        """Return it; a run that has not ended well is a failure."""
+        """Return the result, or raise AssertionError if the run has not ended well."""
         assert self.status == 0, self.out + self.err
         return self
 
     def died(self) -> Result:
-        """Return it; a run that was not killed is a failure."""
+        """Return the result, or raise AssertionError if the run was not killed."""
         assert self.status == -signal.SIGKILL, self.out + self.err
         return self
 
     def last_line(self) -> str:
-        """The last line of the output, where the programs print the digest of their weights."""
+        """Return the last line of the output, in which the programs print the digest of their weights."""
         return self.out.strip().splitlines()[-1] if self.out.strip() else ""
 
     def matching(self, pattern: str) -> list[str]:
-        """The lines of the output that match."""
+        """Return the lines of the output that match."""
         return [line for line in self.out.splitlines() if re.search(pattern, line)]
 
 
 Run = Callable[..., Result]
-"""Runs a command: its words, and as keywords `cwd` and changes of the environment."""
+"""A function that runs a command: its arguments are words, and as keywords `cwd` and changes of the environment."""
 
 
 _DEATHS: tuple[tuple[int, ...], ...] = ((0, 2), (0, 1), (0,))
@@ -107,8 +107,8 @@ _FAST_DEATHS: tuple[tuple[int, ...], ...] = ((2,), (0,))
 
 
 def deaths_of(whole: Result, request: pytest.FixtureRequest) -> list[int]:
-    """Return at which batches of its second, its third and its fourth epoch a program is killed, that prints where they
-    start. In the fast lane that is inside one and at the start of one.
+    """Return the batches of its second, third and fourth epoch at which a program is killed; it prints the epochs'
+    starts. In the fast lane one of them is inside an epoch, and one at the start of an epoch.
     """
     starts = ast.literal_eval(whole.matching("^starts")[0].removeprefix("starts "))
     deaths = _DEATHS if request.node.get_closest_marker("slow") else _FAST_DEATHS
@@ -116,12 +116,12 @@ def deaths_of(whole: Result, request: pytest.FixtureRequest) -> list[int]:
 
 
 def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:
-    """Return whether a resumed run has printed what the whole run did, to its end, but for what each training left out.
+    """Return True if a resumed run printed the lines of the whole run, to its end, without those before each cut.
 
-    Code before a training, and between the head of an epoch and its batches, runs again, and prints again: what lies
-    between that and the cut is left out, at two places a training.
+    Code before a training, and between the head of an epoch and its batches, runs again and prints again. The lines
+    from there to the cut are left out: at two places at most in each training.
     """
-    left_out = {-1: 0}  # where the lines so far may end in the whole run, and at how many places some are left out
+    left_out = {-1: 0}  # positions in the whole run where the lines so far may end, each with its number of gaps
     for line in resumed:
         left_out = {
             at: min(count + (before != at - 1) for before, count in left_out.items() if before < at)
@@ -132,7 +132,7 @@ def goes_through(resumed: list[str], whole: list[str], trainings: int) -> bool:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of the runs."""
+    """Return the environment of the runs."""
     own = ("DETRAIN", "CKPT_DIR", "PYTHONHASHSEED", "JAX_NUM_CPU_DEVICES")
     plain = {key: value for key, value in os.environ.items() if not key.startswith(own)}
     return {**plain, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", **changes}
@@ -149,12 +149,12 @@ def plain(*command: object, cwd: Path | None = None, **changes: str) -> Result:
 
 
 def detrain(*command: object, cwd: Path | None = None, given: str = "", **changes: str) -> Result:
-    """Run the command `detrain`; it reads what it is given."""
+    """Run the command `detrain`, with `given` as its standard input."""
     return _finish([sys.executable, "-m", "detrain", *map(str, command)], cwd, environment(**changes), given)
 
 
 def said_by(module: str, *arguments: object, given: str = "", **changes: str) -> str:
-    """Return what a module of the tests prints, in a process of its own, for what it changes for good."""
+    """Return the output of a module of the tests. It runs in a process of its own, as it changes that for good."""
     command = [sys.executable, "-m", f"tests.{module}", *map(str, arguments)]
     return _finish(command, ROOT, environment(**changes), given, timeout_s=None).ok().out
 
@@ -180,7 +180,7 @@ def _finish(
 
 
 def library(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """Write files of libraries, by their paths, beside a program. Return the variable by which Python finds them."""
+    """Write files of libraries, by path, beside a program. Return the variable by which Python finds them."""
     place = folder / "site-packages"
     for name, text in files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -207,9 +207,9 @@ def compared(
     is_apart: bool = False,
     **changes: str,
 ) -> tuple[Result, Result, Result]:
-    """Run a program whole, then one that dies at each of some places, and again to its end, which must be that of the
-    first. The whole run is "bare", with `--bare`, or a "run" in a home of its own. Return it, the last that died, and
-    the one that came to the end. With `is_apart` they are run in folders of their own, "whole" and "killed".
+    """Run a program whole; then run it so that it dies at each of some places, and again to its end, which must be that
+    of the whole run. The whole run is "bare", with `--bare`, or a "run" in a home of its own. Return it, the last run
+    that died, and the one that ended. With `is_apart` they run in folders of their own, "whole" and "killed".
     """
     (folder / name).write_text(text)
     whole_in, killed_in = folder, folder
@@ -240,9 +240,9 @@ def after_deaths(
     name: str = "program.py",
     **changes: str,
 ) -> tuple[Result, Result]:
-    """Run a program that dies at each of some places, and once more. Return the last run that died, and the one behind.
+    """Run a program that dies at each of some places, and once more. Return the last run that died, and the one after.
 
-    `text`: None where the program is there already.
+    `text`: None if the program is there already.
     """
     if text is not None:
         (folder / name).write_text(text)
@@ -254,22 +254,22 @@ def after_deaths(
 
 
 def weights(text: str) -> list[str]:
-    """Return the lines of an output that say the weights."""
+    """Return the lines of an output that show the weights."""
     return [line for line in text.splitlines() if line.startswith("weights")]
 
 
 def alarms(home: Path) -> list[dict[str, Any]]:
-    """Return what the guards of the runs in a home have written of their alarms."""
+    """Return the records of alarms by the guards of the runs in a home."""
     return [json.loads(line) for path in sorted(home.glob("*.alarms.jsonl")) for line in path.read_text().splitlines()]
 
 
 def actions(home: Path) -> list[str]:
-    """Return what the guards of the runs in a home have done about their alarms."""
+    """Return the actions on alarms by the guards of the runs in a home."""
     return [line["action"] for line in alarms(home) if line["action"] != "detected"]
 
 
 def injected(folder: Path, *command: object) -> tuple[dict[str, Any], list[str]]:
-    """Put a fault into a program by `detrain inject`; return the record, and the weights that were printed."""
+    """Put a fault into a program by `detrain inject`; return the record, and the lines that show the weights."""
     run = detrain("inject", "--out", "record.json", *command, cwd=folder).ok()
     return json.loads((folder / "record.json").read_text()), weights(run.out)
 
@@ -304,7 +304,7 @@ def killed(home: Path, *command: object, at_batch: int | None = None, in_save: i
 
 
 def _new_batches(home: Path, before: dict[Path, int]) -> int:
-    """Count the batch records that were written since (40 bytes each; a resumed run first cuts the journal)."""
+    """Return the number of batch records written since (40 bytes each; a resumed run first cuts the journal)."""
     count = 0
     for path in home.glob("*.journal"):
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a fault makes of a tensor: the oracle, from the definition of each kind."""
+"""The effect of a fault on a tensor: the oracle, by the definition of each kind."""
 
 from __future__ import annotations
 

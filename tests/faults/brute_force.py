@@ -1,4 +1,4 @@
-"""The oracle for liveness: each bit of each variable is flipped before a step, and everything is compared."""
+"""The oracle for liveness: each bit of each variable is flipped before a step, and all results are compared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Variables = Mapping[str, NDArray[np.generic]]
 
 
 def accesses(initial: Variables, step: Callable[[Variables], tuple[object, Variables]]) -> dict[str, tuple[int, int, int]]:
-    """Return of each variable how many elements matter to the step, are written over by it, and are left alone by it.
+    """Return, for each variable, how many elements matter to the step, are overwritten by it, and are left alone by it.
 
-    `step` returns what a step says and what variables are after it, from what they were.
+    `step` takes the variables' values, and returns a step's output and the values after it.
     """
     said, after = step(initial)
     found = {}

@@ -1,4 +1,4 @@
-"""Ordinary programs that `torch.compile` is used in, each in one way: `python compiled_ways.py WAY [BACKEND]`."""
+"""Ordinary programs that use `torch.compile`, each in one way: `python compiled_ways.py WAY [BACKEND]`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Pictures(nn.Module):
 
 
 class Attention(nn.Module):
-    """A block of a transformer, which knows where a token stands."""
+    """A block of a transformer, with positions of tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Training:
         return self.one_step(*self.batches[turn], turn)
 
     def state(self) -> bytes:
-        """Return weights, and what the optimizer keeps, as bytes."""
+        """Return the weights and the optimizer's state as bytes."""
         held = [*self.net.state_dict().values(), *(v for kept in self.optimizer.state.values() for v in kept.values())]
         return b"".join(value.detach().numpy().tobytes() for value in held)
 
@@ -177,7 +177,7 @@ WAYS = (
 
 
 def main(way: str, backend: str = "inductor") -> None:
-    """Train two epochs, and say the losses."""
+    """Train two epochs, and print the losses."""
     training = Training(way, backend)
     for epoch in range(2):
         for turn in range(BATCHES):

@@ -1,4 +1,4 @@
-"""Convolutions of every kind, and what they compute, by definition: the oracle of these tests."""
+"""Convolutions of every kind with their results by definition: the oracle of these tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[int, ...]
 
 
 def taps(op: Convolution) -> list[tuple[Place, Place, Place]]:
-    """Every (place of Y, tap, place of X) of a convolution, by its definition."""
+    """Return every (place of Y, tap, place of X) of a convolution, by its definition."""
     found = []
     for y in np.ndindex(*op.y[1:-1]):
         for tap in np.ndindex(*op.kernel[:-2]):
@@ -29,7 +29,7 @@ def taps(op: Convolution) -> list[tuple[Place, Place, Place]]:
 
 
 def computed(op: Convolution) -> Compute:
-    """The op itself, as a function of its input and its weight."""
+    """Return the op itself, as a function of its input and its weight."""
 
     def compute(a: Array, b: Array) -> Array:
         out = np.zeros(op.output)
@@ -47,7 +47,7 @@ def computed(op: Convolution) -> Compute:
 
 @st.composite
 def convolutions(draw: st.DrawFn, ranks: tuple[int, ...] = (1, 2, 3)) -> Convolution:
-    """Convolutions over so many spatial axes."""
+    """Draw convolutions over a number of spatial axes."""
     rank = draw(st.sampled_from(ranks))
     batch, into, out = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 16, 20, 35]))
     size, window = (draw(st.tuples(*[st.integers(1, top)] * rank)) for top in (7 if rank < 3 else 4, 3))

@@ -1,4 +1,4 @@
-"""Hits eager ops and prints what came of it as JSON: run by test_eager in a process of its own, which it changes."""
+"""Hits eager ops and prints the results as JSON: run by test_eager in a process of its own, which it changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 
 
 def injection(site: str, shape: tuple[int, ...], dtype: str, positions: list[int], values: list[int] | None) -> Injection:
-    """Set bit patterns at positions of the output; None: what is there."""
+    """Return an injection that sets bit patterns at positions of the output; without values it keeps the patterns."""
     kind = BITS[dtype]
     places = np.array(positions, np.int64)
     keep, flip = (np.full(len(places), -1, kind), np.zeros(len(places), kind))
@@ -62,7 +62,7 @@ def injection(site: str, shape: tuple[int, ...], dtype: str, positions: list[int
 
 
 def results(function: Callable[[Any, Any], Any], variables: list[Any]) -> list[str]:
-    """Return what a function gives, and its gradients, as bytes."""
+    """Return the value of a function, and its gradients, as bytes."""
     with tf.GradientTape() as tape:
         value = function(*variables)
         loss = tf.reduce_sum(tf.cast(value, tf.float32) ** 2)
@@ -70,7 +70,7 @@ def results(function: Callable[[Any, Any], Any], variables: list[Any]) -> list[s
 
 
 def main() -> None:
-    """Do all, and print."""
+    """Hit all ops, and print the results."""
     TensorFlow(Settings(0, 1), Streams())
     sites = Sites(lambda name, replica: [each for each in INJECTORS if each.fits(name, replica)], counts=False)  # type: ignore[misc]
     eager, variables = sites.eager, [tf.Variable(A), tf.Variable(B)]
@@ -91,7 +91,7 @@ def main() -> None:
         eager.end()
         firing = injector.firing()
         found[name] = {"same": changed_nothing == plain, "count": firing.count if firing else 0}
-    # What a fault does to the backward pass is what it does in a compiled function: the op's own gradient sees it.
+    # A fault has the same effect on the backward pass as in a compiled function: the op's own gradient sees it.
     one = tf.constant(7, tf.float32).numpy().view(np.int32).item()
     for kind, compiled_name, (_type, function) in (
         ("Relu", "compiled/forward/Relu", OPS["Relu"]),
@@ -118,7 +118,7 @@ def main() -> None:
         INJECTORS[0].arm(0)
         other = [each.numpy().tobytes().hex() for each in compiled()]
         found[f"{kind} as in a compiled function"] = {"same": faulty == other, "count": INJECTORS[0].firing().count}  # type: ignore[union-attr]
-    # Ops of another thread are none of the step's.
+    # Ops of another thread do not belong to the step.
     eager.injector = None
     eager.begin(notes=True)
     thread = threading.Thread(target=lambda: results(OPS["Einsum"][1], variables))

@@ -21,7 +21,7 @@ from detrain.faults.sites import select
 from tests.faults.tensorflow_bench import Bench
 
 SUMS = ("int8", "uint8")
-"""Of these there are no products on a CPU."""
+"""Dtypes without products on a CPU."""
 MODELS = ("RD", "N16_RD_CORRECT", "STUCK1:5", "SET:3", "INPUT", "WT")
 
 

@@ -1,6 +1,6 @@
 """Hits one site of each group of instructions that a program's step has: test_groups_hit runs it in a process of its
 own. Arguments: a network of examples/workloads, or `control`; the file (JSON) to write: by group, how many sites it has
-and how often the one that was chosen was hit.
+and how often a chosen one was hit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from detrain.faults.sites import Site
 from tests.faults.tensorflow_bench import Bench, Injector
 
 TRIED = 2
-"""Sites of each group."""
+"""The number of sites to hit in each group."""
 
 
 def network(name: str) -> Any:
-    """Return what makes a step of one of the six networks, small."""
+    """Return a function that makes a step of one of the six networks, in a small size."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "workloads"))
     import keras
     import train
@@ -50,7 +50,7 @@ def network(name: str) -> Any:
 
 
 def control(_name: str) -> Any:
-    """Return what makes a step with a loop, a branch, and products of integers and of float64."""
+    """Return a function that makes a step with a loop, a branch, and products of integers and of float64."""
     x, w = (tf.Variable(np.arange(1, 7, dtype=np.float64).reshape(shape) / 7) for shape in ((2, 3), (3, 2)))
     i = tf.Variable(np.arange(6, dtype=np.int32).reshape(2, 3))
 
@@ -67,7 +67,7 @@ def control(_name: str) -> Any:
 
 
 def hits(function: Any) -> Any:
-    """Return what says how often a fault is put into a step."""
+    """Return a function that runs a step with a fault and returns how often the fault changed a value."""
 
     def hit(injector: Injector) -> int:
         injector.arm(0)
@@ -94,7 +94,7 @@ def main() -> None:
                 of_group.setdefault(group, []).append(site)
     chosen: dict[Group, list[Injector]] = {}
     for group, found in of_group.items():
-        # A fault in a shape or an index may end the step before it is noted: of floats first.
+        # A fault in a shape or an index may end the step before it is noted: sites of floats come first.
         found.sort(key=lambda site: "float" not in site.operands["output"].dtype)
         for site in found[:: max(len(found) // TRIED, 1)][:TRIED]:
             injection = draw_injection(site, model_named("FLIP:1"), 0, trial_rng(int(group), 0))

@@ -1,5 +1,5 @@
-"""What a compiled step of TensorFlow does first with variables, as the adapter says and as flipping each bit says: run
-by test_liveness in a process of its own. Argument: the file (JSON) to write.
+"""The first use of each variable in a compiled step of TensorFlow, as the adapter says and as flipping each bit shows:
+run by test_liveness in a process of its own. Argument: the file (JSON) to write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.brute_force import accesses
 
 
 def main() -> None:
-    """Say both."""
+    """Write both results."""
     TensorFlow(Settings(0, 1), Streams())
     sites = Sites(lambda _name, _replica: [], counts=True)
     start = np.arange(1, 5, dtype=np.float32) / 4
@@ -53,7 +53,7 @@ def main() -> None:
 
         tf.while_loop(lambda t: t < 2, turn, (0,))
         v["count"].assign_add(1)
-        v["one"].read_value()  # nothing comes of it
+        v["one"].read_value()  # the value is not used
         v["one"].assign(x)
         return loss
 
@@ -67,7 +67,7 @@ def main() -> None:
         said = program().numpy().tobytes()
         return said, {name: np.asarray(variable.numpy()) for name, variable in held.items()}
 
-    program()  # steps behind the first take another way through TensorFlow
+    program()  # steps after the first take another way through TensorFlow
     initial = {name: np.asarray(variable.numpy()) for name, variable in held.items()}
     sites.begin_step()
     program()

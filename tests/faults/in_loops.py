@@ -1,4 +1,4 @@
-"""Puts faults into a recurrent cell in loops, branches and functions of its own, and writes what came of them: for
+"""Puts faults into a recurrent cell in loops, branches and functions of its own, and writes the results: for
 test_loops.
 
 Arguments: the file (npz) to write; a JSON beside it has the cases. A cell of a step is z = x W + h U, h = tanh(z), the
@@ -24,7 +24,7 @@ STEPS = 4
 
 
 def plain(name: str) -> str:
-    """Return a site's name without the function's number: faults are put into another one than the one listed."""
+    """Return a site's name without the function's number: faults go into another function than the one listed."""
     function, _, rest = name.partition("/")
     owner, colon, part = function.partition(":")
     return f"{owner.partition('.')[0]}{colon}{part}/{rest}"
@@ -67,7 +67,7 @@ def step_of(how: str) -> Any:
 
 
 def deep(x: Any) -> Any:
-    """A long way of ops that are no sites to one that is, and one of ops that wait for each other."""
+    """Return the end of a long chain of ops that are no sites; it also waits for a long chain of no-ops."""
     y, before = tf.cast(x, tf.float64), tf.no_op()
     for _ in range(1200):
         y = y + 1.0
@@ -78,8 +78,8 @@ def deep(x: Any) -> Any:
 
 
 def trained(x: Any, w: Any) -> Any:
-    """Train a matrix product by a loop over a set in a function: returns w and, of a second such loop, the sum of
-    products.
+    """Train a matrix product by a loop over a data set in a function; return w, and the sum of products from a second
+    such loop.
     """
     variable = tf.Variable(w)
 

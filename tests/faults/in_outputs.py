@@ -20,7 +20,7 @@ from tests.faults.tensorflow_bench import Bench, without_function
 
 
 def split(x: Any) -> tuple[Any, ...]:
-    """Return (both halves, the gradient of each half's factor), which is the half."""
+    """Return (both halves, the gradient of each half's factor); this gradient is the half itself."""
     factors = tf.ones([2, 3])
     with tf.GradientTape() as tape:
         tape.watch(factors)
@@ -39,7 +39,7 @@ def second_half(x: Any) -> tuple[Any, ...]:
 
 
 def highest(x: Any) -> tuple[Any, ...]:
-    """Return the two highest of each row, their places, and the gradient of their sum, taken at the places."""
+    """Return the two highest values of each row, their places, and the gradient of their sum."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         values, places = tf.math.top_k(x, 2)
@@ -48,8 +48,8 @@ def highest(x: Any) -> tuple[Any, ...]:
 
 
 def normalised(x: Any) -> tuple[Any, ...]:
-    """Return a batch's normalisation, its mean, its variance and the gradient, which the op
-    keeps two more outputs for.
+    """Return a batch's normalisation, its mean, its variance and the gradient; the op has two more
+    outputs, kept for the gradient.
     """
     scale, offset = tf.ones([3]), tf.zeros([3])
     batch = tf.reshape(x, [2, 2, 2, 3])

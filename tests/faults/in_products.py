@@ -1,4 +1,4 @@
-"""Puts faults into products of matrices and their gradients, and writes what came of them: for test_products.
+"""Puts faults into products of matrices and their gradients, and writes the results: for test_products.
 
 Argument: the file (npz) to write; a JSON beside it has the cases.
 """
@@ -39,7 +39,7 @@ def main() -> None:
     cases: list[dict[str, Any]] = []
     results: dict[str, Any] = {}
     for product, how in ((product, how) for product in PRODUCTS for how in ("graph", "eager")):
-        if product == "weight first" and how == "eager":  # nothing there tells a variable's value from another tensor
+        if product == "weight first" and how == "eager":  # eager ops do not show which tensor is a variable's value
             continue
         x_shape, w_shape, multiply = PRODUCTS[product]
         x, w = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in (x_shape, w_shape))

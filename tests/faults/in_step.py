@@ -1,4 +1,4 @@
-"""Puts faults into steps, compiled and eager, and writes what came of them: test_injector runs it in a process of its
+"""Puts faults into steps, compiled and eager, and writes the results: test_injector runs it in a process of its
 own.
 
 Arguments: the file (npz) to write, and the cases as JSON: [name, op, stride, site pattern, stage, model, seed, how the

@@ -1,5 +1,5 @@
-"""Puts faults into what a step reads of variables, stores in them and decides by: test_stores runs it in a process of
-its own. Argument: the file (JSON) to write.
+"""Puts faults into values that a step reads from variables, stores in them, or decides by: test_stores runs it in a
+process of its own. Argument: the file (JSON) to write.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Program:
         return loss
 
     def run(self, function: Any, run: Callable[..., Any] = lambda step, *given: step(*given)) -> dict[str, Any]:
-        """Return what a step gives and leaves, from the beginning; `run` does the step."""
+        """Return the loss of a step from the initial values, and the variables after it; `run` runs the step."""
         for name, variable in self.variables.items():
             variable.assign(INITIAL[name])
         loss = run(function, tf.constant(X), tf.constant(ROWS))

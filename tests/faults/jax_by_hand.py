@@ -1,5 +1,5 @@
-"""Faults of the adapter in a step of JAX, beside the same faults written into the function itself. Run by test_jax in a
-process of its own, which it changes: `sites` prints the sites of the step, `faults` reads them and prints what differs.
+"""Faults of the adapter in a step of JAX, compared with the same faults in the function itself. Run by test_jax in a
+process of its own, which it changes: `sites` prints the step's sites, `faults` reads them and prints the differences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detrain.python.process.random_streams import Streams
 
 
 class Trial:
-    """The experiment of the process: takes the adapter's side."""
+    """The experiment of the process: keeps the adapter's instruments."""
 
     def __init__(self, plans: Sequence[Experiment]) -> None:
         self.plans = plans
@@ -57,12 +57,12 @@ PLACES: dict[str, tuple[str, str, int]] = {
     "update of loop": ("optimizer/mul@180", "output", 0),
     "last weight": ("optimizer/add@184", "output", 0),
 }
-"""The taps: which site each is, which of its operands, and which of its runs is hit."""
-TURNS = {"product in scan": 2, "sin in scan": 1, "mul in while": 1, "dY in scan": 2}  # the loop goes backward
+"""The taps, each with its site, the operand that is hit, and the number of the run that is hit."""
+TURNS = {"product in scan": 2, "sin in scan": 1, "mul in while": 1, "dY in scan": 2}  # `dY`: the loop goes backward
 
 
 def begin(plans: Sequence[Experiment]) -> Any:
-    """Return the instruments of the adapter, with which the process begins."""
+    """Make the adapter of the process, and return its instruments."""
     trial = Trial(plans)
     Jax(Settings(seed=1, threads=1, experiment=trial), Streams())
     return trial.instruments
@@ -78,7 +78,7 @@ def sites() -> list[Site]:
 
 
 def faults(known: list[Site], every: int) -> dict[str, Any]:
-    """Put faults in, and write the same into the function; return what differs, and how many were tried."""
+    """Put faults in, and the same ones into the function itself; return the differences, and the number of faults."""
     from tests.faults import jax_programs
 
     instruments = begin([Experiment(log="")])
@@ -116,12 +116,12 @@ def faults(known: list[Site], every: int) -> dict[str, Any]:
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    """Whether arrays are equal to the bit."""
+    """Return True if arrays are equal to the bit."""
     return [each.tobytes() for each in one] == [each.tobytes() for each in other]
 
 
 def main(what: str, every: str = "1") -> None:
-    """Print what is asked for."""
+    """Print the sites, or the differences."""
     if what == "sites":
         print(msgspec.json.encode(sites()).decode())
     else:

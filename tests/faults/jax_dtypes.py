@@ -1,4 +1,4 @@
-"""Faults in values of all dtypes in JAX, beside the same by NumPy. Run by test_jax in a process of its own."""
+"""Faults in values of all dtypes in JAX, compared with NumPy's. Run by test_jax in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODELS = ("FLIP:1", "ZERO", "RD_CORRECT", "N16_RD_CORRECT", "RANDOM", "STUCK1:0"
 
 
 def main() -> None:
-    """Print what differs."""
+    """Print the differences."""
     instruments, wrong = begin([Experiment(log="")]), []
     for number, dtype in enumerate(DTYPES):
         given = jnp.asarray(np.random.default_rng(number).integers(0, 2 if dtype == "bool" else 100, (5, 8))).astype(dtype)

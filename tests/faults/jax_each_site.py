@@ -1,5 +1,5 @@
-"""Each site of a step of JAX hit once, beside the step's jaxpr gone through equation by equation with the fault put in
-by NumPy. Run by test_jax in a process of its own; it reads the sites, and prints what differs.
+"""Each site of a step of JAX is hit once, and compared with the step's jaxpr run equation by equation with the fault
+put in by NumPy. Run by test_jax in a process of its own; it reads the sites, and prints the differences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.faults.jax_by_hand import begin
 
 @dataclass
 class ByHand:
-    """Goes through a jaxpr, each equation by itself, and puts one fault in."""
+    """An interpreter of a jaxpr that runs each equation by itself, and puts one fault in."""
 
     injection: Injection
     occurrence: int
@@ -76,7 +76,7 @@ class ByHand:
             return carry
         if name == "cond":
             last = len(params["branches"]) - 1
-            chosen = int(inputs[0]) if 0 <= int(inputs[0]) < last else last  # as XLA does with what is no branch's number
+            chosen = int(inputs[0]) if 0 <= int(inputs[0]) < last else last  # as XLA does if no branch has the number
             return self.jaxpr(params["branches"][chosen].jaxpr, params["branches"][chosen].consts, inputs[1:], (*path, chosen))
         is_now = path == self.path and self.runs == self.occurrence
         self.runs += path == self.path
@@ -107,7 +107,7 @@ class ByHand:
 
 
 def run(equation: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Run an equation by itself; numbers of the program's text are in what is compiled, as they are in the step."""
+    """Run an equation by itself; constants of the program's text are compiled in, as they are in the step."""
     places = [place for place, each in enumerate(equation.invars) if not isinstance(each, Literal)]
     if id(equation) not in compiled:
 
@@ -131,20 +131,20 @@ compiled: dict[int, Any] = {}
 
 
 def all_spots(equations: Sequence[Equation], width: Any) -> list[Spot]:
-    """Return all outputs of a function that are sites: equations that are run by themselves are not contracted."""
+    """Return all outputs of a function that are sites: XLA does not fuse equations that run by themselves."""
     found = [(Spot(each.path, number), dtype_named(variable)) for each in equations for number, variable in outputs(each)]
     return [spot for spot, dtype in found if bits_of(dtype).unsigned == width]
 
 
 def is_wide(site: Site) -> bool:
-    """Return whether a site's elements have 32 bits: spots of another width are not in its copy, and what is between
-    those is compiled as one, which the oracle does not do (`jax_dtypes` hits these).
+    """Return True if a site's elements have 32 bits. Spots of another width are not in its copy, and equations between
+    such spots are compiled together, unlike in the oracle (`jax_dtypes` hits these).
     """
     return bits_of(site.operands["output"].dtype).unsigned.itemsize == 4
 
 
 def main(most: str) -> None:
-    """Hit each site by so many models at most."""
+    """Hit each site by `most` models at most."""
     chosen, known = [], msgspec.json.decode(sys.stdin.read(), type=list[Site])
     models = list(PUBLISHED)
     for number, site in enumerate(site for site in known if site.stage != "memory" and site.is_alive and is_wide(site)):

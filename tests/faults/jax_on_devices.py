@@ -1,5 +1,5 @@
-"""A fault at one of eight devices, in a step under `shard_map`, beside the step that has it in its own text. Run by
-test_jax in a process of its own: prints what differs.
+"""A fault at one of eight devices, in a step under `shard_map`, compared with a step that has it in its own text. Run
+by test_jax in a process of its own: prints the differences.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def bits(result: Any) -> list[bytes]:
 
 
 def main(what: str) -> None:
-    """Print the sites, or what is wrong."""
+    """Print the sites, or the differences."""
     if what == "sites":
         instruments = begin([Experiment(log="", is_profile=True)])
         instruments.begin_step()

@@ -1,4 +1,4 @@
-"""Steps of JAX for tests of faults: each as a program writes it, with places (`tap`) at which an oracle may put a fault
+"""Steps of JAX for tests of faults: each as in a program, with places (`taps`) at which an oracle may put a fault
 into the function itself.
 """
 
@@ -18,7 +18,7 @@ from jax import lax
 
 @dataclass
 class Hand:
-    """A fault that the function itself has: at a place, in some elements; only where `when` is true, in one turn."""
+    """A fault in the function itself: at a place, in some elements, only if `when` is true, in one turn."""
 
     place: str
     positions: Any
@@ -39,19 +39,19 @@ class Hand:
 
 
 class Taps:
-    """Places in a function. A fault is below what differentiates: the gradient of a value goes on as without it."""
+    """Places in a function. Differentiation does not see a fault there: the gradient of a value passes unchanged."""
 
     hand: Hand | None = None
 
     def value(self, place: str, value: Any, turn: Any = 0) -> Any:
-        """A value at a place."""
+        """Return a value, with the fault if it is at this place."""
         hand = self.hand
         if hand is None or hand.place != place:
             return value
         return _faulty(lambda value, when, turn: _at(hand, when, value, turn), lambda _hand, gradient: gradient, value, hand, turn)
 
     def gradient(self, place: str, value: Any, turn: Any = 0) -> Any:
-        """A value at a place, whose gradient is meant."""
+        """Return a value unchanged; a fault at this place goes into its gradient."""
         hand = self.hand
         if hand is None or hand.place != place:
             return value
@@ -60,7 +60,7 @@ class Taps:
         )
 
     def product(self, place: str, rows: Any, weight: Any) -> Any:
-        """A product; its operands at places `input of` and `weight of`, as it alone sees them."""
+        """Return a product; a fault at `input of` or `weight of` the place goes into the operand that it alone sees."""
         hand = self.hand
         if hand is None or hand.place not in (f"input of {place}", f"weight of {place}"):
             return rows @ weight
@@ -112,12 +112,12 @@ def init() -> Any:
 
 OPTIMIZERS = {"adamw": optax.adamw(1e-2), "sgd": optax.sgd(1e-2, momentum=0.9)}
 OPTIMIZER = OPTIMIZERS[os.environ.get("OPTIMIZER", "adamw")]
-"""The moments of AdamW are divided by a number that is the same for all elements, which XLA does in another way where
-it sees that: so equation by equation only the other one gives equal bits."""
+"""AdamW divides its moments by a number that is the same for all elements. XLA computes that differently if it sees it:
+so, equation by equation, only SGD gives equal bits."""
 
 
 def forward(params: Any, rows: Any, key: Any) -> Any:
-    """A dense layer with dropout, a loop over itself, a branch, a `while`, a layer that is computed again."""
+    """Return scores: a dense layer with dropout, a `scan`, a branch, a `while`, a layer that is computed again."""
     with jax.named_scope("first"):
         hidden = taps.value("first product", taps.product("first product", rows, params["first"]["w"]))
         hidden = jnp.tanh(taps.gradient("dY of first", hidden + params["first"]["b"]))
@@ -160,7 +160,7 @@ STEPS, FAULTY = 6, 3
 
 
 def compiled(*given_away: int) -> Any:
-    """Return the step, to be traced anew, which takes the memory of these arguments."""
+    """Return the step, to be traced anew; it may reuse the memory of these arguments."""
     return jax.jit(lambda *arguments: train_step(*arguments), donate_argnums=given_away)  # noqa: PLW0108  another function
 
 
@@ -169,8 +169,8 @@ def nothing() -> None:
 
 
 def run(step: Any, arm: Callable[[], None] = nothing, disarm: Callable[[], None] = nothing, hand: Hand | None = None) -> Any:
-    """Train, with a fault in one step; return what is left. That step alone is another function, if it has the fault
-    itself.
+    """Train, with a fault in one step; return parameters, optimizer state and losses. If the function itself has the
+    fault (`hand`), that step alone uses it.
     """
     params, state = init()
     rng, losses = np.random.default_rng(0), []

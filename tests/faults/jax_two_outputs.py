@@ -1,5 +1,5 @@
-"""Faults in an equation with two outputs, which share a copy, beside the same by NumPy. Run by test_jax in a process of
-its own, which it changes; prints what differs.
+"""Faults in an equation with two outputs, which share a copy, compared with NumPy's. Run by test_jax in a process of
+its own, which it changes; prints the differences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.faults.jax_by_hand import begin
 
 
 def main() -> None:
-    """Hit each output by itself."""
+    """Hit each output by itself, and print the differences."""
     instruments, wrong = begin([Experiment(log="")]), []
     function = jax.jit(lambda value: [jnp.exp2(each) for each in jnp.split(value, [2])])
     given = np.random.default_rng(0).integers(-4, 4, (5, 8)).astype(np.float32)

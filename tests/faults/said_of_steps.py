@@ -1,4 +1,4 @@
-"""Prints what `StepMetrics` says of steps, as JSON. Run by test_series.py in its own process: it changes TensorFlow."""
+"""Prints the series of `StepMetrics`, as JSON. Run by test_series.py in its own process: it changes TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seldom(x: tf.Tensor) -> None:
 
 
 def of_two_tapes() -> list[dict[str, float]]:
-    """The second gradient is taken in each third step, and none in the last."""
+    """Return the series of steps: a second gradient is taken in each third step, and none in the last."""
     said = []
     for step in range(5):
         often(tf.constant(1.0))
@@ -50,7 +50,7 @@ def of_two_tapes() -> list[dict[str, float]]:
 
 
 def of_tapes_in_loops() -> list[dict[str, str]]:
-    """A loss that is no number in the first turn of a loop is one of the step: compiled, by calls, eager."""
+    """Return the series for a loss in a loop that may be NaN in the first turn: compiled, by calls, eager."""
 
     def step(turns: tf.Tensor) -> None:
         for turn in turns:
@@ -67,7 +67,7 @@ def of_tapes_in_loops() -> list[dict[str, str]]:
 
 
 def of_inner_gradients() -> list[dict[str, float]]:
-    """A gradient under another tape, and one that is taken anew while a gradient is taken; compiled, then eager."""
+    """Return the series for a gradient under another tape, and one taken while another is taken; compiled, eager."""
 
     def step(x: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
@@ -84,7 +84,7 @@ def of_inner_gradients() -> list[dict[str, float]]:
 
 
 def of_metrics_with_one_name() -> list[dict[str, float]]:
-    """Made in this order; the third is alone in the second step."""
+    """Return the series of metrics with one name, made in this order; the third is alone in the second step."""
     metrics = [keras.metrics.Mean(name="loss") for _ in range(9)]
     for number, metric in enumerate(metrics):
         metric.update_state(float(number))
@@ -94,8 +94,8 @@ def of_metrics_with_one_name() -> list[dict[str, float]]:
 
 
 def of_a_resumed_process() -> list[dict[str, float]]:
-    """The metric's total is set to that of a checkpoint, before the first step and after it is made; a step was run for
-    trial.
+    """Return the series of a metric whose total is set to that of a checkpoint after the metric is made and before the
+    first step; a trial step was run before.
     """
     often(tf.constant(1.0))
     metric = keras.metrics.Mean(name="mean")
@@ -107,7 +107,7 @@ def of_a_resumed_process() -> list[dict[str, float]]:
 
 
 def of_metrics_that_are_made_anew() -> list[dict[str, float]]:
-    """Each gets the place in memory of the one before, and has taken more."""
+    """Return the series of metrics that each get the place in memory of the one before, with a larger count."""
     said = []
     for count in range(1, 4):
         metric = keras.metrics.Mean(name="mean")
@@ -120,7 +120,7 @@ def of_metrics_that_are_made_anew() -> list[dict[str, float]]:
 
 
 def of_many_kinds() -> list[dict[str, float]]:
-    """Those without a total and a count are left out."""
+    """Return the series of many kinds of metrics: those without a total and a count are left out."""
     y, out = tf.constant([[0.0, 1.0], [1.0, 0.0]]), tf.constant([[0.1, 0.9], [0.3, 0.7]])
     metrics = [
         keras.metrics.F1Score(),
@@ -138,8 +138,8 @@ def of_many_kinds() -> list[dict[str, float]]:
 
 
 def of_a_total_that_a_fault_has_made_huge() -> list[dict[str, float]]:
-    """Behind the huge value what is added to the total is lost, and the loss is that of the
-    tape; so behind infinity.
+    """Return the series around a huge value: later additions to the total are lost, and the tape's
+    loss counts; the same after infinity.
     """
     loss, accuracy = keras.metrics.Mean(name="loss"), keras.metrics.Mean(name="accuracy")
     said = []

@@ -1,6 +1,4 @@
-"""Steps of TensorFlow in a process of their own, with faults placed in them: what the tests that look at single sites
-share.
-"""
+"""Steps of TensorFlow in a process of their own, with faults placed in them, for tests of single sites."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ Injector = InjectionPoint | EagerInjector
 
 
 def without_function(name: str) -> str:
-    """Return a site's name without that of its function: a step is made anew for each case."""
+    """Return a site's name without its function's name: a step is made anew for each case."""
     return name.partition("/")[2]
 
 
 class Bench:
-    """The adapter of this process, the sites of steps, and what is placed at them. `key` is what of a site's name
-    counts.
+    """The adapter of this process, the sites of steps, and the faults placed at them. `key` returns the part of a
+    site's name that counts.
     """
 
     def __init__(self, key: Callable[[str], str] = without_function, *, has_digests: bool = False) -> None:
@@ -39,20 +37,20 @@ class Bench:
         return [*self._placed.get(self._key(name), [])]
 
     def clear(self) -> None:
-        """Place nothing any more."""
+        """Remove all placed faults."""
         self._placed.clear()
         self.sites.eager.injector = None
 
     def listed(self, step: Callable[..., Any], *given: Any) -> list[Site]:
-        """Return the sites of a step, in which nothing is placed."""
+        """Return the sites of a step without placed faults."""
         self.clear()
         self.sites.begin_step()
         step(*given)
         return self.sites.sites()
 
     def place(self, site: Site, *injections: Injection, how: str = "graph") -> Injector:
-        """Return what puts the last of these injections in, where it is armed: into functions that are made from now
-        on, or into eager code.
+        """Return an injector that, when armed, puts the last of these injections into functions made from now on, or
+        into eager code.
         """
         injector: Injector
         if how == "eager":
@@ -64,7 +62,7 @@ class Bench:
         return injector
 
     def run(self, step: Callable[..., Any], *given: Any) -> Any:
-        """Run a step, in which a fault that is armed is done."""
+        """Run a step with the armed fault, if there is one."""
         self.sites.eager.begin()
         results = step(*given)
         self.sites.eager.end()
@@ -79,6 +77,6 @@ class Bench:
 
 
 def fired(injector: Injector) -> int:
-    """Return how often a fault has been done."""
+    """Return how often a fault has fired."""
     firing = injector.firing()
     return firing.count if firing is not None else 0

@@ -1,6 +1,6 @@
 """Steps of PyTorch computed by hand, op after op and without autograd, faults put in by NumPy; and the same steps as
 programs write them, with the faults put in by the adapter. Run by test_torch_faults in a process of its own, which it
-changes: prints {step: {what was tried, what differed}} as JSON.
+changes: prints the differences by step, and counts of the trials, as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tensors = dict[str, Any]
 
 
 class Trial:
-    """The experiment of the process: takes the adapter's side."""
+    """The experiment of the process: keeps the adapter's instruments."""
 
     def __init__(self) -> None:
         self.plans = [Experiment(log="", is_profile=True)]
@@ -50,7 +50,7 @@ class Trial:
 
 @dataclass
 class ByHand:
-    """Runs ops, each under the name that its site should have, and puts faults in."""
+    """A runner of ops, each under the name that its site should have; it puts faults in."""
 
     injections: Sequence[Injection] = ()
 
@@ -116,7 +116,7 @@ def write(tensor: Any, values: Any) -> None:
 
 @dataclass
 class Step:
-    """One training step: `make` returns its tensors; `program` is it as it is written, `by_hand` op after op."""
+    """One training step: `make` returns its tensors; `program` runs it as programs do, `by_hand` op after op."""
 
     make: Callable[[], Any]
     program: Callable[[Any], None]
@@ -158,7 +158,7 @@ def image_step_by_hand(it: Images, op: ByHand) -> None:
     one = [1, 1]
     y = op(f"{forward}.0/convolution", aten.convolution, it.images, conv.weight, conv.bias, [2, 2], one, one, False, [0, 0], 1)
     op(f"{forward}.1/add_", aten.add_, norm.num_batches_tracked, 1)
-    # The adapter counts what batch normalisation writes beside its three results as the fourth and fifth.
+    # The adapter counts the two tensors that batch normalisation writes as its fourth and fifth results.
     running = [norm.running_mean, norm.running_var]
     z, mean, factor = op(
         f"{forward}.1/native_batch_norm",
@@ -344,7 +344,7 @@ def run_by_hand(step: Step, *injections: Injection) -> tuple[dict[str, bytes], B
     try:
         with torch.no_grad():
             step.by_hand(it, op)
-    except (ArithmeticError, RuntimeError) as error:  # PyTorch computes with what a count of steps has become
+    except (ArithmeticError, RuntimeError) as error:  # PyTorch computes with a count of steps that the fault changed
         return {"raised": type(error).__name__.encode()}, op
     return bits(step.state(it)), op
 
@@ -365,13 +365,13 @@ def run_program(step: Step, *injections: Injection) -> dict[str, bytes]:
 
 
 def tried(name: str, step: Step, models: Sequence[str], *, every: int) -> Iterator[str]:
-    """Yield what went wrong at each site with each model that fits it; `every`: with one of so many, by turns."""
+    """Yield the differences at each site with each model that fits it; `every`: with one of so many, by turns."""
     golden = run_program(step)
     it = step.make()
     instruments.begin_step()
     step.program(it)
     sites = [site for site in instruments.sites() if site.op not in ("load", "copy_", "_local_scalar_dense")]  # of torch_stores
-    del it  # or the next one would have another name
+    del it  # else the next one would have another name
     by_hand, op = run_by_hand(step)
     if by_hand != golden:
         yield f"by hand the step is another: {[key for key in golden if golden[key] != by_hand[key]]}"
@@ -405,14 +405,14 @@ instruments: Any = trial.instruments
 
 
 def follow_compiled() -> None:
-    """Have the adapter see the modules of PyTorch that compile."""
+    """Import the modules of PyTorch that compile, and report them to the adapter."""
     for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.codecache"):
         __import__(module)
         adapter.on_import(module)
 
 
 def print_wrong(tried: Sequence[Callable[[], None]]) -> None:
-    """Try functions, and print by their names what went wrong, or null, as JSON."""
+    """Try functions, and print their tracebacks, or null, by name as JSON."""
     found: dict[str, str | None] = {}
     for each in tried:
         try:

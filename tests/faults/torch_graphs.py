@@ -1,8 +1,8 @@
 """Steps that PyTorch has compiled, with faults put in by the adapter. Run by test_torch in a process of its own, which
 it changes: prints JSON.
 
-What AOTAutograd's graphs are made of are the ops of the same steps in eager code: so they are compared with the steps
-that `torch_by_hand` computes op after op, and their sites with those of eager code.
+AOTAutograd's graphs have the ops of the same steps in eager code: so they are compared with the steps that
+`torch_by_hand` computes op after op, and their sites with those of eager code.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ STEPS = {
 
 
 class Block(nn.Module):
-    """A module that several of a model are of."""
+    """A module; the model has several of this class."""
 
     def __init__(self, *, breaks: bool) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def listed(training: Training) -> list[Site]:
 
 
 def each_site_fires(way: str) -> None:
-    """Once, where it says, in a step that is the program's own without the fault."""
+    """Each fault fires once, at its site, in a step that without it is the program's own."""
     training = Training(way)
     training.one()
     sites = listed(training)
@@ -202,7 +202,7 @@ def ways() -> None:
 
 
 def names_are_those_of_eager_code() -> None:
-    """Where the op is the same: all but batch normalisation, and the step of a compiled optimizer."""
+    """Sites have the names of eager code if the op is the same: not batch normalisation and compiled optimizers."""
     training = Training("eager")
     training.one()
     eager = listed(training)
@@ -220,7 +220,7 @@ def names_are_those_of_eager_code() -> None:
 
 
 def several_at_once() -> None:
-    """In tensors of their own, forward, backward and update, in the graphs and beside them: as computed by hand."""
+    """Several faults at once, in different tensors and stages, in graphs and beside them, act as computed by hand."""
     step, counts = STEPS["compiled words, AdamW for"], Counter[str]()
     it = step.make()
     instruments.begin_step()
@@ -241,7 +241,7 @@ def several_at_once() -> None:
 
 
 def another_size() -> None:
-    """A fault in a smaller last batch, for which all is compiled again; one for another size is not done."""
+    """A fault fires in a smaller last batch, for which all is compiled again; one for another size does not."""
     training = Training("a module")
     training.one()
     site = next(site for site in listed(training) if site.name.endswith("net.first/addmm"))
@@ -262,7 +262,7 @@ def another_size() -> None:
 
 
 def another_graph() -> None:
-    """A name that is that of another op now: the fault is not done."""
+    """A fault at a name that belongs to another op now does not fire."""
     training = Training("a module")
     training.one()
     site = next(site for site in listed(training) if site.name.endswith("net.blocks.0/relu"))
@@ -276,7 +276,7 @@ def another_graph() -> None:
 
 
 def nothing_else_is_changed() -> None:
-    """Steps in which sites are listed or a fault is armed and does nothing are the program's; random numbers, too."""
+    """Steps in which sites are listed give the program's own results and random numbers."""
 
     def trained(*, is_watched: bool) -> tuple[Any, ...]:
         torch._dynamo.reset()
@@ -298,7 +298,7 @@ def nothing_else_is_changed() -> None:
 
 
 def what_is_refused() -> None:
-    """Beforehand, with the reason."""
+    """Programs whose graphs cannot be watched are refused before the step, with the reason."""
 
     def refused(*reasons: str) -> None:
         for ask in (instruments.begin_step, lambda: instruments.arm(0)):
@@ -331,7 +331,7 @@ def what_is_refused() -> None:
 
 
 def going_back() -> None:
-    """What was compiled since is undone: a graph for any size would have served the size that had one of its own."""
+    """Going back undoes later compilations: else a later graph for any size would serve a size with its own graph."""
 
     def state() -> Any:
         return json.loads(json.dumps(adapter._compiled.state()))
@@ -360,7 +360,7 @@ LONG: list[Callable[[], None]] = [ways, nothing_else_is_changed]
 
 
 def main(what: str) -> None:
-    """Try steps by hand with one of so many models, or all else: `short`, `long`."""
+    """Try steps by hand, each site with every n-th model for a number n; or the other tests: `short`, `long`."""
     if what.isdecimal():
         wrong = {name: list(tried(name, step, list(PUBLISHED), every=int(what))) for name, step in STEPS.items()}
         print(json.dumps({"wrong": wrong, "tried": torch_by_hand.counts}))

@@ -1,5 +1,5 @@
 """Hits one site of each group of instructions that a step of PyTorch has: run by test_groups_hit in a process of its
-own. Prints as JSON, by group, how many sites it has and how often the one that was chosen was hit.
+own. Prints as JSON, by group, the number of its sites and how often the chosen one was hit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.faults.torch_by_hand import instruments
 
 
 class Model(nn.Module):
-    """Computes in floats of both widths and in integers, and branches."""
+    """A model that computes in floats of both widths and in integers, and branches."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 own puts an op of their own behind the node that is hit. Run by test_torch in a process of its own, which it changes:
 prints JSON.
 
-Which node a site is, is said again here: the k-th of its op that a module ran in a pass, as the graph has them.
+The node of a site is found here independently: the k-th of its op that a module ran in a pass, in the graph's order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detrain.faults.sites import Site
 from tests.faults.torch_by_hand import follow_compiled, instruments
 
 SKIPPED = ("load", "copy_", "_local_scalar_dense")
-"""Sites that are no node, or an input of one."""
+"""Ops of sites that are no node, or an input of one."""
 STEPS, HIT = 4, 2
 
 
@@ -81,7 +81,7 @@ class Training:
         self.step()
 
     def state(self) -> dict[str, bytes]:
-        """Return weights and what the optimizer keeps, as bytes."""
+        """Return the weights and the optimizer's state as bytes."""
         kept = {f"{k} {n}": v for n, p in self.net.named_parameters() for k, v in self.optimizer.state[p].items()}
         return {name: value.detach().numpy().tobytes() for name, value in {**self.net.state_dict(), **kept}.items()}
 
@@ -90,12 +90,12 @@ class Training:
 
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the size of an element in bytes."""
+"""The dtypes of integers, by the size of an element in bytes."""
 
 
 @torch.library.custom_op("by_hand::put", mutates_args=())
 def put(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy, with the fault in it if it is now."""
+    """Return a copy, with the fault in it during the step that is hit."""
     found = value.clone()
     if Hand.is_now and Hand.injection is not None:
         Hand.runs += 1
@@ -117,17 +117,17 @@ def _(value: torch.Tensor) -> torch.Tensor:
 
 
 class Hand(CustomGraphPass):
-    """Puts the op behind the node that a site is, in the graphs that Inductor is about to compile."""
+    """A pass that puts the op behind the node of a site, in graphs that Inductor is about to compile."""
 
     injection: Injection | None = None
     is_now = False
     runs = 0
     done: ClassVar[set[Any]] = set()
     outside = ""
-    """The layer of what no module runs inside of the graph."""
+    """The layer of nodes that no module in the graph runs."""
 
     def uuid(self) -> Any:
-        """Return what the cache of kernels tells it by."""
+        """Return the key by which the cache of kernels distinguishes this pass."""
         return get_hash_for_files((__file__,), Hand.injection.site if Hand.injection is not None else "")
 
     def __call__(self, graph: Any) -> None:
@@ -136,7 +136,7 @@ class Hand(CustomGraphPass):
         nodes = list(graph.nodes)
         if not any(
             str(node.meta.get("partitioner_tag")).startswith("is_") for node in nodes
-        ):  # Inductor has put them into another order before
+        ):  # Inductor has changed the nodes' order before
             nodes.sort(key=lambda node: int(node.name.rpartition("_")[2]) if node.name[-1].isdigit() else 0)
         is_backward = any(node.name.startswith("tangents") for node in nodes)
         turns: Counter[tuple[str, str]] = Counter()
@@ -156,7 +156,7 @@ class Hand(CustomGraphPass):
             site, _, number = Hand.injection.site.partition(":")
             if whole != site or graph in Hand.done:
                 continue
-            Hand.done.add(graph)  # a module that is called twice runs it twice: the first run
+            Hand.done.add(graph)  # a module that is called twice runs the op twice: the first run is hit
             target = (
                 next(user for user in node.users if user.args[1] == int(number or 0))
                 if isinstance(node.meta["val"], tuple)
@@ -169,7 +169,7 @@ class Hand(CustomGraphPass):
 
 
 def by_hand(make: Callable[[], Training], injection: Injection) -> tuple[dict[str, bytes], int]:
-    """Return where the program comes to with a fault put in by itself, and how often that was done."""
+    """Return the end state of the program with a fault that it puts in itself, and how often it did."""
     Hand.injection, Hand.runs = injection, 0
     with config.patch(post_grad_custom_pre_pass=Hand()):
         it = make()
@@ -184,7 +184,7 @@ def by_hand(make: Callable[[], Training], injection: Injection) -> tuple[dict[st
 
 
 def trained(make: Callable[[], Training], injection: Injection | None = None, *, is_listed: bool = False) -> tuple[Any, list[Site]]:
-    """Return where the program comes to, and the sites of the step that is hit."""
+    """Return the end state of the program, and the sites of the step that is hit."""
     training = make()
     sites: list[Site] = []
     for turn in range(STEPS):
@@ -202,7 +202,7 @@ def trained(make: Callable[[], Training], injection: Injection | None = None, *,
 
 
 def wrong(make: Callable[[], Training], *, every: int, counts: Counter[str]) -> Iterator[str]:
-    """Yield what went wrong at each so many sites of a program."""
+    """Yield the differences at every `every`th site of a program."""
     golden, _none = trained(make)
     listed, sites = trained(make, is_listed=True)
     if listed != golden:

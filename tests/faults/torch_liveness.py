@@ -1,5 +1,5 @@
-"""What a step of PyTorch does first with what outlives it, as the adapter says and as flipping each bit says: run by
-test_torch in a process of its own. Prints both as JSON.
+"""The first use, in a step of PyTorch, of each tensor that outlives it, as the adapter says and as flipping each bit
+shows: run by test_torch in a process of its own. Prints both as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.faults.torch_by_hand import instruments
 
 
 class Model(nn.Module):
-    """Has variables of each kind."""
+    """A model with variables of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Model(nn.Module):
         self.register_buffer("bytes", torch.zeros(3, dtype=torch.uint8))
 
     def forward(self, x: Any) -> Any:
-        """Write some over, some in part, read others first."""
+        """Return a loss; overwrite some variables whole, some in part, and read others first."""
         h = x @ self.weight
         with torch.no_grad():
             self.last.copy_(h[0])
@@ -45,7 +45,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
 def program() -> float:
-    """A step."""
+    """Run a step; return its loss."""
     optimizer.zero_grad()
     loss = model(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     loss.backward()
@@ -54,13 +54,13 @@ def program() -> float:
 
 
 def variables() -> dict[str, Any]:
-    """Return them, by the names of sites in memory."""
+    """Return the variables, by the names of sites in memory."""
     held = {f"model.{name}": each for name, each in model.state_dict().items()}
     return held | {"optimizer.state.0.momentum_buffer": optimizer.state[model.weight]["momentum_buffer"]}
 
 
 def step(before: Any) -> Any:
-    """A step from other values; what it says, as bits, and what is left."""
+    """Run a step from other values; return its loss as bits, and the variables after it."""
     for name, each in variables().items():
         each.copy_(torch.from_numpy(before[name]))
     said = torch.tensor(program()).view(torch.int32).item()
@@ -68,8 +68,8 @@ def step(before: Any) -> Any:
 
 
 def main() -> None:
-    """Say both."""
-    program()  # which makes the slots
+    """Print both results."""
+    program()  # makes the slots
     initial = {name: each.detach().clone() for name, each in variables().items()}
     instruments.begin_step()
     program()

@@ -1,5 +1,5 @@
 """Steps of PyTorch of all kinds, each tried with faults: run by test_torch in a process of its own, which it changes.
-Prints {what was tried: what went wrong, or null} as JSON.
+Prints {name of the test: traceback, or null} as JSON.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def sites_of(step: Callable[[], object]) -> list[Site]:
 
 
 def one_set(site: Site, position: int, number: float, operand: str = "output") -> Injection:
-    """Set one element to a number."""
+    """Return an injection that sets one element to a number."""
     patterns = DTYPES[site.operands[operand].dtype].patterns([number])
     return injection(site, Plan(np.array([position]), Kind.SET, patterns), Operand(operand), 0)
 
 
 def hit(step: Callable[[], Any], what: Injection, occurrence: int = 0) -> tuple[Any, Firing]:
-    """Return what a step gives with a fault in it."""
+    """Return the result of a step with a fault in it, and the record of its firing."""
     instruments.select(what)
     instruments.arm(occurrence)
     result = step()
@@ -58,7 +58,7 @@ def hit(step: Callable[[], Any], what: Injection, occurrence: int = 0) -> tuple[
 
 
 class Put(torch.autograd.Function):
-    """Sets one element; its gradient is that of the identity."""
+    """A function that sets one element; its gradient is that of the identity."""
 
     @staticmethod
     def forward(_context: Any, value: Any, position: int, number: float) -> Any:
@@ -79,7 +79,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def a_recurrent_cell() -> None:
-    """Called in a loop, its sites run once a turn; a fault in one turn is that of a cell that is written out."""
+    """A cell called in a loop runs its sites once a turn; a fault in one turn acts as in a cell written out."""
     torch.manual_seed(2)
     cell, rows, start = nn.GRUCell(3, 4), torch.randn(3, 2, 3), torch.randn(2, 4)
 
@@ -141,7 +141,7 @@ def gradients_that_are_gathered() -> None:
 
 
 def blocks_that_are_computed_again() -> None:
-    """What the backward pass computes again goes forward, as the second run of its site."""
+    """Ops that the backward pass computes again count as forward, as the second run of their sites."""
     torch.manual_seed(4)
     block, rows = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), torch.randn(5, 3, requires_grad=True)
     for is_reentrant in (False, True):
@@ -154,7 +154,7 @@ def blocks_that_are_computed_again() -> None:
         found = {site.name: site for site in sites_of(step)}
         assert found["forward/block.0/addmm"].executions == 2, found.keys()
         assert found["backward/block.0/mm"].stage == "backward"
-        # Of the second run only what is kept of it is seen by the gradient: the output of tanh.
+        # The gradient uses only one value of the second run: the output of tanh.
         block.zero_grad()
         inner = Put.apply(block[0](rows), 2, 0.5) if is_reentrant else None
         if inner is not None:
@@ -163,7 +163,7 @@ def blocks_that_are_computed_again() -> None:
 
 
 def updates_by_hand() -> None:
-    """Without an optimizer what is made of gradients is the update; what follows with other weights goes forward."""
+    """Without an optimizer, ops on gradients are the update; later ops with the new weights count as forward."""
     weight, rows = torch.randn(3, 2, requires_grad=True), torch.randn(4, 3)
 
     def step() -> Any:
@@ -181,7 +181,7 @@ def updates_by_hand() -> None:
 
 
 def gradients_of_products() -> None:
-    """A product's two gradients are told apart, also where PyTorch exchanges the factors."""
+    """A product's two gradients are distinguished, even if PyTorch exchanges the factors."""
     torch.manual_seed(5)
     model, rows = nn.Linear(3, 4, bias=False), torch.randn(5, 3, requires_grad=True)
     found = {site.name: site for site in sites_of(lambda: model(rows).square().sum().backward())}
@@ -236,7 +236,7 @@ def functions_of_the_programs_own() -> None:
 
 
 def ops_that_do_not_repeat() -> None:
-    """Nothing can be said of a fault in an operand of theirs: it is not put in, and the step ends with the reason."""
+    """A fault in an operand of such an op is undefined: it is not put in, and the step ends with the reason."""
     model, rows = nn.Linear(3, 2), torch.ones(4, 3)
     site = next(site for site in sites_of(lambda: model(rows).sum().backward()) if site.op == "addmm")
     plain = model(rows)
@@ -250,7 +250,7 @@ def ops_that_do_not_repeat() -> None:
 
 
 def gradients_of_functions() -> None:
-    """`torch.func`: the modules' names, stages and roles are the same; a fault does what it does in the plain step."""
+    """With `torch.func`, names, stages and roles are the same, and a fault acts as in the plain step."""
     torch.manual_seed(9)
     net, rows, target = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3), torch.randn(5, 2)
 
@@ -286,7 +286,7 @@ def tied_and_transposed_factors() -> None:
 
 
 def operands_of_all_layouts() -> None:
-    """Slices with gaps, transposed and repeated ones: the element is the one that a user sees there."""
+    """In slices with gaps, transposed and repeated operands, the element hit is the one that a user sees there."""
     torch.manual_seed(6)
     whole, weight = torch.randn(6, 9), torch.randn(4, 2, requires_grad=True)
     given = {
@@ -359,7 +359,7 @@ def all_dtypes_keep_their_bits() -> None:
 
 
 def ops_in_place_and_with_out() -> None:
-    """What is written into an argument is an output; views are no sites."""
+    """A value written into an argument is an output; views are no sites."""
     torch.manual_seed(7)
     layer, rows = nn.Linear(3, 4), torch.randn(5, 3)
     held = torch.empty(5, 4)
@@ -377,7 +377,7 @@ def ops_in_place_and_with_out() -> None:
     assert {"forward/relu_", "forward/mul", "forward/add_"} <= found.keys(), found.keys()
     assert not {site.op for site in found.values()} & {"t", "view", "detach", "expand", "transpose"}
     layer.zero_grad()
-    result = Put.apply(layer(rows), 6, 4.0)  # of relu_ the result is kept: it is above 0
+    result = Put.apply(layer(rows), 6, 4.0)  # autograd keeps the result of relu_: it is above 0
     given = torch.relu(result)
     given.sum().backward()
     expected = [given.detach() * 2 + 1, *(each.grad.clone() for each in layer.parameters())]
@@ -390,7 +390,7 @@ def ops_in_place_and_with_out() -> None:
 
 
 def losses_of_steps() -> None:
-    """Those of several `backward` are added up; penalties do not count; those of a scaler are unscaled."""
+    """Losses of several `backward` are added up; penalties do not count; a scaler's losses are unscaled."""
     weight = torch.tensor([2.0, 3.0], requires_grad=True)
     said = instruments
     said.series.begin()
@@ -437,7 +437,7 @@ def mixed_precision() -> None:
 
 
 def another_shape() -> None:
-    """A fault whose operand has another shape is not put in, and that is said."""
+    """A fault for an operand of another shape is not put in, and the record says so."""
     model = nn.Linear(3, 2)
     rows = torch.ones(4, 3)
     site = next(site for site in sites_of(lambda: model(rows).sum().backward()) if site.op == "addmm")
@@ -455,7 +455,7 @@ def another_shape() -> None:
 
 
 def another_op_of_the_name() -> None:
-    """An optimizer's first step does without some ops: the second sum of the next step is no site of it."""
+    """An optimizer's first step lacks some ops: the second sum of the next step is no site of the first."""
     model, rows = nn.Linear(3, 2), torch.ones(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=False)
 
@@ -479,7 +479,7 @@ def another_op_of_the_name() -> None:
 
 
 class Counter(TorchDispatchMode):
-    """A mode of the program's own: counts ops."""
+    """A mode of the program's own that counts ops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -491,7 +491,7 @@ class Counter(TorchDispatchMode):
 
 
 def nothing_else_is_changed() -> None:
-    """Between steps there is no mode and no hook of ours; the program's own modes count what they would."""
+    """Between steps detrain has no mode and no hook; the program's own modes count the same ops as without it."""
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     next_id = torch.utils.hooks.RemovableHandle.next_id
 
@@ -508,7 +508,7 @@ def nothing_else_is_changed() -> None:
     with outer:
         hit(step, one_set(site, 0, 1.0, "input"))
         assert torch._C._len_torch_dispatch_stack() == 1
-    with outer:  # a step that is left by an error
+    with outer:  # a step that an error ends
         instruments.arm(0)
         instruments.disarm()
     instruments.arm(0)
@@ -523,7 +523,7 @@ def nothing_else_is_changed() -> None:
 
 
 def digests_of_a_step() -> None:
-    """Equal in equal steps; the first that differs is that of the op that was hit."""
+    """Digests are equal in equal steps; the first one that differs belongs to the op that was hit."""
     other = TorchInstruments(ExperimentRun([Experiment(log=os.devnull, digests_at=(0, 0, 0))], dict, lambda: None), History(None))
     torch.manual_seed(8)
     model, rows = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
@@ -547,7 +547,7 @@ def digests_of_a_step() -> None:
 
 
 def what_is_trained_has_names() -> None:
-    """Weights, buffers, what optimizers keep, and tensors of the program's own: by the names that lead to them."""
+    """Weights, buffers, optimizers' state and the program's own tensors have their paths from names as names."""
     net = {"body": nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))}
     own = [torch.ones(2, requires_grad=True), torch.zeros(2)]
     optimizer = torch.optim.Adam([*net["body"].parameters(), own[0]], 0.1)

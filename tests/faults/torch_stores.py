@@ -1,7 +1,7 @@
-"""Puts faults into what a step of PyTorch reads of what outlives it, stores there and hands to Python: run by
-test_torch_stores in a process of its own, which it changes. Prints the cases as JSON.
+"""Puts faults into values that a step of PyTorch reads from tensors that outlive it, stores there or hands to Python:
+run by test_torch_stores in a process of its own, which it changes. Prints the cases as JSON.
 
-What the step does is said again, beside it, by one function whose values can be struck by name: the oracle.
+The oracle is one function that does the same as the step, and whose values can be struck by name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLACES = {
 
 
 class Model(nn.Module):
-    """A product, a table, a moving mean, a count, and a branch of Python's."""
+    """A model with a product, a table, a moving mean, a count, and a branch in Python."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Model(nn.Module):
 
 
 def program(model: Any, optimizer: Any) -> Any:
-    """The step, as it is written."""
+    """Run the step as programs write it."""
     optimizer.zero_grad()
     loss = model(X, ROWS)
     loss.backward()
@@ -67,7 +67,7 @@ def program(model: Any, optimizer: Any) -> Any:
 
 
 def oracle(place: str = "", position: int = 0) -> dict[str, Any]:
-    """The step by hand, with a 2 (of a bool, the other value) at one place."""
+    """Run the step by hand, with a 2 (for a bool, the other value) at one place."""
 
     def struck(here: str, value: Any) -> Any:
         value = value.clone().contiguous()
@@ -89,7 +89,7 @@ def oracle(place: str = "", position: int = 0) -> dict[str, Any]:
 
 
 def run(injection: Any = None) -> dict[str, Any]:
-    """Return what the program leaves."""
+    """Return the state after the program."""
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
     if injection is not None:

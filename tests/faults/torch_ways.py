@@ -2,7 +2,7 @@
 which a pass of their own puts an op of their own behind the node that is hit. Run by test_torch in a process of its
 own, which it changes: prints JSON.
 
-Which node a site is, is said again here: the k-th of its op that a module ran in a pass, as the graph has them.
+The node of a site is found here independently: the k-th of its op that a module ran in a pass, in the graph's order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODELS = ("RD", "FLIP:1", "RBFLIP", "BIT:14", "SET:3")
 
 
 class Pass(Hand):
-    """Puts the op behind the node that a site is; a module is told by its identity."""
+    """A pass that puts the op behind the node of a site; it knows modules by identity."""
 
     layers: ClassVar[dict[int, str]] = {}
     """The names of modules."""
@@ -63,7 +63,7 @@ class Pass(Hand):
 
 
 def by_hand(way: str, injection: Injection) -> tuple[Any, int]:
-    """Return losses and state with a fault that the program puts in itself, and how often it did."""
+    """Return the losses and the state with a fault that the program puts in itself, and how often it did."""
     Hand.injection, Hand.runs = injection, 0
     Hand.done.clear()
     with config.patch(post_grad_custom_pre_pass=Pass()):
@@ -100,7 +100,7 @@ def trained(way: str, injection: Injection | None = None, *, is_listed: bool = F
 
 
 def wrong(way: str, counts: Counter[str]) -> Iterator[str]:
-    """Yield what went wrong at one site of each stage."""
+    """Yield the differences at one site of each stage."""
     golden, _none = trained(way)
     listed, sites = trained(way, is_listed=True)
     if listed != golden:

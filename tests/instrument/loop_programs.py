@@ -1,7 +1,7 @@
 """Random programs of nested loops, for the properties of the rewriter: every shape of header, body, load and white
 space.
 
-A program prints what it does through `show`, which fails at its LIMIT-th call; so a program can be made to fail
+A program prints its actions through `show`, which fails at its LIMIT-th call; so a program can be made to fail
 anywhere.
 """
 
@@ -118,7 +118,7 @@ _PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
-    """A source file, and how its bytes encode it."""
+    """The bytes of a source file, and its nests."""
 
     data: bytes
     nests: tuple[Nest, ...]
@@ -151,7 +151,7 @@ def _places(draw: st.DrawFn, unit: str) -> str:
 
 @st.composite
 def _loop(draw: st.DrawFn, unit: str, height: int, indent: str, noise: st.SearchStrategy[str]) -> str:
-    """Draw a loop with its else, each line indented; `height` says how many loops may stand in each other."""
+    """Draw a loop with its else, each line indented; `height` is the number of loops that may be nested."""
     name = f"{'bé'[height % 2]}{height}"
     is_for = draw(st.booleans())
     inner = indent + unit
@@ -233,7 +233,7 @@ def _load_line(loop: ast.For | ast.While) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program did: its output, and the frames of the error that ended it, as (function, line, columns)."""
+    """The results of a program: its output, and the frames of the error that ended it, as (function, line, columns)."""
 
     output: str
     error: str

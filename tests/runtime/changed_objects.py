@@ -1,5 +1,5 @@
 # ruff: noqa: SIM115 - what is made here stays open
-"""Objects of Python's library and of NumPy, how a loop changes each, and what shows the change to a program."""
+"""Objects of Python's library and of NumPy, each with a change by a loop and a function that shows the change."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ import numpy as np
 
 Change = Callable[[Any], object]
 Case = tuple[Callable[[], Any], Change, Change]
-"""What makes the object, what changes it, and what shows the change."""
+"""Functions that make the object, change it, and show the change."""
 
 
 class Key:
-    """Is held weakly."""
+    """An object that is referenced weakly."""
 
 
 class Colour(enum.Enum):
@@ -88,7 +88,7 @@ class Colour(enum.Enum):
 
 KEY = Key()
 _COUNTS = "_".join(("cache", "info"))
-"""Whose source has this name in full, reads more than the cache: `detrain/python/inspect/pure_functions.py`."""
+"""Joined here: a source with the full name counts as reading counters (`detrain/python/inspect/pure_functions.py`)."""
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
 
 
@@ -132,7 +132,7 @@ def item(value: Any) -> None:
 
 
 def derived(*bases: type) -> Iterator[type]:
-    """Yield classes, and of each one of the program's that derives from it."""
+    """Yield each class, and a class of the program that derives from it."""
     for base in bases:
         yield base
         yield type(f"Own{base.__name__}", (base,), {"__module__": __name__})
@@ -167,7 +167,7 @@ def _file() -> str:
 
 
 def _of_classes() -> Iterator[tuple[str, Case]]:
-    """Yield what programs derive from, and it itself."""
+    """Yield cases for classes that programs derive from, and for derived classes."""
     kinds: list[tuple[tuple[type, ...], Callable[[Any], Any], Change, Change]] = [
         ((argparse.ArgumentParser,), lambda c: c(prog="p"), call("set_defaults", a=1), lambda v: vars(v.parse_args([]))),
         ((configparser.ConfigParser,), lambda c: c(), call("read_dict", {"a": {"b": "1"}}), lambda v: v.sections()),

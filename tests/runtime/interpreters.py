@@ -26,7 +26,7 @@ def find(version):
 
 
 def run_module(version, *arguments):
-    """Run `python -m ...` under another version in the root of the repository; skip the test where there is none."""
+    """Run `python -m ...` under another version in the repository's root; skip the test if that is not installed."""
     python = find(version)
     if python is None:
         pytest.skip(f"there is no Python {version} here")

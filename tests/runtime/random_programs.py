@@ -16,7 +16,7 @@ NAMES = "abcd"
 
 
 class Program:
-    """Draws a program: statements over four names, inputs by `flag()`, outputs by `emit(...)`, and a few `probe()`s."""
+    """A random program: statements over four names, inputs by `flag()`, outputs by `emit(...)`, a few `probe()`s."""
 
     def __init__(self, rand, kind):
         self._rand = rand
@@ -150,11 +150,11 @@ class Program:
 
 
 class Boom(Exception):
-    """What `boom()` raises."""
+    """The error that `boom()` raises."""
 
 
 class Poison:
-    """The value of a dead name. Nothing may ever look at it."""
+    """The value of a dead name. No code may ever look at it."""
 
     def __repr__(self):
         return "POISON"
@@ -185,11 +185,11 @@ class Manager:
 
 
 class TooLong(BaseException):
-    """The program goes on for too long."""
+    """The program runs for too long."""
 
 
 def run(code, kind, inputs, at_probe):
-    """Run a program; return all that it showed. `at_probe(frame, number)` is called at its probes."""
+    """Run a program; return its outputs and number of probes. `at_probe(frame, number)` is called at its probes."""
     shown, flags, probes, steps = [], random.Random(inputs), [0], [0]
 
     def flag():
@@ -245,7 +245,7 @@ def poison(frame, names):
 
 
 def unbind(frame, names):
-    """Take the values of names away, as in a resumed process that has not come to them yet. Of locals only 3.11 can."""
+    """Unbind names, as in a resumed process that has not bound them yet. Locals can be unbound in 3.11 only."""
     values = frame.f_globals if is_module_frame(frame) else frame.f_locals
     for name in names if sys.version_info < (3, 12) or is_module_frame(frame) else ():
         del values[name]
@@ -254,8 +254,8 @@ def unbind(frame, names):
 
 
 def noticed(source, kind, inputs):
-    """Return how the program noticed that dead names were changed at one of its probes, or None; and how many were
-    changed.
+    """Return how the program noticed that dead names were changed at one of its probes, or None; and the number of
+    changed names.
     """
     code = compile(source, FILE, "exec")
     expected, probes = run(code, kind, inputs, lambda frame, number: None)
@@ -277,7 +277,7 @@ def noticed(source, kind, inputs):
 
 
 def check(seed):
-    """Return how the random program of a seed noticed, or None; and how many dead names there were."""
+    """Return how the random program of a seed noticed the changes, or None; and the number of dead names."""
     rand = random.Random(seed)
     kind = rand.choice(["function", "function", "module", "generator"])
     source = Program(rand, kind).source
@@ -293,7 +293,7 @@ def check(seed):
 
 
 def is_program(source):
-    """Return whether Python takes it: not if, say, `:=` is in a comprehension over the same name."""
+    """Return True if Python compiles the source; it does not if, say, `:=` binds the name of its comprehension."""
     try:
         compile(source, FILE, "exec")
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Sets with a past, and a process that restores them: `python -m tests.runtime.set_cases encode|restore FILE`."""
+"""Sets after changes, and a process that restores them: `python -m tests.runtime.set_cases encode|restore FILE`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 60
 
 
 def make(seed: int) -> World:
-    """Return a set, a frozen one, one of a class of the program, and another that is empty but was full."""
+    """Return a set, a frozenset, one of a class of the program, and one that was full and is empty now."""
     source = random.Random(seed)
     pool: list[Any] = [*map(str, range(30)), *range(-9, 40), *(datetime.date(2000 + n, 1, 1) for n in range(9)), ("a", 1.5), b"c"]
     value = set(source.sample(pool, source.randrange(40)))
@@ -34,7 +34,7 @@ def make(seed: int) -> World:
 
 
 def show(world: World) -> None:
-    """Print each set's order, what its `pop()` gives, and its order when more has come."""
+    """Print each set's order, the results of its `pop()`, and its order after more elements were added."""
     for value in world.values():
         order, popped = list((set if isinstance(value, set) else frozenset).__iter__(value)), []
         if isinstance(value, set):

@@ -1,4 +1,4 @@
-"""Whether two object graphs are alike, found without the codec: types, every bit, order, and which places hold one
+"""A comparison of two object graphs without the codec: types, every bit, order, and which places hold the same
 object.
 """
 
@@ -63,7 +63,7 @@ class _Comparison:
 
 
 def _is_value(value: object) -> bool:
-    """Return whether nobody can tell two objects of this value apart, but by `is`."""
+    """Return True if only `is` can distinguish two objects of this value."""
     name = type(value).__name__
     return (
         isinstance(value, complex | np.generic | np.dtype | slice)
@@ -73,7 +73,7 @@ def _is_value(value: object) -> bool:
 
 
 def _distance(one: Any, other: Any) -> int | None:
-    """Return how far apart two arrays begin, or None if they have no memory in common."""
+    """Return the distance in bytes between the starts of two arrays, or None if they have no memory in common."""
     if not np.may_share_memory(one, other):
         return None
     start, end = (array.__array_interface__["data"][0] for array in (one, other))
@@ -81,7 +81,7 @@ def _distance(one: Any, other: Any) -> int | None:
 
 
 def _parts(one: Any, other: Any) -> Iterator[tuple[str, object, object]]:
-    """Yield (name, part of one, part of the other) of all that counts."""
+    """Yield (name, part of one, part of the other) for all parts to compare."""
     parts, others = _describe(one), _describe(other)
     yield ".parts", str(list(parts)), str(list(others))
     for name, value in parts.items():
@@ -113,7 +113,7 @@ def _describe(value: Any) -> dict[str, Any]:
     if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
         return {".identity": id(value)}
     if cls.__module__.partition(".")[0] in ("pandas", "scipy"):
-        return {}  # who makes these sees to them
+        return {}  # the sample's own `see` compares these
     if cls is complex:
         return {".real": value.real, ".imag": value.imag}
     if cls is slice:

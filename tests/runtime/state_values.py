@@ -29,13 +29,13 @@ from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.object_graph import ABSENT, Encoded
 
 World = dict[str, Any]
-"""Names of a program and what they hold."""
+"""Names of a program and their values."""
 
 NO_FRAMEWORK = Hooks()
 
 
 def baseline_of(world: World) -> Baseline:
-    """Return what is there when the loop is entered."""
+    """Return the baseline of a world in which the loop is entered."""
     found = Baseline()
     encoder = Encoder(NO_FRAMEWORK, found, is_baseline=True)
     for name, value in world.items():
@@ -51,7 +51,7 @@ def encode(world: World, baseline: Baseline | None = None, *, are_loads_replayed
 
 
 def restore(encoded: Encoded, world: World, baseline: Baseline | None = None) -> list[str]:
-    """Put a state into a world, and return what could not be put back."""
+    """Put a state into a world, and return the names of the values that could not be put back."""
     decoder = Decoder(unpack(encoded.graph, encoded.arrays), encoded.arrays, NO_FRAMEWORK, baseline or Baseline())
     decoder.hold_cells({})
     for name, item in decoder.roots.items():
@@ -269,7 +269,7 @@ _Pick = Callable[[int], Any]
 
 
 def _maker(cls: Any, form: str) -> Callable[[_Pick, list[Any]], Any]:
-    """Return what makes a container from a function that gives its n-th part, and from keys."""
+    """Return a function that makes a container from a function for its n-th part, and from keys."""
     forms: dict[str, Callable[[_Pick, list[Any]], Any]] = {
         "items": lambda pick, keys: cls([pick(index) for index in range(min(len(keys), 4))]),
         "keys": lambda pick, keys: cls(keys),
@@ -315,7 +315,7 @@ MAKERS = [
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Of a graph: makes one and the same again and again, with shared parts and cycles."""
+    """A recipe for a graph with shared parts and cycles: each `build` makes an equal one."""
 
     leaves: list[Any]
     steps: list[tuple[int, list[int], list[Any]]]
@@ -357,7 +357,7 @@ recipes = st.builds(
 
 
 def randoms(seed: int) -> World:
-    """Return one generator of every kind, all of them some draws into their streams."""
+    """Return one generator of every kind, each after some draws."""
     kinds = (np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
     world: World = {kind.__name__: np.random.Generator(kind(seed)) for kind in kinds}
     world |= {"python": random.Random(seed), "legacy": np.random.RandomState(seed), "seeds": np.random.SeedSequence(seed)}

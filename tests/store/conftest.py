@@ -1,4 +1,4 @@
-"""What the tests of the store share."""
+"""Fixtures of the store's tests."""
 
 from __future__ import annotations
 

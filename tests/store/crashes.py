@@ -1,7 +1,7 @@
-"""What a power cut may leave of a folder: the system calls of the store recorded, and every state that they allow made.
+"""The states of a folder that a power cut may leave: made from the recorded system calls of the store, one by one.
 
-The model is the weakest that POSIX allows, weaker than any file system in use. What a file holds is on the disk once
-the file was flushed; that it has its name (made, renamed, deleted) once the folder was flushed. Of all calls since then
+The model is the weakest that POSIX allows, weaker than any file system in use. A file's bytes are on the disk once the
+file was flushed; a change of its name (made, renamed, deleted) is there once the folder was flushed. Of all later calls
 any part may have reached the disk, in any order; of a single write nothing, all, the first half, or the length alone
 with zeros in it.
 """
@@ -26,7 +26,7 @@ FOLDER = -1
 
 @dataclass(frozen=True)
 class Call:
-    """One call that changes the folder. `file` numbers files; a name may come to stand for another file."""
+    """One call that changes the folder. `file` is the number of a file; a name may later belong to another file."""
 
     kind: str
     file: int = -1
@@ -37,7 +37,7 @@ class Call:
 
 
 class Recorder:
-    """Notes each call of Python's os module that changes files of one folder, and passes it on."""
+    """A recorder of each call of Python's os module that changes files of one folder; it passes the calls on."""
 
     def __init__(self, folder: Path) -> None:
         self.calls: list[Call] = []
@@ -47,10 +47,10 @@ class Recorder:
         self._numbers = itertools.count()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Take the place of the functions of the os module."""
+        """Replace the functions of the os module by recording ones."""
         for name in ("open", "close", "pwrite", "write", "ftruncate", "fsync", "replace", "unlink"):
             patch.setattr(os, name, getattr(self, f"_for_{name}")(getattr(os, name)))
-        # None is used; if one is, the model must learn it.
+        # The store uses none of these; if it ever does, the model must learn it.
         for name in ("rename", "remove", "truncate", "link", "symlink"):
             patch.setattr(os, name, None)
 
@@ -92,7 +92,7 @@ class Recorder:
 
     def _for_write(self, call: Any) -> Any:
         def recorded(descriptor: int, data: Any) -> int:
-            end = os.fstat(descriptor).st_size if descriptor in self._descriptors else 0  # used for appending alone
+            end = os.fstat(descriptor).st_size if descriptor in self._descriptors else 0  # the store only appends by it
             done: int = call(descriptor, data)
             if descriptor in self._descriptors:
                 self.calls.append(Call("write", self._descriptors[descriptor], offset=end, data=bytes(data)[:done]))
@@ -139,7 +139,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(folder: Path) -> Iterator[list[Call]]:
-    """Record what is done to a folder, which is empty at the start."""
+    """Record the calls that change a folder, which must be empty at the start."""
     with pytest.MonkeyPatch.context() as patch:
         recorder = Recorder(folder)
         recorder.install(patch)
@@ -147,7 +147,7 @@ def recording(folder: Path) -> Iterator[list[Call]]:
 
 
 def made(calls: list[Call], outcomes: dict[int, str]) -> Files:
-    """Make the folder that is left if calls have these outcomes, by their index; those without one were done."""
+    """Return the files that are left if calls have these outcomes, by index; calls without one were done."""
     names: dict[str, int] = {}
     content: dict[int, bytearray] = {}
     for index, call in enumerate(calls):
@@ -157,7 +157,7 @@ def made(calls: list[Call], outcomes: dict[int, str]) -> Files:
         if call.kind == "make":
             names[call.name] = call.file
         elif call.kind == "rename":
-            # The file gets its new name even where the call that gave it its old one was lost.
+            # The file gets its new name even if the call that gave it its old one was lost.
             names[call.other] = call.file
             if names.get(call.name) == call.file:
                 del names[call.name]
@@ -176,7 +176,7 @@ def made(calls: list[Call], outcomes: dict[int, str]) -> Files:
 
 
 def pending(calls: list[Call]) -> list[int]:
-    """Return the calls that need not have reached the disk."""
+    """Return the indices of the calls that need not have reached the disk."""
     flushed: dict[int, int] = {}
     for index, call in enumerate(calls):
         if call.kind == "flush":
@@ -190,8 +190,8 @@ def pending(calls: list[Call]) -> list[int]:
 
 
 def crash_states(calls: list[Call], draw: random.Random, most: int) -> Iterator[Files]:
-    """Return every folder that a power cut after these calls may leave; of more than `most`, the extremes and some
-    others.
+    """Yield every state that a power cut after these calls may leave; if there are more than `most`, the extremes and
+    some others.
     """
     loose = pending(calls)
     choices = [("done", "lost", "half", "zeros") if calls[index].kind == "write" else ("done", "lost") for index in loose]
@@ -202,7 +202,7 @@ def crash_states(calls: list[Call], draw: random.Random, most: int) -> Iterator[
         for outcomes in itertools.product(*choices):
             yield made(calls, dict(zip(loose, outcomes, strict=True)))
         return
-    for end in range(len(loose) + 1):  # in order, and in order but for one
+    for end in range(len(loose) + 1):  # calls in order, then all but one and only one
         yield made(calls, dict.fromkeys(loose[end:], "lost"))
     for index in loose:
         yield made(calls, {index: "lost"})

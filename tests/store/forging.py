@@ -1,4 +1,4 @@
-"""Checkpoints as somebody makes them who knows the format: all digests right, and what they cover wrong."""
+"""Checkpoints forged by somebody who knows the format: all digests are right, and the values under them wrong."""
 
 import contextlib
 
@@ -10,8 +10,8 @@ from detrain.store.trailer import Extent, ListedArray, digest_of_rest, read_trai
 
 
 def forge(path, change=lambda entries, offsets: None, **changes):
-    """Let someone who knows the format change what a file says of its arrays, with digests
-    that are right throughout.
+    """Change a file's entries of its arrays as someone who knows the format can: all digests are
+    right afterwards.
     """
     data = path.read_bytes()
     trailer = read_trailer(lambda offset, count: data[offset : offset + count], len(data))
@@ -27,7 +27,7 @@ def forge(path, change=lambda entries, offsets: None, **changes):
     else:
         start = len(body)
         body += manifest
-    # No extents can be made of it; the reader will not come so far.
+    # If the entries give no extents, the reader stops before it needs this digest.
     with contextlib.suppress(ValueError, TypeError, KeyError):
         listed = [msgspec.convert(entry, ListedArray) for entry in entries]
         extents = [Extent(at, each.size_bytes()) for at, each in zip(offsets, listed, strict=False)]
@@ -41,7 +41,7 @@ def forge(path, change=lambda entries, offsets: None, **changes):
 
 
 def with_version(path, version):
-    """Let the trailer claim another version."""
+    """Change the version in a file's trailer."""
     data = path.read_bytes()
     changed = data[:-40] + version.to_bytes(4, "little") + data[-36:-16]
     length = int.from_bytes(data[-48:-40], "little")

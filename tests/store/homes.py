@@ -1,4 +1,4 @@
-"""Checkpoint homes for the tests of the store: small states that tell their cursor, saved as a run saves them."""
+"""Checkpoint homes for the tests of the store: small states that depend on their cursor, saved as a run saves them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = "train"
 
 
 def state(cursor: Cursor, *, journal_bytes: int = 0, size: int = 6, **fields: object) -> Snapshot:
-    """A state whose every value depends on the cursor."""
+    """Return a state in which every value depends on the cursor."""
     number = cursor.phase * 10000 + cursor.epoch * 100 + cursor.batch
     meta = Meta(
         phase=cursor.phase, epoch=cursor.epoch, batch=cursor.batch, cut=cursor.cut, run=1, program=PROGRAM, arguments=(),
@@ -27,8 +27,8 @@ def state(cursor: Cursor, *, journal_bytes: int = 0, size: int = 6, **fields: ob
 
 
 def with_small_arrays(snapshot: Snapshot) -> Snapshot:
-    """The state with arrays that a file stacks (of version 3 on), and others of their kinds that are too few or too
-    large.
+    """Return the state with arrays that a file stacks (from version 3 on), and others that are too few or too large to
+    be stacked.
     """
     number = snapshot.meta.batches_done
     small = [np.full(2, number + place, np.float32) for place in range(5)] + [np.array(number * place) for place in range(4)]
@@ -41,8 +41,8 @@ def epoch(number: int) -> Cursor:
 
 
 class Run:
-    """A run as the session drives the store: batches go to the journal, a checkpoint rests on it, and old ones are
-    pruned.
+    """A run that uses the store as the session does: batches go to the journal, a checkpoint needs it, and old
+    checkpoints are pruned.
     """
 
     def __init__(self, folder: Path, keep: int = 2, keep_bytes: int = 0) -> None:
@@ -66,14 +66,14 @@ class Run:
 
 
 def newest(catalogue: Catalogue, program: str) -> Choice | None:
-    """Return the checkpoint that a run of a program goes on from, None if it starts anew."""
+    """Return the checkpoint from which a run of a program goes on, None if it starts anew."""
     return next(catalogue.good(program), None)
 
 
 def resumed(folder: Path) -> tuple[Run, int] | None:
-    """What `detrain run` does on a home: clean it, choose, see that journal and state belong together.
+    """Resume as `detrain run` does: clean the home, choose a checkpoint, check that journal and state belong together.
 
-    Returns the epoch, too.
+    Returns the run and its epoch; None if there is no checkpoint.
     """
     catalogue = Catalogue(folder)
     choice = newest(catalogue, PROGRAM)
@@ -91,7 +91,7 @@ def resumed(folder: Path) -> tuple[Run, int] | None:
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two states have the same bits."""
+    """Return True if two states have the same bits."""
 
     def bits(arrays: object) -> list[object]:
         return [(key, array.dtype, array.shape, array.tobytes()) for key, array in arrays.items()]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Mirrors for the tests of the store: homes that are sent by hand, and by a sender."""
+"""Mirrors for the tests of the store: homes sent by the tests themselves, and by a sender."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def sender_of(home: Path, remote: Remote, *, bandwidth: int | None = None) -> _S
 
 
 def is_whole(remote: Remote, state: State) -> bool:
-    """Whether each part of a state is there, and the newest checkpoint among its files."""
+    """Return True if each part of a state is there, and the newest checkpoint is among its files."""
     return state.checkpoint in state.checkpoints and all(size_at(remote, part) == states.size_of(part) for part in state.parts)

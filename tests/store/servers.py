@@ -1,4 +1,4 @@
-"""Servers on this machine for the tests of mirrors: of S3, and of SFTP."""
+"""Servers on this machine for the tests of mirrors: S3, SFTP, and one that never answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 
 class S3Server:
-    """A server of S3 whose buckets live in its memory, with one that is named `runs`."""
+    """A server of S3 with its buckets in memory, among them one named `runs`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -54,7 +54,7 @@ class S3Server:
         self._server.stop()
 
     def lose_all(self) -> None:
-        """Lose what is in it; the bucket is made again."""
+        """Delete all objects; the bucket is made again."""
         from moto.backends import get_backend
 
         get_backend("s3")["123456789012"]["aws"].reset()
@@ -88,7 +88,7 @@ def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 class SilentServer:
-    """Takes connections, reads what comes, and never answers."""
+    """A server that accepts connections and never answers."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -106,7 +106,7 @@ class SilentServer:
 
 
 class SshServer:
-    """A daemon of SSH for this user alone, with keys of its own."""
+    """An SSH daemon for this user alone, with keys of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +121,7 @@ class SshServer:
             f"AuthorizedKeysFile {folder}/.ssh/id_ed25519.pub\nStrictModes no\nUsePAM no\n"
             "PasswordAuthentication no\nSubsystem sftp internal-sftp\n"
         )
-        if os.getuid() == 0:  # it wants a folder to be locked up in
+        if os.getuid() == 0:  # as root, sshd needs this folder as its jail
             Path("/run/sshd").mkdir(exist_ok=True)
         self.begin()
 
@@ -143,12 +143,12 @@ class SshServer:
         raise AssertionError("sshd does not answer")
 
     def stop(self) -> None:
-        """End it, and all connections to it."""
+        """End the daemon, and all connections to it."""
         self._signal(signal.SIGKILL)
         self._process.wait()
 
     def pause(self) -> None:
-        """Have it and all connections to it stand still."""
+        """Stop the daemon and all connections to it until `go_on`."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -157,7 +157,7 @@ class SshServer:
     def _signal(self, number: int) -> None:
         pids = [self._process.pid]
         for pid in pids:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
                 os.kill(pid, number)
 

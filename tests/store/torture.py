@@ -1,8 +1,8 @@
-"""Kills processes while they save, and sees that the newest checkpoint that was acknowledged is found.
+"""Kills processes while they save, and checks that the newest checkpoint reported as saved is found.
 
-Children are forked of this small process, so that a start takes a millisecond. They resume, as `detrain run` does, then
-save again and again: small states at once, large ones by the background writer. Before and after each save they say so
-on a pipe.
+Children are forked from this small process, so that a start takes a millisecond. They resume, as `detrain run` does,
+then save again and again: small states at once, large ones by the background writer. They report the start and the end
+of each save on a pipe.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def train(folder: Path, pipe: int) -> None:
 
 
 def kill_one(folder: Path, delay_s: float) -> tuple[int, int]:
-    """Start a child and kill it so long after its first save began; return the last saves that
-    it had ended and begun.
+    """Start a child and kill it `delay_s` after its first save began; return the numbers of the last
+    saves that it had ended and begun.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -47,7 +47,7 @@ def kill_one(folder: Path, delay_s: float) -> tuple[int, int]:
         try:
             os.close(read)
             train(folder, write)
-        except BaseException as error:  # the child must not go on as its parent
+        except BaseException as error:  # the child must not run its parent's code
             os.write(write, f"failed {error!r}\n".encode())
         finally:
             os._exit(1)
@@ -66,7 +66,7 @@ def kill_one(folder: Path, delay_s: float) -> tuple[int, int]:
 
 
 def torture(kills: int, seed: int) -> dict[str, int]:
-    """Kill so many children; return what was met. Raises AssertionError if a checkpoint is lost."""
+    """Kill `kills` children; return counts of the cases met. Raises AssertionError if a checkpoint is lost."""
     draw = random.Random(seed)
     messages.say = lambda _text: None
     counts = {"kills": 0, "in a save": 0, "temporary file left": 0, "committed without a line": 0}

@@ -1,8 +1,8 @@
 """Loops watched by each kind of watcher of this Python. Standard library only, so that it also runs where nothing is
 installed.
 
-A program calls `update(names)` in its loops, as an observer would be called; the oracle is what the loops do by
-themselves: they note each entry and each turn in a list of their own.
+A program calls `update()` in its loops, as an observer would be called. The oracle is a list in which the loops note
+each turn and update by themselves.
 """
 
 import random
@@ -66,7 +66,7 @@ def turn(state, name, count):
 
 
 def make_watcher(program, kind, seen):
-    """Return a watcher that adds to `seen` what it sees, and the edits that it needs in the program."""
+    """Return a watcher that adds its events to `seen`, and the edits that it needs in the program."""
 
     innermost = max(program.headers.values())
 
@@ -88,7 +88,7 @@ def make_watcher(program, kind, seen):
 
 
 def watch(program, kind):
-    """Run a program; return what the loops noted, and what the watcher saw: updates, and lines of headers."""
+    """Run a program; return the events that its loops noted and those that the watcher saw, with lines of headers."""
     noted, seen, is_armed = [], [], []
     watcher, edits = make_watcher(program, kind, seen)
 
@@ -119,12 +119,12 @@ def watch(program, kind):
 
 
 def check(seed, kind):
-    """Between two updates the runs of just those loops are seen to end that lie inside of a loop that turned."""
+    """Check that, between two updates, exactly the loops inside a loop that turned are seen to end."""
     program = Program(seed)
     noted, seen = watch(program, kind)
     levels = {line: level for level, line in program.headers.items()}
     expected = between([level if what == "turn" else "update" for what, level in noted])
-    # A header that is reached ends the runs of the loops inside, an entry that of the loop itself, too.
+    # When a header is reached, the runs of the loops inside have ended; at an entry, that of the loop itself, too.
     got = between(["update" if e == "update" else levels[e[1]] + (e[0] == "turned") for e in seen])
     assert len(expected) == len(got), (program.source, noted, seen)
     for turned, ended in zip(expected, got, strict=True):
@@ -132,12 +132,12 @@ def check(seed, kind):
 
 
 def ended_runs(outermost, levels):
-    """Return the levels from any of these on."""
+    """Return the levels at or below any of these loops."""
     return {level for level in levels.values() if any(level >= first for first in outermost)}
 
 
 def between(events):
-    """Split what happened after the first update into what lies between updates, the end left out."""
+    """Split the events after the first update at the updates, without those after the last."""
     groups, current, is_counting = [], [], False
     for event in events:
         if event == "update":
@@ -150,8 +150,8 @@ def between(events):
 
 
 def check_told_again_once_armed_anew():
-    """A header that need not be told again is told again when loops are armed anew: others may
-    be inside of it by then.
+    """Check that a header that was reported once is reported again when loops are armed anew: other
+    loops may be inside it by then.
     """
     seen = []
     watcher = MonitoringWatcher(lambda _code, line: bool(seen.append(line)))

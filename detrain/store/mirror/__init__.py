@@ -1,1 +1,1 @@
-"""A copy of a checkpoint home on another machine, or in an object store, that is made while the program trains."""
+"""Mirrors: copies of checkpoint homes on other machines or in object stores, made while the programs train."""

@@ -1,8 +1,8 @@
-"""Who writes a mirror: one process at a time, which says again and again that it is there.
+"""The lease of a mirror: one process at a time may write it, and repeats in a file that it is alive.
 
-No clock is compared with another. Who wants a mirror that another holds looks for as long as the holder would have said
-it twice; if nothing is said, the holder is gone. Each holder has a term, one above the one before: what a holder writes
-that was taken for gone, and was not, counts less than what its successor writes.
+No clock is compared with another. A process that wants a mirror held by another waits longer than two repeats take; if
+the file does not change, the holder is gone. Each holder has a term, one higher than the term before. So the states of
+a holder that was wrongly taken for gone count less than those of its successor.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from detrain.store.mirror.remote import Remote
 from detrain.store.mirror.states import state_names
 
 BEAT_S: Final = 10.0
-"""Seconds after which a holder says again that it is there."""
+"""Seconds between two updates of the lease by its holder."""
 _PATIENCE: Final = 2.5
-"""So many times as long nothing is heard of one that is gone."""
+"""The number of such intervals without an update after which a holder counts as gone."""
 _NAME: Final = "lease.json"
 _UNKNOWN: Final = 0
 _TRIES: Final = 20
 _LONGEST_S: Final = 120.0
-"""For so long a process of this machine that still sends what a run has left is waited for."""
+"""The longest wait for a process of this machine that still sends the last state of an ended run."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a mirror."""
+    """The holder of a mirror's lease."""
 
     token: str
     term: int
     machine: str
-    """A machine, or a container of one, from its start to its end."""
+    """Identifies one boot of a machine, or of a container on it."""
     host: str
     pid: int
     run_pid: int
     """The process that trains."""
     beats: int = 0
-    """How often it has said that it is there."""
+    """The number of times that it has updated the lease."""
 
 
 class Lease:
-    """The right to write a mirror. Raises MirrorFailed, and HomeInUse where another has it."""
+    """The right to write a mirror. Raises MirrorFailed, and HomeInUse if another process has it."""
 
     def __init__(self, remote: Remote, run_pid: int) -> None:
         self._remote = remote
         self._mine = self._take(run_pid)
         self._is_mine = True
         self._alone = threading.Lock()
-        """One thread looks and writes: what another one has half written would be a stranger's."""
+        """Lets one thread at a time read and write the file: a half-written one would look like another holder's."""
 
     @property
     def term(self) -> int:
-        """The number of this holder."""
+        """The number of this holder's term."""
         return self._mine.term
 
     def _take(self, run_pid: int) -> Holder:
@@ -103,7 +103,7 @@ class Lease:
             now = self._read()
             if now is None:
                 return
-            if now != holder and now.pid != _UNKNOWN:  # else it is just being written
+            if now != holder and now.pid != _UNKNOWN:  # an unknown one: the file is just being written
                 raise self._in_use(now)
 
     def _in_use(self, holder: Holder) -> HomeInUse:
@@ -113,10 +113,10 @@ class Lease:
         )
 
     def renew(self) -> bool:
-        """Say that this holder is there; return False if another has taken its place."""
+        """Update the lease to show that this holder is alive; return False if another has taken its place."""
         with self._alone:
             now = self._read()
-            if now is None and self._is_mine:  # the mirror has lost it
+            if now is None and self._is_mine:  # the mirror has lost the file
                 return self._remote.put_new(_NAME, msgspec.json.encode(self._mine))
             if now is None or now.token != self._mine.token:
                 return False
@@ -125,7 +125,7 @@ class Lease:
             return True
 
     def give_back(self) -> None:
-        """Let others have it."""
+        """Remove the lease, so that others can take it."""
         with self._alone:
             self._is_mine = False
             if (now := self._read()) is not None and now.token == self._mine.token:
@@ -137,13 +137,13 @@ class Lease:
             return None
         try:
             return msgspec.json.decode(content, type=Holder)
-        except msgspec.DecodeError:  # a folder shows a file while it is written, and keeps half of it where its writer is killed
+        except msgspec.DecodeError:  # a folder shows a file while it is written, and keeps half of one if its writer is killed
             host = "a process that is not known"
             return Holder(token=content.hex(), term=0, machine="", host=host, pid=_UNKNOWN, run_pid=_UNKNOWN)
 
 
 def _machine() -> str:
-    """Return what is the same for processes that see each other's numbers, and for no others."""
+    """Return a text that is the same for two processes only if they share a machine and a namespace of process ids."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     namespace = Path("/proc/self/ns/pid")
     parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]

@@ -1,4 +1,4 @@
-"""What a run and the process that sends its home to a mirror say to each other, through a socket."""
+"""The messages between a run and the process that sends its home to a mirror, through a socket."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from detrain.base.child_processes import start_apart
 from detrain.base.errors import DetrainError, HomeInUse, MirrorFailed, UsageError
 
 VARIABLE: Final = "DETRAIN_MIRROR"
-"""Process, number of the socket, and how many seconds the end of the run waits."""
+"""Environment variable: the run's process id, the socket's descriptor, and the longest wait at the end, in seconds."""
 READY: Final = b"+"
 REFUSED: Final = b"-"
-"""In front of the kind of an error, what it says, and what to do, as JSON."""
+"""Comes before an error as JSON: its kind, its text, and what to do."""
 FINISH: Final = b"f"
-"""What the run says at its end."""
+"""The run's message at its end."""
 DONE: Final = b"d"
-"""The answer, when all has been sent."""
+"""The answer to it, when all has been sent."""
 _SAID_AFTER_S: Final = 2.0
 _ERRORS: Final = {cls.__name__: cls for cls in (HomeInUse, MirrorFailed, UsageError)}
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent where."""
+    """The task of a sending process: a home, files of the program, and the mirror for them."""
 
     url: str
     home: str
@@ -38,11 +38,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     is_fresh: bool
     rank: int = 0
     world: int = 1
-    """Of a job, how many ranks it has."""
+    """The number of ranks of the job; 1 for a single process."""
     may_come_later: bool
-    """Begin although the mirror does not answer."""
+    """True if the run may begin although the mirror does not answer."""
     bandwidth: int | None = None
-    """In bytes a second; None: as fast as it goes."""
+    """The most bytes to send a second; None: no limit."""
 
     @property
     def place(self) -> str:
@@ -51,17 +51,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def error_of(answer: bytes) -> DetrainError:
-    """Return the error that an answer to the launcher says."""
+    """Return the error in a refusing answer to the launcher."""
     kind, what, todo = msgspec.json.decode(answer.removeprefix(REFUSED), type=tuple[str, str, str])
     return _ERRORS.get(kind, MirrorFailed)(what, todo)
 
 
 def begin(order: Order, wait_s: float) -> None:
-    """Start the process that sends, and wait until the home is as new as its mirror.
+    """Start the sending process, and wait until the home is as new as its mirror.
 
-    It is no child of this process, which the program will be. One that is there already, as this process was the
-    program's before (it starts itself again), goes on. Raises what the sender says: HomeInUse, MirrorFailed,
-    UsageError.
+    The sender is no child of this process, which will become the program. If the program has started this process again
+    in its own place, the sender from before goes on. Raises the error that the sender answers: HomeInUse, MirrorFailed
+    or UsageError.
     """
     if os.environ.get(VARIABLE, "").partition(":")[0] == str(os.getpid()):
         return
@@ -90,7 +90,7 @@ def _answer(link: socket.socket) -> bytes:
 
 
 def finish() -> None:
-    """The run is over: wait until its last checkpoint is in the mirror, but not longer than is asked for."""
+    """Wait, at the end of the run, until its last checkpoint is in the mirror, at most for the time set in `begin`."""
     pid, _, rest = os.environ.get(VARIABLE, "").partition(":")
     if pid != str(os.getpid()):
         return

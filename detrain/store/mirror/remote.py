@@ -1,4 +1,4 @@
-"""Where a mirror lies: a folder in an object store, on another machine or on this one, by its address (fsspec)."""
+"""The place of a mirror: a folder in an object store, on another machine or on this one, by its address (fsspec)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from detrain.base.errors import MirrorFailed, UsageError
 
 _TRIES: Final = 8
 _ANSWER_S: Final = 60.0
-"""For so long an answer is waited for."""
+"""The longest wait for an answer."""
 _SLOWEST_S: Final = 300.0
-"""The same for a mirror that has answered on this connection: it may be slow, and take 8 MiB at 28 kB a second."""
+"""The same for a mirror that has answered on this connection: a slow one may take 8 MiB at 28 kB a second."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
-    """Raise MirrorFailed for what a file system raises: each has errors of its own."""
+    """Decorate a method so that it raises MirrorFailed for any error of a file system: each kind has its own errors."""
 
     @functools.wraps(act)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,7 +32,7 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
         except (MirrorFailed, UsageError):
             raise
         except Exception as error:
-            remote.forget()  # or a connection that is broken would stay so
+            remote.forget()  # else a broken connection would stay in use
             said = " ".join(str(error).split()) or type(error).__name__
             raise MirrorFailed(f"the mirror {remote.url!r} cannot be used: {said[:300]}") from error
         remote.has_answered = True
@@ -42,13 +42,13 @@ def _or_fails(act: Callable[P, T]) -> Callable[P, T]:
 
 
 def within(limit_s: float, act: Callable[[], T]) -> T:
-    """Return what `act` returns, or raise what it raises. TimeoutError where it takes longer: it goes on by itself."""
+    """Return the result of `act`, or raise its error. Raises TimeoutError after `limit_s`: `act` then goes on alone."""
     done = Future[T]()
 
     def do() -> None:
         try:
             done.set_result(act())
-        except BaseException as error:  # for who waits
+        except BaseException as error:  # raised in the waiting thread
             done.set_exception(error)
 
     threading.Thread(target=do, daemon=True).start()
@@ -58,7 +58,7 @@ def within(limit_s: float, act: Callable[[], T]) -> T:
 
 
 def programs_at(url: str) -> list[str]:
-    """Return the names of the programs that a mirror has states of; of a job, of each rank: `train/rank-0`. Raises
+    """Return the names of the programs with states in a mirror; a job gives one for each rank: `train/rank-0`. Raises
     UsageError, MirrorFailed.
     """
     found = []
@@ -72,7 +72,7 @@ class Remote:
     """The folder of one program in a mirror, or of one rank of a job (`train/rank-0`). Names are relative to it, with
     `/` between their parts.
 
-    Raises UsageError for an address of which nothing is known, MirrorFailed where the file system fails.
+    Raises UsageError for an address of an unknown kind, MirrorFailed if the file system fails.
     """
 
     def __init__(self, url: str, program: str) -> None:
@@ -81,7 +81,7 @@ class Remote:
         self.has_answered = False
 
     def _reached(self) -> tuple[Any, str]:
-        """Return the file system, with a connection where it has such a thing, and the folder in it."""
+        """Return the file system, connected if it has connections, and the folder in it."""
         if self._found is None:
             try:
                 import fsspec
@@ -97,8 +97,8 @@ class Remote:
         return self._found
 
     def load(self) -> None:
-        """Import what an address of this kind needs, which may take long, and is not the mirror's answer."""
-        with contextlib.suppress(ImportError, ValueError):  # `_reached` says it
+        """Import the packages for this kind of address. This may take long, and does not count as waiting."""
+        with contextlib.suppress(ImportError, ValueError):  # `_reached` raises it as a UsageError
             import fsspec
 
             fsspec.get_filesystem_class(self.url.partition("://")[0] if "://" in self.url else "file")
@@ -108,23 +108,23 @@ class Remote:
         return self._reached()[0]
 
     def forget(self) -> None:
-        """Connect anew the next time."""
+        """Drop the connection, so that the next call connects anew."""
         found, self._found, self.has_answered = self._found, None, False
         if found is not None and "sftp" in found[0].protocol:
-            found[0].client.close()  # who still waits for an answer would do so for ever
+            found[0].client.close()  # else a thread that still waits for an answer would wait for ever
 
     def _path(self, name: str) -> str:
         return f"{self._reached()[1]}/{name}"
 
     @_or_fails
     def put(self, name: str, content: bytes) -> None:
-        """Write a file, over the one that is there."""
+        """Write a file, replacing one of that name."""
         self._with_folder(name, lambda: self._files.pipe_file(self._path(name), content))
 
     @_or_fails
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return whether this was so. Two that do this at once: one of them gets
-        False.
+        """Write a file if it is not there yet, and return True if this was so. If two processes do this at once, one of
+        them gets False.
         """
         try:
             self._with_folder(name, lambda: self._create(self._path(name), content))
@@ -134,13 +134,13 @@ class Remote:
 
     @property
     def _is_store(self) -> bool:
-        """Whether it is a store of objects."""
+        """True if the mirror is in a store of objects."""
         from fsspec.asyn import AsyncFileSystem
 
         return isinstance(self._files, AsyncFileSystem)
 
     def _create(self, path: str, content: bytes) -> None:
-        if self._is_store:  # by a condition of its own
+        if self._is_store:  # the store itself checks that the object is new
             self._files.pipe_file(path, content, mode="create")
             return
         mode = "wxb" if "sftp" in self._files.protocol else "xb"  # paramiko's x does not say that it writes
@@ -160,15 +160,15 @@ class Remote:
                 write()
                 return
             except FileNotFoundError:
-                if self._is_store:  # has no folders: it would make a bucket
+                if self._is_store:  # it has no folders: `makedirs` would make a bucket
                     raise
-            with contextlib.suppress(OSError):  # another makes them, too
+            with contextlib.suppress(OSError):  # another process may make them, too
                 self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
         write()
 
     @_or_fails
     def get(self, name: str) -> bytes | None:
-        """Return what is in a file; None where it is not there."""
+        """Return the bytes of a file; None if it is not there."""
         try:
             return bytes(self._files.cat_file(self._path(name)))
         except FileNotFoundError:

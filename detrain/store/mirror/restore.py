@@ -1,4 +1,4 @@
-"""A checkpoint home put back from its mirror, on a machine that has none, or an older one."""
+"""The restore of a checkpoint home from its mirror, on a machine that has no home, or an older one."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from detrain.store.mirror.states import MirroredFile, NotWhole, State, get_part,
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a home's mirror is, as the home has it."""
+    """The progress of a home's mirror, as a file in the home records it."""
 
     url: str
     term: int = 0
     number: int = -1
-    """Of the last state that was sent."""
+    """The number of the last state that was sent."""
     checkpoint: str = ""
-    """The newest in it."""
+    """The newest checkpoint in that state."""
     waiting: str = ""
-    """A newer one that is not there yet."""
+    """A newer checkpoint that is not in the mirror yet."""
     error: str = ""
-    """Why it is not, if the mirror does not answer."""
+    """The error because of which it is not there, if the mirror failed."""
     pid: int = 0
     """The process that sends."""
 
 
 def sent_path(home: Path, program: str) -> Path:
-    """Return the file in a home that says how far its mirror is."""
+    """Return the path of the file in a home that records the progress of a program's mirror."""
     return home / f".{program}.mirror"
 
 
 def read_sent(home: Path, program: str) -> Sent | None:
-    """Return how far the mirror of a program is; None where it has none."""
+    """Return the recorded progress of a program's mirror; None if there is no legible record."""
     try:
         return msgspec.json.decode(sent_path(home, program).read_bytes(), type=Sent)
     except (OSError, msgspec.DecodeError):
@@ -51,7 +51,7 @@ def read_sent(home: Path, program: str) -> Sent | None:
 
 
 def write_sent(home: Path, program: str, sent: Sent) -> None:
-    """Write how far the mirror of a program is."""
+    """Write the progress of a program's mirror."""
     path = sent_path(home, program)
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_bytes(msgspec.json.encode(sent))
@@ -64,15 +64,15 @@ _ASIDE: Final = "before-the-mirror"
 def bring_back(
     remote: Remote, home: Path, program: str, folder: Path, common: str | None = None, *, is_holder: bool = False
 ) -> State | None:
-    """Put the newest state of a mirror into a home that has nothing of the program, or is behind; what was there is put
-    aside. So are files of the program in `folder` that are not those of the state. Where parts are damaged, what rests
-    on them does not come back: the state is taken that has the newest checkpoint of which all is whole.
+    """Put the newest state of a mirror into a home that is behind it or has no files of the program. Older files in the
+    home, and files of the program in `folder` that differ from the state's, are put aside. If parts are damaged, the
+    checkpoints that need them do not come back: the state chosen has the newest checkpoint whose parts are all whole.
 
-    `common`: of a rank, the newest checkpoint that the mirror has of all ranks: the newest state with that is taken.
+    `common`: for a rank, the newest checkpoint that the mirror has of all ranks: the newest state with it is taken.
     `is_holder`: this process may write the mirror: damaged parts are removed there, so that they are sent again.
 
-    Returns what has come back; None where the home is as new, or the mirror is empty. Raises MirrorFailed where nothing
-    can be gone on from, or the mirror does not answer.
+    Returns the state put back; None if the home is as new, or the mirror is empty. Raises MirrorFailed if no state
+    allows a run to go on, or the mirror does not answer.
     """
 
     def put_back(state: State) -> State:
@@ -116,8 +116,8 @@ def _told(error: NotWhole) -> str:
 
 
 def damage_in(remote: Remote, state: State, whole: set[str]) -> dict[MirroredFile, str]:
-    """Return the files of a state of which the mirror has not all, each with what is wrong. All parts are read, but for
-    those that are known to be `whole`; others that are so are added. Raises MirrorFailed where it does not answer.
+    """Return the files of a state with missing or damaged parts, each with a text that names the damage. All parts are
+    read but those in `whole`; each part found whole is added there. Raises MirrorFailed if the mirror does not answer.
     """
     lost: dict[MirroredFile, str] = {}
     for each in (*state.home, *state.files):
@@ -132,9 +132,9 @@ def damage_in(remote: Remote, state: State, whole: set[str]) -> dict[MirroredFil
 
 
 def without(state: State, lost: Container[MirroredFile], upto: str) -> State | None:
-    """Return a state as it is without some files, its `checkpoint` the newest up to one of which all is left; None
-    where there is none. A checkpoint rests on those on the way to it, and on all that is no checkpoint but the
-    chronicle.
+    """Return a state without its `lost` files. Its `checkpoint` is then the newest one, up to `upto`, that lost none of
+    the files it needs; None if there is none. A checkpoint needs its stations and all files that are neither
+    checkpoints nor the chronicle.
     """
     left = tuple(each for each in state.home if each not in lost)
     entries = [entry for each in left if (entry := parse_name(Path(each.path))) is not None]
@@ -147,8 +147,8 @@ def without(state: State, lost: Container[MirroredFile], upto: str) -> State | N
 
 
 def is_as_new(home: Path, state: State, url: str) -> bool:
-    """Return whether a home is at a state of its mirror, or beyond it. What no manifest names does not count: one may
-    have been coming back when its machine vanished.
+    """Return True if a home is as new as a state of its mirror, or newer. Only checkpoints listed in manifests count:
+    others may be left from a restore that was cut short when the machine vanished.
     """
     catalogue = Catalogue(home)
     mine = [entry for entry in catalogue.entries() if entry.program == state.program]
@@ -162,7 +162,7 @@ def is_as_new(home: Path, state: State, url: str) -> bool:
 
 def _place(name: str) -> tuple[int, tuple[int, ...]]:
     entry = parse_name(Path(name))
-    assert entry is not None, name  # a state is read with such names alone
+    assert entry is not None, name  # `get_state` accepts no other names
     return entry.run, entry.cursor.key()
 
 
@@ -171,7 +171,7 @@ def _order(state: State) -> tuple[int, tuple[int, tuple[int, ...]]]:
 
 
 def _put_back(remote: Remote, state: State, home: Path, folder: Path) -> None:
-    """Write all files beside, and give them their names when all are there, the manifest last."""
+    """Write all files under temporary names, then give them their own names, the manifest last."""
     written: list[tuple[Path, Path]] = []
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -224,12 +224,12 @@ def _write(remote: Remote, each: MirroredFile, path: Path) -> None:
 
 
 def _lead_to(changes: Path, before: str, now: Path) -> None:
-    """Have a log of changes speak of the files in the folder that the program runs in now."""
+    """Change the paths in a log of changes from the folder `before` to the folder in which the program runs now."""
     lines = []
     for line in changes.read_bytes().split(b"\n"):
         try:
             values = msgspec.json.decode(line, type=list)
-        except msgspec.DecodeError:  # torn, or none
+        except msgspec.DecodeError:  # a torn line, or an empty one
             lines.append(line)
         else:
             moved = [_moved(each, before, now) for each in values]
@@ -243,7 +243,7 @@ def _moved(value: object, before: str, now: Path) -> object:
 
 
 def _put_aside(home: Path, program: str, aside: Path) -> None:
-    """Put a program's files of a home that is behind its mirror into a folder there: nothing is lost."""
+    """Move a program's files in a home that is behind its mirror into the folder `aside`, so that no file is lost."""
     found = [path for path in home.iterdir() if path.name.startswith(f"{program}-r")]
     mine = [path for path in found if (is_ours(path) if path.is_file() else path.suffix == KEPT)]
     if not mine:

@@ -1,9 +1,9 @@
-"""The process that sends a checkpoint home to its mirror, beside the one that trains and then at the lowest priority.
+"""The process that sends a checkpoint home to its mirror, at the lowest priority while the program trains.
 
-It begins before the program: takes the lease, brings the newest state back where the home is empty or behind, and says
-that it is ready. Then it looks for commits, and sends the home as it is behind each; where the mirror is slow, behind
-the newest. A mirror that does not answer is tried again, and training goes on. When the run is over, however it ended,
-it sends what is left.
+It starts before the program: it takes the lease, brings the newest state back if the home is empty or behind, and
+answers that it is ready. Then it looks for commits, and sends the home as it is after each, or, if the mirror is slow,
+after the newest. If the mirror does not answer, the sender tries again, and training goes on. When the run is over,
+however it ended, it sends the states that are not in the mirror yet.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from detrain.store.mirror.states import (
 _LOOK_S: Final = 0.3
 _LONGEST_DELAY_S: Final = 60.0
 _LONGEST_LEFT_S: Final = 600.0
-"""For so long a mirror that does not answer is tried when the run is over; a last try may end five minutes later."""
+"""How long, after the end of a run, a silent mirror is tried again; a last try may end five minutes later."""
 _LEAST_PART_BYTES: Final = 64 << 10
-"""Of a part where a bandwidth is asked for: else one is what goes in a second."""
+"""The smallest size of parts under a limit of bandwidth; otherwise a part has as many bytes as may go in a second."""
 _SAID_S: Final = 5.0
 _KEPT: Final = 2
-"""States that stay."""
+"""The number of newest states that stay in the mirror."""
 
 
 def main(order: Order, link: socket.socket) -> None:
@@ -65,7 +65,7 @@ def main(order: Order, link: socket.socket) -> None:
         answer = READY
     except DetrainError as error:
         answer = REFUSED + msgspec.json.encode((type(error).__name__, error.what, error.todo))
-    with contextlib.suppress(OSError):  # it has been killed meanwhile
+    with contextlib.suppress(OSError):  # the run has been killed meanwhile
         link.sendall(answer)
     if answer == READY:
         with contextlib.suppress(OSError):
@@ -74,33 +74,33 @@ def main(order: Order, link: socket.socket) -> None:
 
 
 def _tell(say: Callable[[str], None], text: str) -> None:
-    """Say something, if there is still anybody who reads: the terminal of the run may be gone."""
+    """Print a text if it can still be printed: the terminal of the run may be gone."""
     with contextlib.suppress(OSError, ValueError):
         within(_SAID_S, lambda: say(text))
 
 
 class _Sender:
     def __init__(self, order: Order, link: socket.socket, folder: Path) -> None:
-        """`folder`: in which the program runs."""
+        """Open the order's home and mirror. `folder`: the one in which the program runs."""
         self._order, self._link, self._folder = order, link, folder
         self._home = Path(order.home)
         self._remote = Remote(order.url, order.place)
         part_bytes = min(PART_BYTES, max(order.bandwidth or PART_BYTES, _LEAST_PART_BYTES))
         self._gatherer = Gatherer(self._home, order.program, order.patterns, folder, part_bytes)
         self._free_at = 0.0
-        """When the bandwidth lets the next part go."""
+        """The time from which the bandwidth allows the next part."""
         self._lease: Lease | None = None
         self._there: set[str] = set()
-        """Parts that are in the mirror, as far as is known."""
+        """The names of the parts that are known to be in the mirror."""
         self._sent = Sent(url=order.url, pid=os.getpid())
         self._lost = threading.Event()
-        """Another has taken the mirror over."""
+        """Set when another process has taken the mirror over."""
         self._over, self._over_since = threading.Event(), 0.0
-        """The run is over: it has said so, or its process has ended."""
+        """Set when the run is over: it has said so, or its process has ended."""
         self._process = os.pidfd_open(order.run_pid)
 
     def begin(self) -> None:
-        """Take the mirror, and bring back what is newer there. Raises MirrorFailed, HomeInUse, UsageError."""
+        """Take the mirror's lease, and bring a newer state back. Raises MirrorFailed, HomeInUse, UsageError."""
         try:
             self._take()
         except MirrorFailed as error:
@@ -143,8 +143,8 @@ class _Sender:
             self._sent = msgspec.structs.replace(known, waiting="", error="", pid=os.getpid())
 
     def _require_ahead(self) -> None:
-        """The mirror has come later than the program. Raises HomeInUse where it has what this run did not go on from:
-        that would be lost.
+        """Check a mirror that first answers after the program began. Raises HomeInUse if it has a state from which this
+        run did not go on: that state would be lost.
         """
         newest = newest_state(self._remote)
         if newest is not None and not is_as_new(self._home, newest, self._order.url):
@@ -154,17 +154,17 @@ class _Sender:
             )
 
     _is_begun = False
-    """Whether the program may have begun: its home is not touched any more."""
+    """True once the program may have begun: from then on the sender restores no files in its home."""
 
     def _beat(self) -> None:
-        """Say that this process is there, as long as it is."""
+        """Update the lease again and again, until another process has taken it."""
         while not self._lost.wait(BEAT_S):
             with contextlib.suppress(MirrorFailed):
                 if self._lease is not None and not self._lease.renew():
                     self._lost.set()
 
     def run(self) -> None:
-        """Send what is committed, until the run is over and all is sent."""
+        """Send committed checkpoints, until the run is over and all are sent."""
         self._is_begun = True
         threading.Thread(target=self._await_end, daemon=True).start()
         last: tuple[int, str] | None = None
@@ -184,7 +184,7 @@ class _Sender:
                 self._link.sendall(DONE)
 
     def _until_done(self, act: Callable[[], None]) -> bool:
-        """Do something again until the mirror takes it; return whether it has."""
+        """Repeat an action until the mirror accepts it; return True if it did."""
         delay = 1.0
         while True:
             try:
@@ -228,10 +228,10 @@ class _Sender:
         assert self._lease is not None
         if (newest := self._gatherer.committed()) is not None:
             self._note(waiting=newest[1])
-        if self._sent.error:  # of what was sent in vain it may be full
+        if self._sent.error:  # the mirror may be full of parts that were sent in vain
             self._clear()
         number = self._sent.number + 1 if self._sent.term == self._lease.term else 0
-        # What is there is asked anew, also behind the last part: a store may lose it, and be cleared by somebody.
+        # The parts are listed anew now and after the last one: a store may lose parts, or a user may delete them.
         self._there = self._parts_there()
         state = self._gatherer.state(self._lease.term, number, self._there, self._send)
         if state is None:
@@ -261,7 +261,7 @@ class _Sender:
         kept = names[-_KEPT:]
         if len(kept) == len(names) and not self._sent.error:
             return
-        if self._lease is None or not self._lease.renew():  # or what another has begun to send would be removed
+        if self._lease is None or not self._lease.renew():  # else parts that another has begun to send would be removed
             self._lost.set()
             return
         if self._order.world > 1 and (common := common_checkpoint(self._order.url, self._order.program, self._order.world)):
@@ -289,6 +289,6 @@ class _Sender:
 
 
 if __name__ == "__main__":
-    logging.disable()  # what a store's library logs on the way to its error would stand in the program's output
+    logging.disable()  # a store's library logs before it raises: the lines would stand in the program's output
     main(msgspec.json.decode(sys.argv[1], type=Order), socket.socket(fileno=int(sys.argv[2])))
-    os._exit(0)  # whatever still waits for an answer
+    os._exit(0)  # also if threads still wait for an answer

@@ -1,9 +1,9 @@
-"""What a mirror holds: states of a checkpoint home, each a list of files, and these in parts that are named by what is
-in them.
+"""The contents of a mirror: states of a checkpoint home. A state is a list of files, a file is a list of parts, and the
+name of a part is made from the digest of its bytes.
 
-A part that is there is not sent again. A state is written behind its parts, so one that is there is whole. The name of
-a state is its term and its number: each machine that takes a mirror over begins a new term, and the newest state of
-the newest term is the one that counts.
+A part that is there is not sent again. A state is written after its parts, so a state that is there is whole. The name
+of a state is its term and its number: each process that takes a mirror over begins a new term, and the newest state of
+the newest term counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MirroredFile(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint home as it was behind a commit, and files of the program."""
+    """A checkpoint home as it was after a commit, and files of the program."""
 
     version: int = FORMAT
     term: int
@@ -50,43 +50,43 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     run: int
     checkpoint: str
-    """The newest."""
+    """The name of the newest checkpoint."""
     made: str
-    """When, by the clock of `host`: for people."""
+    """The time at which it was made, by the clock of `host`: for people."""
     host: str
     home: tuple[MirroredFile, ...]
-    """In the order in which they are put back."""
+    """The home's files, in the order in which they are put back."""
     files: tuple[MirroredFile, ...] = ()
     folder: str = ""
-    """In which the program ran: files of it have their whole paths in the log of changes."""
+    """The folder in which the program ran: the log of changes has the full paths of files in it."""
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the state's file."""
         return f"{_STATES}/{self.term:06d}-{self.number:09d}.json"
 
     @property
     def checkpoints(self) -> set[str]:
-        """Names of all checkpoints in it."""
+        """The names of all checkpoints in the state."""
         return {each.path for each in self.home if each.path.endswith(".h5")}
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The size of all files together, in bytes."""
         return sum(each.size for each in (*self.home, *self.files))
 
     @property
     def parts(self) -> set[str]:
-        """Names of all parts."""
+        """The names of all parts of its files."""
         return {part for each in (*self.home, *self.files) for part in each.parts}
 
 
 class NotWhole(MirrorFailed):
-    """A state, or a part of one, is not there, or is not what was written. The mirror itself has answered."""
+    """A state or part is missing, or its bytes differ from those written. The mirror itself has answered."""
 
 
 class _Later:
-    """Parts that are held until they are sent, or are too many."""
+    """Parts that are held in memory until `send` is called, or they take too many bytes."""
 
     def __init__(self, send: Callable[[str, bytes], None]) -> None:
         self._send, self._held = send, dict[str, bytes]()
@@ -102,18 +102,18 @@ class _Later:
 
 
 class Gatherer:
-    """Reads a checkpoint home while a run writes it."""
+    """A reader of a checkpoint home that a run is writing."""
 
     def __init__(
         self, home: Path, program: str, patterns: Sequence[str] = (), folder: Path = Path(), part_bytes: int = PART_BYTES
     ) -> None:
-        """`patterns`: of files of the program, relative to the folder in which it runs."""
+        """Open a home. `patterns`: globs for files of the program, relative to the `folder` in which it runs."""
         self._catalogue, self._program = Catalogue(home), program
         self._patterns, self._folder, self._part_bytes = patterns, folder, part_bytes
         self._known: dict[Path, tuple[tuple[int, int, int], MirroredFile]] = {}
 
     def committed(self) -> tuple[int, str] | None:
-        """Return the program's newest run, and its newest checkpoint that stands committed; None: there is none."""
+        """Return the program's newest run and the name of its newest committed checkpoint; None if there is none."""
         try:
             runs = [entry.run for entry in self._catalogue.entries() if entry.program == self._program]
         except FileNotFoundError:  # the home is being removed
@@ -123,10 +123,10 @@ class Gatherer:
         return (max(runs), there[-1]) if there else None
 
     def state(self, term: int, number: int, there: Set[str], send: Callable[[str, bytes], None]) -> State | None:
-        """Return the home as it is now, with a commit as its newest; `send` is given each part with its name. Files
-        that never change are not read again if their parts are `there`.
+        """Return the home's state as it is now, with a committed checkpoint as its newest; None if it has none yet.
+        `send` is called with each part's name and bytes. Checkpoints are not read again if their parts are `there`.
 
-        None where it has no checkpoint yet. What a checkpoint rests on is read behind it: so it is there.
+        The files that a checkpoint needs are read after it, so that they hold the records it needs.
         """
         for _ in range(_READS):
             newest = self.committed()
@@ -134,7 +134,7 @@ class Gatherer:
                 return None
             try:
                 home, files = self._read(*newest, there, send)
-            except OSError as error:  # a checkpoint that is kept no longer, or the home is being removed
+            except OSError as error:  # a checkpoint has been pruned, or the home is being removed
                 why = f"{error.filename or newest[1]}: {error.strerror or error}"
                 time.sleep(0.01)
                 continue
@@ -157,15 +157,16 @@ class Gatherer:
     ) -> tuple[list[MirroredFile], list[MirroredFile]]:
         """Return the files of the home, and those of the program.
 
-        These are read behind the commit, and before the log that says how they changed since; that before what it says
-        is kept of them. All this at once, as far as it can be held: a few cuts later that is kept no longer.
+        The program's files are read after the commit and before the log of their changes, and that before the copies
+        kept of them at cuts. All these are read before any is sent, as far as memory allows: the run deletes kept
+        copies a few cuts later.
         """
         folder, manifest = self._catalogue.folder, self._catalogue.manifest(self._program, run)
         journal, later = self._catalogue.journal(self._program, run), _Later(send)
         with contextlib.ExitStack() as held:
             committed = held.enter_context(manifest.path.open("rb"))
             size = os.fstat(committed.fileno()).st_size
-            found: dict[Path, BinaryIO] = {}  # open, so that a mirror that is slow gets those that are kept no longer, too
+            found: dict[Path, BinaryIO] = {}  # open files, so that a slow mirror still gets checkpoints pruned meanwhile
             for name in manifest.digests():
                 with contextlib.suppress(FileNotFoundError):
                     found[folder / name] = held.enter_context((folder / name).open("rb"))
@@ -180,11 +181,13 @@ class Gatherer:
             home += self._those_there([journal, manifest.path.with_suffix(".chronicle"), folder / INFO_NAME], folder, send)
             home.append(self._in_parts(manifest.path.name, committed, size, send))
             for path in (journal, manifest.path):
-                path.stat()  # where the home is being removed, what was read is not all of it
+                path.stat()  # raises if the home is being removed: not all of it was read then
         return home, files
 
     def _kept(self, folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
-        """Yield what files were at the cuts. A name counts as taken with its file alone: else that may be gone."""
+        """Yield the copies of files kept at cuts, each with an entry that its name is taken. These entries are not read
+        from the folder: there a name can be taken though its copy is gone.
+        """
         names = sorted(path for path in folder.iterdir() if path.suffix != TAKEN) if folder.is_dir() else []
         for each in self._those_there(names, folder.parent, send):
             yield each
@@ -196,7 +199,7 @@ class Gatherer:
         return self._those_there(mine, self._folder, send)
 
     def _those_there(self, paths: Iterable[Path], folder: Path, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
-        """Yield files as they are now, but for those that are gone."""
+        """Yield files as they are now; those that are gone are left out."""
         for path in paths:
             if path.is_file():
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -204,7 +207,7 @@ class Gatherer:
                     yield self._in_parts(path.relative_to(folder).as_posix(), file, size, send)
 
     def _checkpoint(self, path: Path, file: BinaryIO, there: Set[str], send: Callable[[str, bytes], None]) -> MirroredFile:
-        """Return a file that never changes under its name."""
+        """Return the parts of a checkpoint file. They are kept: a checkpoint never changes under its name."""
         status = os.fstat(file.fileno())
         stamp = status.st_ino, status.st_size, status.st_mtime_ns
         before, made = self._known.get(path, (None, None))
@@ -214,7 +217,7 @@ class Gatherer:
         return made
 
     def _in_parts(self, name: str, file: BinaryIO, size: int, send: Callable[[str, bytes], None]) -> MirroredFile:
-        """Return a file up to a size: what has come behind it is for the next time."""
+        """Return the first `size` bytes of a file, in parts: bytes appended since are for the next state."""
         parts: list[str] = []
         left = size
         while left and (content := file.read(min(self._part_bytes, left))):
@@ -225,7 +228,7 @@ class Gatherer:
 
 
 def part_of(content: bytes) -> str:
-    """Return the name of a part: the xxh3-128 of what is in it, and its size."""
+    """Return the name of a part: the xxh3-128 of its bytes, and its size."""
     digest = xxhash.xxh3_128_hexdigest(content)
     return f"{_PARTS}/{digest[:2]}/{digest}-{len(content)}"
 
@@ -236,7 +239,7 @@ def size_of(part: str) -> int:
 
 
 def put_state(remote: Remote, state: State) -> None:
-    """Write a state, whose parts are there. Raises MirrorFailed."""
+    """Write a state after its parts. Raises MirrorFailed."""
     text = msgspec.json.encode(state)
     remote.put(state.name, f"{xxhash.xxh3_128_hexdigest(text)}\n".encode() + text + b"\n")
 
@@ -247,12 +250,12 @@ def state_names(remote: Remote) -> list[str]:
 
 
 def part_names(remote: Remote) -> dict[str, int]:
-    """Return the names of all parts, with the size in bytes that each has there. Raises MirrorFailed."""
+    """Return the size in bytes of each part's file in the mirror, by name. Raises MirrorFailed."""
     return {f"{_PARTS}/{name}": size for name, size in remote.sizes(_PARTS).items()}
 
 
 def get_state(remote: Remote, name: str) -> State:
-    """Return a state. Raises NotWhole for one that is gone or damaged, MirrorFailed for one of a newer format."""
+    """Return a state. Raises NotWhole if it is gone or damaged, MirrorFailed if it has another format."""
     digest, _, text = (remote.get(name) or b"").partition(b"\n")
     text = text.removesuffix(b"\n")
     if xxhash.xxh3_128_hexdigest(text).encode() != digest:
@@ -285,15 +288,15 @@ def newest_state(remote: Remote) -> State | None:
 
 
 def common_checkpoint(url: str, program: str, world: int) -> str:
-    """Return the newest checkpoint of which each rank of a job has its part in a state of its mirror; empty if there is
-    none. Raises MirrorFailed.
+    """Return the name of the newest checkpoint of which the mirror has every rank's part; empty if there is none.
+    Raises MirrorFailed.
     """
     found: list[set[str]] = []
     for rank in range(world):
         remote = Remote(url, f"{program}/rank-{rank}")
         parts: set[str] = set()
         for name in state_names(remote):
-            with contextlib.suppress(NotWhole):  # its rank may just have removed it
+            with contextlib.suppress(NotWhole):  # the rank's sender may just have removed the state
                 parts |= get_state(remote, name).checkpoints
         found.append(parts)
     entries = [entry for name in set.intersection(*found) if (entry := parse_name(Path(name))) is not None]
@@ -301,7 +304,7 @@ def common_checkpoint(url: str, program: str, world: int) -> str:
 
 
 def get_part(remote: Remote, part: str) -> bytes:
-    """Return what is in a part. Raises NotWhole where it is not there, or is another."""
+    """Return the bytes of a part. Raises NotWhole if it is missing or damaged."""
     content = remote.get(part)
     if content is None:
         raise NotWhole(f"{part} is not in the mirror {remote.url!r}")

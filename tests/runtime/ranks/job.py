@@ -1,11 +1,11 @@
 """A job of several ranks without a framework, and the server that forks its processes.
 
 The training is a toy of integers in which every bit of every rank's state matters: weights that all share, changed only
-in the step by the sum over all ranks, and a random stream of each rank's own that moves before and after the step. The
+in the step by the sum over all ranks, and each rank's own random stream, which advances before and after the step. The
 collective blocks for ever when a peer is gone, as gloo's does. `expected` computes the same in one process, without
 ranks, cuts or checkpoints.
 
-A fault is (rank, step, place, kind). Places: cut, body, gate, step, tail; vote and save: when the rank is asked.
+A fault is (rank, step, place, kind). Places: cut, body, gate, step, tail; vote and save: when the rank is asked to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mixed(*values: int) -> int:
 
 
 def expected(world: int, steps: int = STEPS) -> tuple[int, list[int]]:
-    """Return the weights, and each rank's stream, at the end of a training that nothing disturbs."""
+    """Return the weights, and each rank's stream, at the end of a training without faults."""
     weights, streams = 1, [mixed(rank) for rank in range(world)]
     for _ in range(steps):
         streams = [mixed(stream, 1) for stream in streams]
@@ -51,7 +51,7 @@ def expected(world: int, steps: int = STEPS) -> tuple[int, list[int]]:
 
 
 class AllReduce:
-    """A sum over all ranks through a page that they share. Waits for ever."""
+    """A sum over all ranks through a page of shared memory. It waits for ever for a rank that is gone."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -59,7 +59,7 @@ class AllReduce:
         self._map, self._rank, self._world = mmap.mmap(descriptor, 32 * world), rank, world
 
     def sum(self, step: int, value: int) -> int:
-        """Return the sum of the values of all ranks at this step: two places each, as ranks are one step apart."""
+        """Return the sum of all ranks' values at this step. Each rank has two places: ranks may be one step apart."""
         at = 16 * (step % 2)
         struct.pack_into("<q", self._map, 32 * self._rank + at + 8, value)
         struct.pack_into("<q", self._map, 32 * self._rank + at, step + 1)
@@ -95,7 +95,7 @@ class Job:
     # Faults.
 
     def meet(self, place: str) -> None:
-        """Have happen what is to happen here."""
+        """Carry out the faults for this place and step."""
         for fault in self.faults:
             if fault["place"] == place and fault.get("step", self.step) == self.step:
                 getattr(self, fault["kind"])(fault)
@@ -116,7 +116,7 @@ class Job:
         time.sleep(0.05)
 
     def sleep_deeply(self, _: Any) -> None:
-        """Stop; a child, which must hold none of this rank's connections open, wakes it up again."""
+        """Stop this process; a child wakes it up again. The child must hold none of this rank's connections open."""
         parent = os.getpid()
         if os.fork() == 0:
             time.sleep(2.0)
@@ -135,14 +135,14 @@ class Job:
         time.sleep(1000)
 
     def hang_publishing(self, _: Any) -> None:
-        """Hang within detrain's next call, as a signal handler does."""
+        """Make detrain's next call hang, as a signal handler may."""
         self.ranks._slots.publish = lambda *_: time.sleep(1000)  # type: ignore[method-assign]
 
     def disk_full(self, _: Any) -> None:
         raise OSError(28, "No space left on device")
 
     def cut_off(self, fault: Any) -> None:
-        """Neither hear nor reach certain ranks any more, without an end of the connections."""
+        """Drop all messages from and to certain ranks, without closing the connections."""
         mesh, others = self.ranks._mesh, set(fault["others"])
         send, poll = mesh.send, mesh.poll
         mesh.send = lambda to, message: None if to in others else send(to, message)  # type: ignore[method-assign]
@@ -182,7 +182,7 @@ class Job:
         (self.folder / f"final-{rank}").write_text(json.dumps([self.weights, self.stream]))
 
     def restore(self, found: FoundCheckpoint) -> bool:
-        """Set the state; return whether the next is the tail of a step."""
+        """Set the state; return True if the tail of a step comes next."""
         point = found.manifest.point
         self.weights = int((found.big / "weights").read_text())
         self.stream, self.step = msgspec.msgpack.decode(found.small(self.rank, point), type=tuple[int, int])
@@ -251,7 +251,7 @@ def _forked(spec: dict[str, Any], rank: int) -> int:
 
 
 class Server:
-    """Starts jobs. The interpreter and its imports are those of one process, forked."""
+    """A server that starts jobs by forking one process, which has the imports already."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", "from tests.runtime.ranks.job import serve; serve()"]
