@@ -57,16 +57,16 @@ class Together(msgspec.Struct):
     """Why the program's trials cannot share a process; empty if they can."""
     waits: Callable[[], None] = lambda: None
     """Called when a process only waits for trials that take long: another process can begin."""
-    is_first_alone: bool = False
-    """True if trials of the run's first step cannot share a process: slots and traces that this step makes stay."""
+    alone_at: set[Address] = set()
+    """First steps of epochs whose trials cannot share a process: slots and traces that the run's first step makes stay,
+    and a generator that shuffles as it begins would not do so again."""
     changing: set[tuple[object, ...]] = set()
     """Points of a compiled step whose instruments alone have changed bits: a trial there has a twin, in which no fault
     is armed."""
 
     def takes(self, plan: Experiment) -> bool:
         """Return whether a trial can share a process."""
-        is_first_fine = any(plan.at[1:]) or not self.is_first_alone
-        return not self.obstacle and is_first_fine and (plan.until or plan.count) is not None
+        return not self.obstacle and plan.at not in self.alone_at and (plan.until or plan.count) is not None
 
 
 def run_together(
@@ -83,8 +83,8 @@ def run_together(
     `ends_early`: trials that come to the golden run's whole state end there; the golden run's steps stand for those
     that they leave out (`EarlyEnds`).
 
-    Trials that are not yielded need a process of their own: those that go to the program's end, those of the run's
-    first step if objects that it makes stay, and all trials of a program that cannot be set back exactly.
+    Trials that are not yielded need a process of their own: those that go to the program's end, those of the first step
+    of an epoch that cannot be begun again, and all trials of a program that cannot be set back exactly.
     """
     known = known or Together()
     waiting, pairs = dict(plans), Pairs(golden)
@@ -93,11 +93,11 @@ def run_together(
             return
         chunk = pairs.with_twins(_chunk(waiting, are_watched=subject.is_watched), known.changing)
         with subject.scratch() as home:
-            was_alone = known.is_first_alone
+            alone_before = len(known.alone_at)
             process = _TrialProcess(subject, chunk, golden, home, running, known, ends_early=ends_early and not subject.has_guard)
             for number, done in process.run():
                 yield from pairs.take(number, done, chunk[number])
-        if not (process.sound or process.alone or process.changing or known.is_first_alone > was_alone):
+        if not (process.sound or process.alone or process.changing or len(known.alone_at) > alone_before):
             process.alone.add(next(iter(chunk)))  # else the same chunk would come to nothing again
         known.changing |= {each.place for number in process.changing if (each := chunk[number].injection) is not None}
         for number in (*process.sound, *(number_of_trial(number) for number in process.alone)):
@@ -337,7 +337,8 @@ class _TrialProcess:
             self._has_ended = True
             self.together.obstacle = done.obstacle
             before = self._queue[index - 1][1]
-            self.together.is_first_alone |= not any(before.at[1:]) and not done.obstacle
+            if not before.at[2] and not done.obstacle:
+                self.together.alone_at.add(before.at)
             if done.left:
                 yield from self._confirm_ended()
             return

@@ -166,7 +166,7 @@ def test_trials_with_a_horizon_share_a_process_but_for_the_first_step_where_that
 ) -> None:
     plan = Experiment(log="", injection=FAULT, at=at, count=count, until=until)  # type: ignore[arg-type]
 
-    assert batch_of_trials.Together(is_first_alone=True).takes(plan) is takes
+    assert batch_of_trials.Together(alone_at={(0, 0, 0)}).takes(plan) is takes
     assert batch_of_trials.Together().takes(plan) is (count is not None or until is not None)
     assert not batch_of_trials.Together("an obstacle").takes(plan)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import types
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,8 @@ from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
 from detrain.python.inspect.held import walk
-from detrain.python.inspect.names import is_own_class, own_attributes
+from detrain.python.inspect.names import is_own_class, module_of, own_attributes
+from detrain.python.inspect.progress import iterators_in
 from detrain.python.inspect.stored_attributes import is_of_framework
 
 _FIRST: Final = 3
@@ -45,6 +47,37 @@ class Reached(NamedTuple):
     is_data: bool
     """Whether the value is a number, a text, an array, or a collection of these. Else it is not an object of the
     program, and may hold more than it shows."""
+
+
+class Suspended(NamedTuple):
+    """A generator of the program between two of its items."""
+
+    code: types.CodeType
+    space: dict[str, Any]
+    names: dict[str, Any]
+    """Its local variables."""
+    inner: tuple[object, ...]
+    """The iterators that it draws from."""
+
+    @classmethod
+    def of(cls, generator: types.GeneratorType[Any, Any, Any], around: tuple[object, ...] = ()) -> Suspended:
+        """Return a generator of the program; `around` are the generators that draw from it."""
+        frame = generator.gi_frame
+        if frame is None or any(each is generator for each in around):
+            return cls(generator.gi_code, {}, {}, ())
+        around = (*around, generator)
+        drawn = iterators_in(gc.get_referents(generator))
+        names = {name: _at_rest(value, around) for name, value in names_of(frame).items()}
+        return cls(generator.gi_code, frame.f_globals, names, tuple(_at_rest(each, around) for each in drawn))
+
+
+def _at_rest(value: object, around: tuple[object, ...]) -> object:
+    """Return an iterator of Python as the objects that it draws from, without its position; another object as it is."""
+    if isinstance(value, types.GeneratorType):
+        return Suspended.of(value, around) if _is_of_program(value) else value
+    if isinstance(value, Iterator) and module_of(type(value)) in ("builtins", "itertools"):
+        return tuple(_at_rest(each, around) for each in gc.get_referents(value))
+    return value
 
 
 class _At(NamedTuple):
@@ -80,8 +113,12 @@ def _is_data(value: object, most_items: int) -> bool:
 
 def _shows_all(value: object) -> bool:
     """Return whether `_steps` reaches all that an object holds."""
-    kinds = (types.FunctionType, types.MethodType, functools.partial, types.GeneratorType, *_STILL)
-    return isinstance(value, kinds) or type(value) in COLLECTIONS or is_own_class(type(value))
+    kinds = (types.FunctionType, types.MethodType, functools.partial, Suspended, *_STILL)
+    return isinstance(value, kinds) or type(value) in COLLECTIONS or is_own_class(type(value)) or _is_of_program(value)
+
+
+def _is_of_program(value: object) -> bool:
+    return isinstance(value, types.GeneratorType) and is_user_file(value.gi_code.co_filename)
 
 
 def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, object]]:
@@ -96,10 +133,13 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         yield from ((place, value.__self__), (place, value.__func__))
     elif isinstance(value, functools.partial):
         yield from ((place, each) for each in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, Suspended):
+        yield from _names_in(value.code, value.space)
+        yield from ((place and name, each) for name, each in value.names.items())
+        yield from ((place, each) for each in value.inner)
     elif isinstance(value, types.GeneratorType):
-        if value.gi_frame is not None and is_user_file(value.gi_code.co_filename):
-            yield from _names_in(value.gi_code, value.gi_frame.f_globals)
-            yield from ((place and name, each) for name, each in names_of(value.gi_frame).items())
+        if _is_of_program(value):
+            yield place, Suspended.of(value)
     elif type(value) in COLLECTIONS:
         yield from ((place, each) for each in some(value, most_items))
         if isinstance(value, dict):

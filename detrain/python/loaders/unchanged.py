@@ -1,30 +1,29 @@
 """Whether steps have changed anything that the next loads of an iterator read.
 
-Trials of faults share batches that one of them has loaded. That is exact if the code that loads, a generator of the
-program's, reads nothing that a step has changed since: neither its variables nor any object that these lead to.
+Trials of faults share the batches that one of them has loaded. That is exact if the loading code, a generator of the
+program, reads nothing that a step has changed since: neither its variables nor any object reachable from them.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import types
 from typing import Any, Final
 
 import numpy as np
 import xxhash
 
-from detrain.base.plain_types import NUMBERS_AND_TEXTS
+from detrain.base.digest import digest_value
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.inspect.progress import HANDS_ON, is_plain_iterator, is_progress_bar, iterators_in
 from detrain.python.inspect.random_state import is_stream, state_of
-from detrain.python.loaders.loads_read import COLLECTIONS, Suspended, reached
+from detrain.python.loaders.loads_read import Suspended, reached
 
-_DEEPEST: Final = 32
-_MOST: Final = 1 << 18
-"""Objects and items that one look goes over at most."""
+_MOST_OBJECTS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
-"""Bytes of arrays that one look goes over at most: a hundredth of a second or two."""
+"""Bytes of arrays: their digest takes a hundredth of a second or two."""
 
 
 class Reads:
@@ -32,62 +31,52 @@ class Reads:
 
     def __init__(self, iterator: object) -> None:
         self._source = _source(iterator)
-        self._held: list[object] = []
-        """The objects that the digest names by their addresses: none of these is used again while they are held."""
-        self._digest = self._look(self._held)
+        self._named: list[object] = []
+        """The objects that the digest knows by address: while they are held, no other object gets such an address."""
+        self._digest = self._look(self._named)
 
     @property
     def is_known(self) -> bool:
-        """Whether all that the loads read can be looked at."""
+        """Whether the digest covers all objects that the loads read."""
         return self._digest != ""
 
     def is_same(self) -> bool:
-        """Return whether they are all as they were."""
+        """Return whether all of them are as they were."""
         return self.is_known and self._look([]) == self._digest
 
-    def _look(self, held: list[object]) -> str:
-        """Return a digest, and note which objects it names by their addresses; empty if something cannot be looked at."""
+    def _look(self, named: list[object]) -> str:
+        """Return a digest, and list the objects that it knows by address; empty if it cannot cover everything."""
         if self._source is None:
             return ""
-        state, size, count = xxhash.xxh3_128(), 0, 0
-        for place, value, is_data in reached(self._source, deepest=_DEEPEST, most_items=_MOST):
-            found = _written(value, held) if is_data else _written_object(value)
-            size, count = size + getattr(value, "nbytes", 0), count + 1
-            if found is None or size > _MOST_BYTES or count > _MOST:
-                return ""
-            state.update(f"{place};".encode())
-            for part in found:
-                state.update(part)
-        return state.hexdigest()
+
+        def address(value: Any) -> np.ndarray[Any, Any] | None:
+            if not hasattr(type(value), "__array__"):
+                return None
+            if hasattr(type(value), "assign"):
+                raise ValueError(value)  # a variable, whose value changes in place
+            named.append(value)
+            return np.array([id(value), getattr(value, "_version", 0)])  # a tensor of PyTorch counts its changes
+
+        state, bytes_left = xxhash.xxh3_128(), _MOST_BYTES
+        try:
+            for count, (place, value, is_data) in enumerate(reached(self._source, deepest=sys.maxsize, most_items=sys.maxsize)):
+                bytes_left -= getattr(value, "nbytes", 0)
+                if bytes_left < 0 or count == _MOST_OBJECTS:
+                    return ""
+                data = state_of(value) if is_stream(value) else value if is_data else type(value).__qualname__
+                if data is not value and not is_stream(value) and describe(value) is None:
+                    return ""  # it may hold more than its parts
+                state.update(f"{place} {digest_value(data, address)};".encode())
+        except ValueError:
+            return ""
+        return str(state.hexdigest())
 
 
 def _source(iterator: object) -> object:
-    """Return what an iterator reads as a tree of suspended generators; None if it is of another kind."""
+    """Return the suspended code of an iterator's generators; None if code of another kind loads."""
     if isinstance(iterator, types.GeneratorType) and is_user_file(iterator.gi_code.co_filename):
         return Suspended.of(iterator)
     if isinstance(iterator, HANDS_ON) or is_progress_bar(iterator):
         inner = [_source(each) for each in iterators_in(gc.get_referents(iterator))]
-        return None if None in inner or not inner else tuple(inner)
+        return tuple(inner) if inner and None not in inner else None
     return () if is_plain_iterator(iterator) else None
-
-
-def _written_object(value: object) -> list[bytes] | None:
-    """Return what an object that is no data says of itself beside what it leads to; None if it may hold more."""
-    if is_stream(value):
-        return [repr(state_of(value)).encode()] if not _has_arrays(state_of(value)) else _written(_flat(state_of(value)), [])
-    return None if describe(value) is None else [type(value).__qualname__.encode()]
-
-
-def _written(value: Any, held: list[object]) -> list[bytes] | None:
-    """Return data as bytes; None for a variable of a framework, whose value may change in place."""
-    if isinstance(value, (range, *NUMBERS_AND_TEXTS)):
-        return [(hex(value) if type(value) is int else repr(value)).encode("utf-8", "surrogatepass")]
-    if type(value) in COLLECTIONS:
-        parts = [_written(each, held) for each in (value.values() if isinstance(value, dict) else value)]
-        return None if None in parts else [f"{type(value).__name__} {len(value)};".encode(), *(b for p in parts for b in p or ())]
-    if isinstance(value, np.ndarray):
-        return [f"{value.dtype.str} {value.shape};".encode(), np.ascontiguousarray(value).view(np.uint8).data]
-    if hasattr(type(value), "assign"):
-        return None
-    held.append(value)
-    return [f"{id(value)} {getattr(value, '_version', '')};".encode()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, MappingProxyType
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 
@@ -21,11 +21,13 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect.frames import names_of, user_frames, write_locals
 from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.loaders.strategy import RunningLoop
+from detrain.python.loaders.unchanged import Reads
 from detrain.runtime.observers.experiment_run import StepLine
 from detrain.runtime.observers.trials_in_process import EQUAL, TrialsInProcess
-from detrain.runtime.rollback.ring import Moment, Ring
+from detrain.runtime.rollback.ring import Moment, Ring, StateAtCut, is_same
 from detrain.runtime.state.whole_state import WholeState
 
+_CHANGED: Final = "a step has changed something that the loader reads"
 _ProgramState = tuple[str, object]
 """The digest of the program's state, and the memory of the series."""
 
@@ -33,8 +35,9 @@ _ProgramState = tuple[str, object]
 class Rewind(Ring):
     """One moment that is held, and the batches since then.
 
-    Only loads that run no Python of the program can be taken back. A trial that has left the loop comes back by
-    entering it again: the new loop then draws on from the old loop's iterator.
+    A load can be taken back if it runs no Python of the program, or Python that changes no state of the program and
+    reads nothing that a step changes. A trial that has left the loop comes back by entering it again: the new loop then
+    draws on from the old loop's iterator.
     """
 
     def __init__(
@@ -50,6 +53,10 @@ class Rewind(Ring):
         """The memory of the series at the moment."""
         self._reference: tuple[StepLine, _ProgramState] | None = None
         """The last step without a fault, and the state behind it."""
+        self._before_load: StateAtCut | None = None
+        """The state before the load that runs the program's Python; None for a load that does not."""
+        self._reads: Reads | None = None
+        """The objects that a loader in Python reads, as they were behind its last load."""
         self._is_away = False
         """Whether the loop of the moment has been left."""
         self._kept: tuple[object, tuple[object, int], Baseline] | None = None
@@ -70,7 +77,7 @@ class Rewind(Ring):
     def clear(self) -> None:
         """Hold no moment."""
         super().clear()
-        self._is_away, self._kept = False, None
+        self._is_away, self._kept, self._reads = False, None, None
 
     def leave(self) -> None:
         """Note that the batch loop has been left."""
@@ -139,7 +146,7 @@ class Rewind(Ring):
         try:
             moment = self.go_back(source, frame)
         except CannotGoBackError as error:
-            if not is_here or not any(self._campaign.plan.at[1:]):
+            if not is_here or not self._campaign.plan.at[2]:
                 self._campaign.leave(str(error))
             self._campaign.give_up(str(error))
         self._campaign.set_series_state(self._series)
@@ -248,6 +255,20 @@ class Rewind(Ring):
             self._moments.append(Moment(address, batches_done, weakref.ref(source), id(frame), first.state))
             self._next = len(self._moments) - 1
 
+    def load(self, frame: FrameType) -> object:
+        """Return the batch of a step that is run again, or NOTHING: then the loader is to be asked."""
+        self._before_load = None
+        if self._next < len(self._moments) and not self._is_away:
+            has_changed = self._reads is not None and not self._reads.is_same()
+            if has_changed and self.is_again:
+                self.fail(_CHANGED)
+            if has_changed:
+                self._note(_CHANGED)
+            loop = self._moments[0].source()
+            if not self.is_again and self._moments[0].way is None and loop is not None and not is_plain_iterator(loop.iterator):
+                self._before_load = self._state(frame)
+        return super().load(frame)
+
     def keep(self, item: object, loader: object, frame: FrameType) -> None:
         """Keep the batch that a load has returned."""
         if self._is_away:
@@ -255,7 +276,13 @@ class Rewind(Ring):
         elif self._next < len(self._moments):
             super().keep(item, loader, frame)
             load = self._moments[self._next - 1].load
-            if load is not None and load.after is not None:
+            if load is None or load.after is None:
+                return
+            before, reads = self._before_load, Reads(loader)
+            is_held = any(value is loader for value, _path, _place in load.after.places)
+            if before is not None and reads.is_known and not is_held and is_same(before, load.after):
+                load.after, self._reads = None, reads
+            else:
                 self._note("the loader runs Python")
 
 

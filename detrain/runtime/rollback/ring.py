@@ -41,7 +41,7 @@ _NO_BOUNDS: Final[Mark] = ({}, ())
 _SUSPENDS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class _StateAtCut(msgspec.Struct, eq=False):
+class StateAtCut(msgspec.Struct, eq=False):
     """The program at a cut: its Python state, its random streams, and the positions of objects that hold only these."""
 
     python: Live
@@ -56,7 +56,7 @@ class _Load(msgspec.Struct, eq=False):
 
     item: object
     content: Live
-    after: _StateAtCut | None
+    after: StateAtCut | None
     again: list[Again]
     """For each framework, the function that hands the batch out again."""
     fetched: list[list[Array]] = []
@@ -69,7 +69,7 @@ class Moment(msgspec.Struct, eq=False):
     batches_done: int
     source: weakref.ref[Any]
     frame: int
-    state: _StateAtCut
+    state: StateAtCut
     held: list[PutBack] = []
     files: Mapping[str, FileState] = {}
     names: dict[str, set[str]] = {}
@@ -153,7 +153,7 @@ class Ring(ABC):
         )
         if self.is_again:
             earlier = self._moments[self._next]
-            moment.load, moment.is_as_before = earlier.load, _is_same(earlier.state, state)
+            moment.load, moment.is_as_before = earlier.load, is_same(earlier.state, state)
             self._moments[self._next] = moment
             return
         if any(each.f_code.co_flags & _SUSPENDS for each in user_frames(frame)):
@@ -261,7 +261,7 @@ class Ring(ABC):
             raise CannotGoBackError("the batch cannot be fetched again")
         return refetched[0] if load.fetched else load.item
 
-    def _put_back(self, state: _StateAtCut, frame: FrameType) -> None:
+    def _put_back(self, state: StateAtCut, frame: FrameType) -> None:
         self._require_all(self._capture.restore_live(frame, state.python, self._whole.baseline()))
         self._streams.write(state.streams)
 
@@ -272,15 +272,15 @@ class Ring(ABC):
 
     # The present state.
 
-    def _state(self, frame: FrameType) -> _StateAtCut:
+    def _state(self, frame: FrameType) -> StateAtCut:
         python = self._capture.encode_live(frame, self._whole.baseline())
         places = [(value, path, _place(value)) for value, path in python.opaque]
-        return _StateAtCut(python, self._streams.read(), places, dict(self._streams.drawn))
+        return StateAtCut(python, self._streams.read(), places, dict(self._streams.drawn))
 
     def _note(self, *obstacles: str) -> None:
         self.obstacles += [each for each in dict.fromkeys(obstacles) if each not in self.obstacles]
 
-    def _note_moves(self, moment: Moment, now: _StateAtCut | None) -> None:
+    def _note_moves(self, moment: Moment, now: StateAtCut | None) -> None:
         """Note, as obstacles, the objects that the body has moved on: their positions cannot be set back."""
         self._note(*(reason for part in self._adapters.rollback for reason in part.irreversible()))
         for name, count in self._streams.drawn.items():
@@ -292,7 +292,7 @@ class Ring(ABC):
             if place is not None and _place(value) != place and not self._is_way(value, "put back"):
                 self._note(f"{shown(path)} ({type(value).__name__}: the body moves it on)")
 
-    def _way_back(self, loop: Any, state: _StateAtCut) -> Callable[[], Iterator[Any]] | None:
+    def _way_back(self, loop: Any, state: StateAtCut) -> Callable[[], Iterator[Any]] | None:
         """Return a function that makes a loop's iterator as it is now; None if its batches must be kept."""
         remade: list[object] = []
         loaders: list[object] = []
@@ -363,7 +363,7 @@ def _identity(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | bytes | None) else id(value)
 
 
-def _is_same(one: _StateAtCut, other: _StateAtCut) -> bool:
+def is_same(one: StateAtCut, other: StateAtCut) -> bool:
     """Return whether two states are equal; constant tensors by their values."""
     if one.streams != other.streams or one.python.graph != other.python.graph:
         return False

@@ -1,0 +1,195 @@
+"""Whether anything that a loader's code reads has changed since it was looked at."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detrain.python.loaders.unchanged import Reads
+
+DATA = np.arange(12.0)
+WEIGHTS = {"scale": 1.0}
+ORDER = [3, 1, 2]
+STREAM = np.random.default_rng(0)
+LOCK = threading.Lock()
+
+
+class Difficulty:
+    """An object of the program, whose attribute decides which batch comes."""
+
+    def __init__(self) -> None:
+        self.level = 1
+
+
+LEVEL = Difficulty()
+
+
+def over_data() -> Iterator[Any]:
+    order = np.random.default_rng(1).permutation(4)
+    for start in order:
+        yield DATA[3 * start : 3 * start + 3]
+
+
+def scaled() -> Iterator[Any]:
+    for each in over_data():
+        yield each * WEIGHTS["scale"]
+
+
+def by_list() -> Iterator[Any]:
+    for index in ORDER:
+        yield DATA[index]
+
+
+def drawn() -> Iterator[Any]:
+    while True:
+        yield STREAM.normal()
+
+
+def by_difficulty() -> Iterator[Any]:
+    while True:
+        yield DATA[: LEVEL.level]
+
+
+def by_local(noted: list[float]) -> Iterator[Any]:
+    for _ in range(5):
+        yield len(noted)
+
+
+def guarded() -> Iterator[Any]:
+    while True:
+        with LOCK:
+            yield DATA[:3]
+
+
+def of_stdlib_stream() -> Iterator[Any]:
+    own = random.Random(3)
+    while True:
+        yield own.random()
+
+
+def double_data() -> None:
+    DATA.__imul__(2.0)
+
+
+def begun(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Return an iterator that has given its first item."""
+    next(iterator)
+    return iterator
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Put the module's objects back."""
+    data, weights, order, level = DATA.copy(), dict(WEIGHTS), list(ORDER), LEVEL.level
+    yield
+    DATA[:], ORDER[:], LEVEL.level = data, order, level
+    WEIGHTS.update(weights)
+
+
+NOTED: list[float] = []
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        pytest.param(over_data, double_data, id="an array in place"),
+        pytest.param(scaled, lambda: WEIGHTS.update(scale=2.0), id="a dict"),
+        pytest.param(scaled, double_data, id="an array that an inner generator reads"),
+        pytest.param(by_list, lambda: ORDER.append(0), id="a list that it goes over"),
+        pytest.param(drawn, STREAM.normal, id="a random stream"),
+        pytest.param(by_difficulty, lambda: setattr(LEVEL, "level", 2), id="an attribute"),
+        pytest.param(lambda: by_local(NOTED), lambda: NOTED.append(1.0), id="a list among its locals"),
+        pytest.param(lambda: enumerate(scaled()), double_data, id="below enumerate"),
+        pytest.param(lambda: itertools.islice(scaled(), 9), double_data, id="below islice"),
+        pytest.param(lambda: zip(over_data(), by_list(), strict=False), lambda: ORDER.append(0), id="below zip"),
+    ],
+)
+def test_a_change_of_anything_that_a_generator_reads_is_seen(make: Callable[[], Iterator[Any]], change: Callable[[], Any]) -> None:
+    iterator = begun(make())
+    reads = Reads(iterator)
+    same = reads.is_same(), reads.is_same()
+    change()
+
+    assert reads.is_known
+    assert same == (True, True)
+    assert not reads.is_same()
+
+
+def test_a_name_that_is_bound_to_another_object_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(begun(scaled()))
+    monkeypatch.setitem(globals(), "WEIGHTS", {"scale": 3.0})
+
+    assert not reads.is_same()
+
+
+@pytest.mark.parametrize("make", [over_data, scaled, by_list, lambda: enumerate(by_local([]))])
+def test_the_end_of_a_generator_is_no_change(make: Callable[[], Iterator[Any]]) -> None:
+    iterator = begun(make())
+    reads = Reads(iterator)
+    list(iterator)
+
+    assert reads.is_same()
+
+
+@pytest.mark.parametrize("make", [guarded, lambda: iter(map(str, by_list())), lambda: open(__file__)])  # noqa: SIM115
+def test_what_cannot_be_looked_at_is_not_known(make: Callable[[], Iterator[Any]]) -> None:
+    iterator = begun(make())
+
+    assert not Reads(iterator).is_known
+    assert not Reads(iterator).is_same()
+
+
+def test_a_stream_of_its_own_is_looked_at() -> None:
+    iterator = begun(of_stdlib_stream())
+    reads = Reads(iterator)
+
+    assert reads.is_same()
+    next(iterator)
+    assert not reads.is_same()
+
+
+def test_tensors_that_change_in_place_are_seen() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.ones(3)
+
+    def weighed() -> Iterator[Any]:
+        while True:
+            yield weight.sum()
+
+    reads = Reads(begun(weighed()))
+
+    assert reads.is_same()
+    weight.mul_(2.0)
+    assert not reads.is_same()
+
+
+def test_variables_of_tensorflow_are_not_known() -> None:
+    tf = pytest.importorskip("tensorflow")
+    weight = tf.Variable(1.0)
+
+    def weighed() -> Iterator[Any]:
+        while True:
+            yield float(weight)
+
+    assert not Reads(begun(weighed())).is_known
+
+
+def test_arrays_of_jax_count_by_their_identity() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    held = {"a": jnp.ones(3)}
+
+    def weighed() -> Iterator[Any]:
+        while True:
+            yield held["a"].sum()
+
+    reads = Reads(begun(weighed()))
+
+    assert reads.is_same()
+    held["a"] = jnp.ones(3)
+    assert not reads.is_same()
