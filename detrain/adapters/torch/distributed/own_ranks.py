@@ -95,8 +95,10 @@ class OwnRanks:
     @contextmanager
     def _starting(self, count: int, todo: str) -> Iterator[None]:
         before, self._refusal = self._refusal, _refusal(str(count), todo)
-        yield
-        self._refusal = before
+        try:
+            yield
+        finally:
+            self._refusal = before
 
     def _start(self, start: Callable[[BaseProcess], None], process: BaseProcess) -> None:
         """Start a process that is refused if it joins a group; this process then ends, too, when it learns of that."""

@@ -91,8 +91,8 @@ class FirstAccesses:
         marks = self._marks(tensor)
         if marks is None:
             return None
-        marks = marks.reshape(tensor.numel(), -1)
-        overwritten, untouched = (int((marks == how).all(1).sum()) for how in (_OVERWRITTEN, 0))
+        marks = marks.expand(*tensor.shape, marks.shape[-1])
+        overwritten, untouched = (int((marks == how).all(-1).sum()) for how in (_OVERWRITTEN, 0))
         is_known = self.is_whole or not (overwritten or untouched)
         return Access(tensor.numel() - overwritten - untouched, overwritten, untouched) if is_known else None
 
