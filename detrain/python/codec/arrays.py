@@ -103,7 +103,7 @@ def _decode_stored(decoding: Decoding, _number: int, node: Node, current: Any, p
         if now is not None and digest_array(now) != digest_array(array):
             decoding.others.append(f"{shown(path)}: the array is not the one that the first run had (digest {digest_array(array)})")
     if node.kind == "tensor":
-        return current if _is_live(decoding, current, array, form) else decoding.hooks.make_tensor(array, form)
+        return current if _take_live(decoding, current, array, form) else decoding.hooks.make_tensor(array, form)
     is_alike = type(current) is np.ndarray and (current.shape, current.dtype) == (array.shape, array.dtype)
     is_alike = is_alike and current.flags.writeable == is_writeable and axes_of(current) == axes
     if is_alike and not is_writeable and digest_array(current) == digest_array(array):
@@ -205,7 +205,7 @@ def _decode_objects(decoding: Decoding, number: int, node: Node, current: Any, p
     return target
 
 
-def _is_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | None) -> bool:
+def _take_live(decoding: Decoding, current: Any, array: Array, form: list[Item] | None) -> bool:
     """Take the live tensor if it has an array's values, and clear its attributes; return whether it was taken."""
     now = decoding.hooks.tensor(current)
     if now is None or (now.shape, now.dtype) != (array.shape, array.dtype) or digest_array(now) != digest_array(array):

@@ -291,12 +291,12 @@ def decode_loader(decoding: Decoding, _number: int, node: Node, current: object,
     """Set an object of a library to the position that it offered."""
     found = decoding.keep(node.data[0], node.there, current)
     state = decoding.decode(node.items[0], ABSENT, f"{path}.state")
-    if found is not ABSENT and (state is ABSENT or not _is_brought(decoding, found, node.data[1], state)):
+    if found is not ABSENT and (state is ABSENT or not _bring(decoding, found, node.data[1], state)):
         decoding.miss(path, "it takes no position")
     return found
 
 
-def _is_brought(decoding: Decoding, found: object, which: int, state: object) -> bool:
+def _bring(decoding: Decoding, found: object, which: int, state: object) -> bool:
     """Bring an object to the position that it offered; return whether it is there. One that loads have brought there is
     left alone: to set it amid an iteration may separate it from the objects that count for it."""
     offered = decoding.hooks.loader_state(found)

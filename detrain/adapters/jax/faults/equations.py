@@ -210,7 +210,7 @@ def equations(function: Jaxpr, around: str = "") -> list[Equation]:
     return walk.found
 
 
-def is_branching(function: Jaxpr) -> list[Path]:
+def branches_of(function: Jaxpr) -> list[Path]:
     """Return the paths of the branches and bodies in a function whose runs are not known beforehand."""
     return list(_entries(function, ()))
 

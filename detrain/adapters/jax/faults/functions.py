@@ -26,7 +26,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
-from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, is_branching, wider_call
+from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, branches_of, wider_call
 from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
 from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.faults.sites_together import spots_together
@@ -256,7 +256,7 @@ class Functions:
     def _counting(self, function: Function) -> tuple[list[Path], ClosedJaxpr]:
         """Return the paths of a function's branches and bodies, and a copy of the function that counts their runs."""
         if function.counting is None:
-            paths = is_branching(function.closed.jaxpr)
+            paths = branches_of(function.closed.jaxpr)
             cells = [jax.core.ShapedArray((len(paths),), np.dtype(np.int32))]
             entries = {path: functools.partial(_counted, number) for number, path in enumerate(paths)}
             function.counting = paths, rewritten(function.closed, Changes(cells, {}, entries))
