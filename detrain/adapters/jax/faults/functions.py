@@ -26,7 +26,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.extend.core.primitives import jit_p
 
 from detrain.adapters.jax import private_names
-from detrain.adapters.jax.faults.equations import Equation, Path, dtype_named, equations, branches_of, wider_call
+from detrain.adapters.jax.faults.equations import Equation, Path, branches_of, dtype_named, equations, wider_call
 from detrain.adapters.jax.faults.injector import InjectionPoint, Spot, Spots
 from detrain.adapters.jax.faults.rewriting import Changes, Edit, call_of, rewritten
 from detrain.adapters.jax.faults.sites_together import spots_together

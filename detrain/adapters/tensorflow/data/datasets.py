@@ -92,15 +92,9 @@ class LiveSets:
         dataset_ops.DatasetV2.from_generator = staticmethod(from_generator)
 
     def set_given(self, given: Mapping[str, int]) -> None:
-        """Restore how many seeds each set has given, as `Datasets.given` returned it."""
+        """Have each shuffled set continue after so many seeds, as `Datasets.given` counted them."""
         for key, seeds in self.alive_seeds():
             if key in given and seeds.given != given[key]:
-                seeds.given = given[key]
-
-    def set_seeds(self, given: Mapping[str, int]) -> None:
-        """Have each shuffled set continue after so many given seeds."""
-        for key, seeds in self.alive_seeds():
-            if key in given:
                 seeds.given = given[key]
 
     def alive_caches(self) -> Iterator[tuple[str, Any, shuffle_seeds.Cache]]:
@@ -231,7 +225,7 @@ class Datasets:
             require_same(key, iterator, state)
         for key, cached, cache in self._sets.alive_caches():
             if key in state["caches"] and not cache.is_filled(cached):
-                self.set_seeds(state["caches"][key])
+                self.set_given(state["caches"][key])
                 for _element in cached:
                     pass
         self._restored = state, positions, of_fit
@@ -241,7 +235,7 @@ class Datasets:
         assert self._restored is not None
         state, _positions, of_fit = self._restored
         repeated = self._repeated(of_fit)
-        self.set_seeds({key: given for key, given in state["seeds"].items() if key not in repeated})
+        self.set_given({key: given for key, given in state["seeds"].items() if key not in repeated})
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
         """Return the kind and parts of an iterator that has a position or can be drawn again, or None for anything
@@ -266,7 +260,7 @@ class Datasets:
             state, positions, _of_fit = self._restored
             if key not in state["iterators"]:
                 return None
-            self.set_seeds(given)
+            self.set_given(given)
             with self._births.naming(key):
                 iterator = iter(dataset)
             if key in positions:
