@@ -185,7 +185,7 @@ class TensorFlow(Adapter):
         self._builder.build_ahead(units)
         self._builder.make_again(was.get("made again", {}))
         position = None if mode == "forward" else positions.get(FIT)
-        self._fit.restore(was["fit"], self._datasets.set_seeds, position, was["seeds"])
+        self._fit.restore(was["fit"], self._datasets.set_given, position, was["seeds"])
         self._datasets.restore(was, positions, mode, self._fit.source())
         self._births.set_top_counts(was["births"])
         self._births.set_recreated_counts(was.get("going on", {}))

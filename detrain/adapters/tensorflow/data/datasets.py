@@ -124,7 +124,7 @@ class Datasets:
         self._is_of_fit = is_of_fit
         self._iterators: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._sets = sets = LiveSets(births)
-        self.set_given, self.set_seeds, self.called = sets.set_given, sets.set_seeds, sets.called
+        self.set_given, self.called = sets.set_given, sets.called
         self._made: dict[str, int] = {}
         self._described: set[str] = set()
         """Keys of iterators that the loop has made, and that a resumed process is to make again."""

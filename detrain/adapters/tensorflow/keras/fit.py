@@ -263,13 +263,13 @@ class FitInstrument:
     def restore(
         self,
         state: dict[str, Any] | None,
-        set_seeds: Callable[[Mapping[str, int]], None],
+        set_given: Callable[[Mapping[str, int]], None],
         position: Array | None,
         given: Mapping[str, int],
     ) -> None:
         """Bring the loader to its position in the checkpoint, if no epoch has begun in this process.
 
-        `set_seeds` has shuffled sets, by key, go on with the seeds from which the first run made its iterator; `given`
+        `set_given` has shuffled sets, by key, go on with the seeds from which the first run made its iterator; `given`
         has how many seeds they had given at the checkpoint.
         """
         steps = None if self._steps is None else self._steps()
@@ -303,7 +303,7 @@ class FitInstrument:
                 return
         if not state["has_iterator"]:
             return
-        set_seeds(state["seeds"])
+        set_given(state["seeds"])
         steps._current_iterator = iter(steps._distributed_dataset)
         if is_drawn:
             self._iterator = weakref.ref(steps._current_iterator)
