@@ -100,12 +100,11 @@ class Job:
             if fault["place"] == place and fault.get("step", self.step) == self.step:
                 getattr(self, fault["kind"])(fault)
 
-    def kill(self, _: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def kill_all(self, _: Any) -> None:
+    def kill(self, fault: dict[str, Any]) -> None:
+        """Kill the ranks of the fault's `dead` at once, or this rank alone."""
         for peer in sorted(self.ranks._mesh.table.peers, key=lambda peer: peer.rank == self.rank):
-            os.kill(peer.process.pid, signal.SIGKILL)
+            if peer.rank in fault.get("dead", (self.rank,)):
+                os.kill(peer.process.pid, signal.SIGKILL)
 
     def segv(self, _: Any) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)

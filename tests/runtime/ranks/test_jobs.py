@@ -181,7 +181,7 @@ def test_when_all_ranks_die_nothing_is_saved_and_an_older_checkpoint_stands(serv
     server.run(tmp_path, 3, fault("kill", step=5))
     before = saved(tmp_path, 3)
 
-    assert server.run(tmp_path, 3, fault("kill_all")) == [KILLED] * 3
+    assert server.run(tmp_path, 3, fault("kill", dead=(0, 1, 2))) == [KILLED] * 3
 
     assert before is not None
     assert saved(tmp_path, 3) == before
@@ -206,8 +206,7 @@ def test_of_a_node_that_dies_the_buddies_have_the_states(server: Server, tmp_pat
         tmp_path,
         4,
         [EXIT_CODE, EXIT_CODE, KILLED, KILLED],
-        fault("kill", "step", 2),
-        fault("kill", "step", 3),
+        fault("kill", "step", 2, dead=(2, 3)),
         nodes="AABB",
     )
 
