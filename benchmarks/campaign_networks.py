@@ -88,14 +88,6 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         if title == "group":
             rows.sort(key=lambda name: int(name.split()[0]) if name[0].isdigit() else 99)
         table(f"harmful, by {title}", names, {row: [each.get(row) for each in parts] for row in rows})
-    bits: dict[str, list[dict[str, Any] | None]] = {}
-    for at, each in enumerate(found.values()):
-        whole = next(
-            (line for line in zip(each["heat_map"]["rows"], each["heat_map"]["cells"], strict=True) if "FFMA" in line[0]), None
-        )
-        for name, cell in zip(each["heat_map"]["columns"], whole[1], strict=True) if whole else ():
-            bits.setdefault(name, [None] * len(names))[at] = cell
-    table("harmful, FFMA by highest bit changed", names, bits)
 
 
 def of(report: dict[str, Any], title: str) -> list[dict[str, Any]]:
