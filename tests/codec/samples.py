@@ -272,6 +272,10 @@ ARRAYS = {
         lambda: np.array(np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1), order="K"), lambda it: it.__setitem__((0, 1, 1), -0.0)
     ),
     "array of objects": one(lambda: objects([1], 2), lambda it: it.__setitem__(1, it)),
+    "array of one object": one(lambda: np.array({"a": [1]}, object), lambda it: it.item()["a"].append(2)),
+    "view of an array of one object": Sample(
+        lambda: {"owner": (owner := np.array({"a": 1}, object)), "view": owner.reshape(1)}, lambda w: w["view"][0].update(a=[2])
+    ),
     "array for reading": replaced(
         lambda number: used(np.arange(number), lambda it: it.setflags(write=False)), lambda it: it.flags.writeable
     ),
