@@ -111,3 +111,7 @@ def test_an_object_of_pythons_library_has_moved_where_it_was_used_and_not_else(c
 )
 def test_objects_of_the_process_are_not_looked_into(value: object) -> None:
     assert of_python(value) is None
+
+
+def test_the_constant_of_numpy_for_a_masked_value_is_read() -> None:
+    assert position(np.ma.masked) == position(np.ma.masked)

@@ -248,7 +248,7 @@ def _memory(value: Any) -> bytes | None:
     cls = type(value)
     module = module_of(cls).partition(".")[0]
     if isinstance(value, np.ma.MaskedArray):
-        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
+        return value.data.tobytes() + np.ma.getmaskarray(value).tobytes()
     if isinstance(value, np.ndarray) and value.dtype.hasobject:  # its memory has only addresses of objects
         return value.tobytes() + str(_read(value.reshape(-1).tolist(), value, _parts_inside)).encode()
     if isinstance(value, array.array | np.ndarray | memoryview):
