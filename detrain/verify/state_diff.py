@@ -195,7 +195,7 @@ class _PairWalk:
         has_numbers = kind_named(one.kind).lists or len(one.items) > 1
         numbered = range(is_tensor(one), len(one.items)) if has_numbers else ()  # a tensor's memory has the tensor's path
         found = [(a, b, f"[{n}]" if n in numbered else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
-        is_bar = isinstance(one.data, list) and str(one.data[0]).replace(":", ".").startswith(_BARS)
+        is_bar = isinstance(one.data, list) and "".join(map(str, one.data[:1])).replace(":", ".").startswith(_BARS)
         for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
             if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
                 continue

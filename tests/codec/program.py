@@ -428,6 +428,25 @@ def change_members(world: World) -> None:
 # Arrays.
 
 
+class Place:
+    """Has a hash of its attributes, and is a key of what it holds."""
+
+    def __init__(self, name: str) -> None:
+        self.near: set[Place] = set()
+        self.roads: dict[tuple[Place, int], object] = {}
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def join(self, other: Place) -> None:
+        self.near.add(other)
+        self.roads[other, 1] = [self]
+
+
 def objects(*items: object) -> Any:
     array = np.empty(len(items), object)
     for index, item in enumerate(items):

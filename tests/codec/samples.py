@@ -57,9 +57,15 @@ CONTAINERS = {
     "Counter": one(lambda: collections.Counter("aab"), lambda it: it.update("abc")),
     "OrderedDict": one(lambda: collections.OrderedDict(a=1, b=2), lambda it: it.move_to_end("a")),
     "OrderedDict with attributes": one(collections.OrderedDict, lambda it: setattr(it, "_metadata", {"version": [1]})),
+    "Counter with attributes": one(lambda: used(collections.Counter("a"), total=[1]), lambda it: it.total.append(2), vars),
     "defaultdict": one(lambda: collections.defaultdict(list, {1: [2]}), lambda it: it[5].append(1)),
     "UserDict": one(lambda: collections.UserDict(a=1), lambda it: it.update(b=it)),
     "namespace": one(lambda: types.SimpleNamespace(a=1), lambda it: setattr(it, "b", it)),
+    "keys that lead to themselves": one(
+        lambda: [program.Place("a")],
+        lambda it: (it.append(program.Place("b")), it[1].join(it[0]), it[0].join(it[1]), it[1].join(it[1])),
+        lambda it: [(each.name, [other in each.near for other in it], each.roads.get((it[0], 1))) for each in it],
+    ),
     "keys that are no numbers": one(
         lambda: {math.nan: 1, NAN: 2, "key": NAN},
         lambda it: it.update({math.nan: 3, np.nan: 4}),
@@ -272,6 +278,10 @@ ARRAYS = {
         lambda: np.array(np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1), order="K"), lambda it: it.__setitem__((0, 1, 1), -0.0)
     ),
     "array of objects": one(lambda: objects([1], 2), lambda it: it.__setitem__(1, it)),
+    "array of one object": one(lambda: np.array({"a": [1]}, object), lambda it: it.item()["a"].append(2)),
+    "view of an array of one object": Sample(
+        lambda: {"owner": (owner := np.array({"a": 1}, object)), "view": owner.reshape(1)}, lambda w: w["view"][0].update(a=[2])
+    ),
     "array for reading": replaced(
         lambda number: used(np.arange(number), lambda it: it.setflags(write=False)), lambda it: it.flags.writeable
     ),

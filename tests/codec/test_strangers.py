@@ -40,7 +40,7 @@ OPAQUE: dict[str, Callable[[], Any]] = {
     "memory": lambda: memoryview(b"ab"),
     "local class": type("Local", (threading.Thread,), {}),
     "function": lambda: types.FunctionType(compile("lambda: 0", "a.py", "eval").co_consts[0], globals()),
-    "scalar array of objects": lambda: np.array(None, object),
+    "records with objects": lambda: np.array([(None, 1)], [("a", object), ("b", int)]),
 }
 
 

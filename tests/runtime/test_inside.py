@@ -45,6 +45,23 @@ def test_a_normal_number_that_a_generator_has_kept_shows_when_it_is_drawn() -> N
     assert inside(option) != before
 
 
+def test_a_number_beside_very_many_others_shows_that_it_changes() -> None:
+    option: Any = click.Option(["--of-a-library"])
+    option.at, option.rows = 0, [(float(number), -1) for number in range(60_000)]
+    before = inside(option)
+    option.at = 1
+
+    assert inside(option) != before
+
+
+def test_a_change_of_an_object_in_a_record_of_an_array_shows() -> None:
+    records = np.array([([1], 2.0)], [("list", object), ("number", float)])
+    before = position(records)
+    records[0]["list"].append(2)
+
+    assert position(records) != before
+
+
 def _zipped() -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(), "w")
 
@@ -94,3 +111,7 @@ def test_an_object_of_pythons_library_has_moved_where_it_was_used_and_not_else(c
 )
 def test_objects_of_the_process_are_not_looked_into(value: object) -> None:
     assert of_python(value) is None
+
+
+def test_the_constant_of_numpy_for_a_masked_value_is_read() -> None:
+    assert position(np.ma.masked) == position(np.ma.masked)

@@ -19,7 +19,7 @@ from detrain.python.inspect.object_graph import ABSENT, LARGE_BYTES, Item, Node,
 def encode_ndarray(encoding: Encoding, number: int, value: Array, path: str) -> Node:
     owner = owner_of(value)
     is_view = owner is not value and value.nbytes > 0 and memory_of(owner) is not None
-    if value.dtype == object and owner.dtype == object and owner.ndim:
+    if value.dtype == object and owner.dtype == object:
         if is_view:
             return encode_view(encoding, value, path)
         return Node("objects", list(value.shape), encoding.encode_all(value.reshape(-1).tolist(), path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -16,12 +17,16 @@ from detrain.python.codec.kind import NONE, Form, define
 from detrain.python.codec.recipes import is_same
 from detrain.python.codec.state_rules import has_value_hash, plain
 from detrain.python.inspect.code_reads import is_gone_over
+from detrain.python.inspect.held import walk
 from detrain.python.inspect.names import class_name, type_name
-from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, key_path
+from detrain.python.inspect.object_graph import ABSENT, Item, Node, is_item, is_reference, key_path
 
 _BY_KEYS: Final = ("dict", "OrderedDict", "defaultdict")
+_WITH_ATTRIBUTES: Final = (collections.OrderedDict, collections.Counter)
 _ADDRESSES: Final = range(1 << 32, 1 << 48, 8)
 """The addresses at which a process of 64 bits may have its objects."""
+_OF_PARTS: Final = ("object", "value", "namedtuple", "tuple", "frozenset")
+"""Kinds of keys whose hashes may be computed from the objects that they lead to."""
 _HASHED_ALIKE: Final = frozenset({bool, int, float, str, bytes, type(None)})
 """Types of keys that keep their place in a dictionary: an object of the program may have another hash now."""
 
@@ -48,7 +53,7 @@ def encode_container(encoding: Encoding, number: int, value: Any, path: str, *, 
         node = Node(cls.__name__, named=pairs)
         if cls is collections.defaultdict:
             node.items = [encoding.encode(value.default_factory, f"{path}.default_factory")]
-        elif cls is collections.OrderedDict and type(value) is cls and (own := vars(value)):
+        elif cls in _WITH_ATTRIBUTES and type(value) is cls and (own := vars(value)):
             # PyTorch's `state_dict` sets attributes on one.
             node.items = [encoding.add_node(None, Node("dict", named=encoding.encode_pairs(own, path)))]
         return node
@@ -203,20 +208,31 @@ def decode_dict(decoding: Decoding, number: int, node: Node, current: Any, path:
     target: Any = current if decoding.claim(current, cls) else cls()
     decoding.made[number] = target
     fill_dict(decoding, cls, target, node, path)
-    if cls is collections.OrderedDict and (vars(target) or node.items):
+    if cls in _WITH_ATTRIBUTES and (vars(target) or node.items):
         own = [pair for number, *_ in node.items for pair in decoding.nodes[number].named]
         decoding.fill_attributes(vars(target), own, path)
     return target
 
 
-def _fill_in_time(decoding: Decoding, keys: Iterable[Item], fill: Callable[[], None]) -> None:
+def _fill_in_time(decoding: Decoding, keys: list[Item], fill: Callable[[], None]) -> None:
     """Fill a container; later, if one of its keys is the address of an object that is not there yet: the object's own
-    place must make it.
+    place must make it. Or if the hash of a key may come from an object that is still being filled.
     """
-    if any(number not in decoding.made for number in _addressed(decoding, keys)):
+    if any(number not in decoding.made for number in _addressed(decoding, keys)) or _are_open(decoding, keys):
         decoding.later.append(fill)
     else:
         fill()
+
+
+def _are_open(decoding: Decoding, keys: list[Item]) -> bool:
+    """Return whether a key with a hash of its parts leads to an object that is still being filled."""
+
+    def below(number: int) -> list[int]:
+        node = decoding.nodes[number]
+        return [each[0] for each in (*node.items, *itertools.chain(*node.named)) if is_reference(each)]
+
+    first = [key[0] for key in keys if is_reference(key) and decoding.nodes[key[0]].kind in _OF_PARTS] if decoding.open else []
+    return any(number in decoding.open for number in walk(first, below, lambda number: number))
 
 
 def _addressed(decoding: Decoding, keys: Iterable[Item]) -> list[int]:

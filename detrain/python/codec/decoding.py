@@ -60,6 +60,8 @@ class Decoding(ABC):
         self.live_memories = self._reserve_tensors()
         """The live memories of tensors that were there when the loop was entered, by number."""
         self._spans: list[tuple[int, int]] | None = None
+        self.open: set[int] = set()
+        """Numbers of the nodes whose objects are being filled."""
         self.later: list[Callable[[], None]] = []
         """Calls to make when all other objects are there."""
         self.missing: list[str] = []

@@ -241,4 +241,4 @@ def restore_value(live: Live, hooks: Hooks) -> list[str]:
     """Put back the values of a live graph; return the places whose values could not be put back."""
     decoder = LiveDecoder(live, hooks, Baseline())
     decoder.decode(decoder.roots[""], ABSENT, "the batch")
-    return decoder.missing
+    return decoder.finish()

@@ -254,6 +254,7 @@ def decode_object(decoding: Decoding, number: int, node: Node, current: Any, pat
         return current
     target: Any = live if decoding.claim(live, cls) else new_object(cls)
     decoding.made[number] = target
+    decoding.open.add(number)
     for item in node.items:
         content = decoding.nodes[item[0]]
         base: Any = container_base(cls)
@@ -272,6 +273,7 @@ def decode_object(decoding: Decoding, number: int, node: Node, current: Any, pat
         own.update(kept)
     if slots or slots_of(cls):
         _fill_slots(decoding, target, slots_of(cls), slots, path)
+    decoding.open.discard(number)
     return target
 
 

@@ -19,10 +19,15 @@ from detrain.python.inspect.held import walk
 from detrain.python.inspect.live_names import codes_in, successors
 
 _IN_ORDER: Final = frozenset(
-    {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict"}
+    {
+        *("list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "sum", "reversed", "deque", "dict", "max", "min"),
+        *("extend", "extendleft", "fromkeys", "fromiter", "chain", "product", "islice", "cycle", "accumulate"),
+    }
 )
-"""Functions that iterate over their arguments."""
-_ANY_ORDER: Final = frozenset({"sorted", "set", "frozenset", "any", "all", "len"})
+"""Functions and methods that iterate over their arguments."""
+_ANY_ORDER: Final = frozenset({"sorted", "any", "all", "len"})
+_ANOTHER: Final = frozenset({"set", "frozenset", "copy"})
+"""Functions that return a similar collection."""
 _SAME: Final = frozenset({"copy", "union", "intersection", "difference", "values", "get", "setdefault"})
 """Methods that return the object's items, or a similar collection."""
 
@@ -60,9 +65,11 @@ def _gone_over(node: ast.AST) -> Iterator[ast.expr]:
             yield iterated
         case ast.ListComp(generators=parts) | ast.GeneratorExp(generators=parts) | ast.DictComp(generators=parts):
             yield from (each.iter for each in parts)
-        case ast.Starred(value=value):
+        case ast.Starred(value=value) | ast.YieldFrom(value=value) | ast.AugAssign(op=ast.Add(), value=value):
             yield value
-        case ast.Call(func=ast.Name(id), args=given) if id in _IN_ORDER:
+        case ast.Assign(targets=[ast.Tuple() | ast.List()], value=value):
+            yield value
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=given) if name in _IN_ORDER:
             yield from given
         case ast.Call(func=ast.Attribute(value, "pop"), args=[], keywords=[]):
             yield value
@@ -83,6 +90,8 @@ def _last(node: ast.AST) -> Iterator[str]:
             yield from (*_last(body), *_last(orelse))
         case ast.Call(func=ast.Name(id)) if id in _ANY_ORDER:
             return
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[given, *_]) if name in _ANOTHER:
+            yield from _last(given)
         case ast.Call(func=ast.Attribute(value, attr)) if attr in _SAME:
             yield from _last(value)
 

@@ -51,8 +51,6 @@ from detrain.python.inspect.reductions import streams_kept, tells, told
 from detrain.python.inspect.stored_attributes import stored_names
 from detrain.python.inspect.tables import content, is_table
 
-_MOST: Final = 100_000
-"""The largest number of objects that are read for one fingerprint."""
 _LEFT_OUT: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _OF_FUNCTIONS: Final = ("_cython", "nanobind")
 """Modules in which tools that make extensions define their own kinds of functions."""
@@ -109,11 +107,10 @@ def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[A
     """Return a digest of the numbers, texts and arrays in `first`, and of those that its objects reach, `value` aside;
     None if `first` is empty. If `parts` returns None for an object, the result is `Unreadable`.
     """
-    state, read = xxhash.xxh3_128(), 0
+    state = xxhash.xxh3_128()
     left, seen = [*first], {id(value)}
-    while left and read < _MOST:
+    while left:
         item = left.pop()
-        read += 1
         if isinstance(item, NUMBERS_AND_TEXTS):
             text = hex(item) if type(item) is int else repr(item)  # Python writes no more than 4,300 digits
             state.update(text.encode("utf-8", "surrogatepass"))
@@ -124,7 +121,7 @@ def _read(first: Sequence[Any], value: object, parts: Callable[[Any], Sequence[A
                 return Unreadable()
             state.update(f"{type(item).__name__};".encode())
             left += found
-    return str(state.hexdigest()) if read else None
+    return str(state.hexdigest()) if first else None
 
 
 def _parts_inside(item: Any) -> Sequence[Any] | None:
@@ -152,7 +149,7 @@ def state_inside(value: object, is_state: Callable[[object], bool]) -> Iterator[
         return [((*steps, step), each) for step, each in _steps_from(item)] if is_open else []
 
     first: list[tuple[Steps, Any]] = [((), value)]
-    for steps, item in walk(first, below, lambda way: by_identity(way[1])):
+    for steps, item in walk(first, below, lambda way: by_identity(way[1]), most=sys.maxsize):
         if item is not value and not isinstance(item, NUMBERS_AND_TEXTS) and is_state(item):
             found.add(id(item))
             yield steps, item
@@ -251,7 +248,9 @@ def _memory(value: Any) -> bytes | None:
     cls = type(value)
     module = module_of(cls).partition(".")[0]
     if isinstance(value, np.ma.MaskedArray):
-        return value.tobytes() + np.ma.getmaskarray(value).tobytes()
+        return value.data.tobytes() + np.ma.getmaskarray(value).tobytes()
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:  # its memory has only addresses of objects
+        return value.tobytes() + str(_read(value.reshape(-1).tolist(), value, _parts_inside)).encode()
     if isinstance(value, array.array | np.ndarray | memoryview):
         return value.tobytes()
     if isinstance(value, mmap.mmap):
