@@ -115,10 +115,11 @@ def some(value: Any, most_items: int) -> list[Any]:
     return items[:: len(items) // most_items + 1]
 
 
-def _is_data(value: object, most_items: int) -> bool:
+def _is_data(value: object, most_items: int, depth: int = 0) -> bool:
     if isinstance(value, (range, *NUMBERS_AND_TEXTS)) or hasattr(type(value), "__array__"):
         return not getattr(getattr(value, "dtype", None), "hasobject", False)
-    return type(value) in COLLECTIONS and all(_is_data(each, most_items) for each in some(value, most_items))
+    is_collection = type(value) in COLLECTIONS and depth < _DEEPEST  # it may hold itself
+    return is_collection and all(_is_data(each, most_items, depth + 1) for each in some(value, most_items))
 
 
 def _shows_all(value: object) -> bool:
