@@ -69,6 +69,15 @@ PUT_BACK = {
         "factor += np.load('best.npy').sum() if step % 4 == 3 and os.path.exists('best.npy') else 0; "
         "os.rename('best.npy', 'last.npy') if step == 5 else 0"
     ),
+    "a folder that is removed, and made again": (
+        "factor += float(open('d/r.txt').read()) if os.path.exists('d/r.txt') else 9; "
+        "step % 3 == 2 and shutil.rmtree('d'); step % 3 == 0 and (os.mkdir('d'), open('d/r.txt', 'w').write(str(step)))"
+    ),
+    "folders that are renamed": (
+        "os.makedirs('new'); open('new/r.txt', 'w').write(str(step)); shutil.rmtree('old', ignore_errors=True); "
+        "os.path.exists('now') and os.rename('now', 'old'); pathlib.Path('new').replace('now'); "
+        "factor += float(open('old/r.txt').read()) if os.path.exists('old') else 9"
+    ),
     "a file with two names": (
         "open('a.txt', 'w').write(str(step)); os.path.exists('b.txt') or os.link('a.txt', 'b.txt'); "
         "factor += float(open('b.txt').read())"

@@ -89,7 +89,8 @@ class Versions:
                     if name != NO_FILE:
                         _return(kept, path)
                         if versions is not None:
-                            messages.say(f"{path}: put back as it was at the checkpoint; the later one is {later}")
+                            kept_too = "" if later is None else f"; the later one is {later}"
+                            messages.say(f"{path}: put back as it was at the checkpoint{kept_too}")
         if known:
             self._changes.returned()
         self._here = {}
@@ -113,6 +114,7 @@ def _return(kept: Path, path: str) -> None:
             shutil.copyfileobj(source, target)
         kept.unlink()
     else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         move_file(kept, path)
 
 
