@@ -86,6 +86,15 @@ PUT_BACK = {
         "os.path.islink('l.txt') or os.symlink('a.txt', 'l.txt'); factor += float(open('a.txt').read()) if step else 0; "
         "open('l.txt', 'w').write(str(step))"
     ),
+    "a link that is made anew": (
+        "open(f'{step % 2}.txt', 'w').write(str(step)); os.path.islink('l') and os.unlink('l'); "
+        "step % 3 and os.symlink('0.txt', 'l'); os.symlink('0.txt', f'l{step}'); "
+        "factor += float(open('l').read()) if os.path.exists('l') else 9"
+    ),
+    "a link in the place of another": (
+        "factor += float(open('d/r.txt').read()) if step else 9; os.makedirs(f'd{step % 2}', exist_ok=True); "
+        "open(f'd{step % 2}/r.txt', 'w').write(str(step)); os.symlink(f'd{step % 2}', 'e'); os.replace('e', 'd')"
+    ),
     "a best result": (
         "best = float(open('b.txt').read()) if epoch and os.path.exists('b.txt') else 9.0; "
         "best > step % 3 + 0.5 and open('b.txt', 'w').write(str(step % 3 + 0.5)); factor += best"

@@ -247,7 +247,7 @@ class Files:
 
     def moves(self, path: str, to: str) -> None:
         """Note that a file is about to be renamed."""
-        if self._changes is None or not os.path.isfile(path):
+        if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
         if not self._is_followed(path):
             self.keep(path, "moved")

@@ -228,6 +228,14 @@ class Contents:
 
             return removed
 
+        def linking(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def linked(src: Any, dst: Any, *arguments: Any, **keywords: Any) -> None:
+                self._files.removes(os.path.abspath(os.fsdecode(dst)))
+                real(src, dst, *arguments, **keywords)
+
+            return linked
+
         real_rmtree = shutil.rmtree
 
         @in_place_of(shutil, "rmtree")
@@ -237,6 +245,7 @@ class Contents:
             real_rmtree(path, *arguments, **keywords)
 
         os.rename, os.replace = telling(os.rename), telling(os.replace)
+        os.link, os.symlink = linking(os.link), linking(os.symlink)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
 
 
