@@ -95,6 +95,11 @@ PUT_BACK = {
         "factor += float(open('d/r.txt').read()) if step else 9; os.makedirs(f'd{step % 2}', exist_ok=True); "
         "open(f'd{step % 2}/r.txt', 'w').write(str(step)); os.symlink(f'd{step % 2}', 'e'); os.replace('e', 'd')"
     ),
+    "logs that are moved to another folder": (
+        "open('a.txt', 'a').write(f'{step} '); os.makedirs(f'n{step}'); open(f'n{step}/b.txt', 'a').write(f'{step} '); "
+        "step % 3 == 1 and os.rename('a.txt', f'n{step}/a.txt'); os.rename(f'n{step}', f'm{step}'); "
+        "open(f'm{step}/b.txt', 'a').write('x'); factor += len(open('a.txt').read()) if os.path.exists('a.txt') else 9"
+    ),
     "a best result": (
         "best = float(open('b.txt').read()) if epoch and os.path.exists('b.txt') else 9.0; "
         "best > step % 3 + 0.5 and open('b.txt', 'w').write(str(step % 3 + 0.5)); factor += best"
