@@ -183,10 +183,10 @@ class PastRun:
                     os.truncate(there, was)
             elif was is None and there.is_dir() and not there.is_symlink():
                 shutil.rmtree(there)
-            elif was is None or was.is_file():
+            elif was is None or was.is_file() or was.is_symlink():
                 there.unlink()
                 if was is not None:
-                    shutil.copyfile(was, there)
+                    shutil.copyfile(was, there, follow_symlinks=False)
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
         """Raise Diverged if a batch of a run in another home differs from this run's; batches after `upto`, and the

@@ -69,6 +69,15 @@ PUT_BACK = {
         "factor += np.load('best.npy').sum() if step % 4 == 3 and os.path.exists('best.npy') else 0; "
         "os.rename('best.npy', 'last.npy') if step == 5 else 0"
     ),
+    "a folder that is removed, and made again": (
+        "factor += float(open('d/r.txt').read()) if os.path.exists('d/r.txt') else 9; "
+        "step % 3 == 2 and shutil.rmtree('d'); step % 3 == 0 and (os.mkdir('d'), open('d/r.txt', 'w').write(str(step)))"
+    ),
+    "folders that are renamed": (
+        "os.makedirs('new'); open('new/r.txt', 'w').write(str(step)); shutil.rmtree('old', ignore_errors=True); "
+        "os.path.exists('now') and os.rename('now', 'old'); pathlib.Path('new').replace('now'); "
+        "factor += float(open('old/r.txt').read()) if os.path.exists('old') else 9"
+    ),
     "a file with two names": (
         "open('a.txt', 'w').write(str(step)); os.path.exists('b.txt') or os.link('a.txt', 'b.txt'); "
         "factor += float(open('b.txt').read())"
@@ -76,6 +85,20 @@ PUT_BACK = {
     "a link to a file": (
         "os.path.islink('l.txt') or os.symlink('a.txt', 'l.txt'); factor += float(open('a.txt').read()) if step else 0; "
         "open('l.txt', 'w').write(str(step))"
+    ),
+    "a link that is made anew": (
+        "open(f'{step % 2}.txt', 'w').write(str(step)); os.path.islink('l') and os.unlink('l'); "
+        "step % 3 and os.symlink('0.txt', 'l'); os.symlink('0.txt', f'l{step}'); "
+        "factor += float(open('l').read()) if os.path.exists('l') else 9"
+    ),
+    "a link in the place of another": (
+        "factor += float(open('d/r.txt').read()) if step else 9; os.makedirs(f'd{step % 2}', exist_ok=True); "
+        "open(f'd{step % 2}/r.txt', 'w').write(str(step)); os.symlink(f'd{step % 2}', 'e'); os.replace('e', 'd')"
+    ),
+    "logs that are moved to another folder": (
+        "open('a.txt', 'a').write(f'{step} '); os.makedirs(f'n{step}'); open(f'n{step}/b.txt', 'a').write(f'{step} '); "
+        "step % 3 == 1 and os.rename('a.txt', f'n{step}/a.txt'); os.rename(f'n{step}', f'm{step}'); "
+        "open(f'm{step}/b.txt', 'a').write('x'); factor += len(open('a.txt').read()) if os.path.exists('a.txt') else 9"
     ),
     "a best result": (
         "best = float(open('b.txt').read()) if epoch and os.path.exists('b.txt') else 9.0; "

@@ -197,3 +197,25 @@ def test_who_changes_what_is_looked_at_from_the_first_body_that_runs() -> None:
         reads.behind_load()
 
     assert reads.lost(source) == []
+
+
+def test_lists_that_hold_each_other_are_looked_at() -> None:
+    nodes: list[Any] = []
+    nodes.append({"next": nodes})
+    reads = LoadsRead()
+    reads.at_head(nodes)
+    reads.behind_load()
+
+    assert reads.lost(nodes) == []
+
+
+def test_tensors_that_do_not_count_their_changes_are_looked_at() -> None:
+    torch = pytest.importorskip("torch")
+    tracker = Tracker()
+    with torch.inference_mode():
+        tracker.losses = torch.ones(3)
+    source, reads = Hard(tracker), LoadsRead()
+    reads.at_head(source)
+    reads.behind_load()
+
+    assert reads.lost(source) == []

@@ -145,6 +145,68 @@ def test_what_cannot_be_looked_at_is_not_known(make: Callable[[], Iterator[Any]]
     assert not Reads(iterator).is_same()
 
 
+class Curriculum(list[int]):
+    """A list of the program with slots, objects that it chooses among, and a variable of the class."""
+
+    __slots__ = ("level", "now", "stages", "transform")
+    rate = 1.0
+
+    def __init__(self) -> None:
+        super().__init__([1, 2])
+        self.level, self.stages, self.transform = 1, (Difficulty(), Difficulty()), double_data
+        self.now = self.stages[0]
+        self.stages[1].level = 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda stages: setattr(stages, "level", 2), id="a slot"),
+        pytest.param(lambda stages: stages.append(3), id="an item"),
+        pytest.param(lambda stages: setattr(stages, "now", stages.stages[1]), id="another object of those that it holds"),
+        pytest.param(lambda stages: setattr(stages, "transform", begun), id="another function"),
+        pytest.param(lambda stages: setattr(type(stages), "rate", 2.0), id="a variable of the class"),
+    ],
+)
+@pytest.mark.parametrize("by_class", [False, True])
+def test_changes_of_an_object_of_the_program_are_seen(
+    change: Callable[[Curriculum], Any], monkeypatch: pytest.MonkeyPatch, *, by_class: bool
+) -> None:
+    monkeypatch.setattr(Curriculum, "rate", Curriculum.rate)
+    stages = Curriculum()
+    if by_class:
+        monkeypatch.setattr(Curriculum, "current", stages, raising=False)
+
+    def staged() -> Iterator[Any]:
+        while True:
+            yield (Curriculum if by_class else stages)
+
+    reads = Reads(begun(staged()))
+    assert reads.is_known
+    assert reads.is_same()
+    change(stages)
+    assert not reads.is_same()
+
+
+def test_changes_by_a_method_that_a_generator_has_bound_are_seen() -> None:
+    taken = [1, 2, 3]
+
+    def by_method(take: Callable[[int], int]) -> Iterator[int]:
+        while True:
+            yield take(0)
+
+    reads = Reads(begun(by_method(taken.__getitem__)))
+
+    assert reads.is_same()
+    taken[0] = 5
+    assert not reads.is_same()
+
+
+@pytest.mark.parametrize("content", [np.ma.masked_array(np.ones(3)), np.ones(3).view(np.matrix)])
+def test_arrays_of_other_classes_are_not_known(content: object) -> None:
+    assert not Reads(begun(by_local(content))).is_known  # type: ignore[arg-type]
+
+
 def test_a_stream_of_its_own_is_looked_at() -> None:
     iterator = begun(of_stdlib_stream())
     reads = Reads(iterator)
@@ -154,18 +216,21 @@ def test_a_stream_of_its_own_is_looked_at() -> None:
     assert not reads.is_same()
 
 
-def test_tensors_that_change_in_place_are_seen() -> None:
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("change", [lambda weight: weight.detach().mul_(2.0), lambda weight: weight.data.mul_(2.0)])
+def test_tensors_that_change_in_place_are_seen(change: Callable[[Any], Any], *, is_inference: bool) -> None:
     torch = pytest.importorskip("torch")
-    weight = torch.ones(3)
+    with torch.inference_mode(is_inference):
+        weight = torch.ones(3)
 
     def weighed() -> Iterator[Any]:
         while True:
             yield weight.sum()
 
-    reads = Reads(begun(weighed()))
+    reads = Reads(begun(weighed()), lambda value: np.asarray(value) if torch.is_tensor(value) else None)
 
     assert reads.is_same()
-    weight.mul_(2.0)
+    change(weight)
     assert not reads.is_same()
 
 

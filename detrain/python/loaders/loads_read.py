@@ -12,7 +12,7 @@ import dis
 import functools
 import gc
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from detrain.base.plain_types import CONTAINERS, NUMBERS_AND_TEXTS
 from detrain.python.codec.recipes import describe
 from detrain.python.codec.state_rules import class_attributes, functions_in, has_contents
 from detrain.python.inspect.frames import has_user_code, is_user_file, names_of
-from detrain.python.inspect.held import walk
+from detrain.python.inspect.held import held_by, walk
 from detrain.python.inspect.names import is_own_class, module_of, own_attributes
 from detrain.python.inspect.progress import iterators_in
 from detrain.python.inspect.stored_attributes import is_of_framework
@@ -87,12 +87,22 @@ class _At(NamedTuple):
     depth: int
 
 
-def reached(source: object, *, deepest: int, most_items: int) -> Iterator[Reached]:
-    """Yield the values in at most `deepest` steps from a source; of a long collection, about `most_items` items."""
+def reached(
+    source: object, *, deepest: int, most_items: int, meet: Callable[[object], None] = lambda _value: None
+) -> Iterator[Reached]:
+    """Yield the values in at most `deepest` steps from a source; of a long collection, about `most_items` items.
+
+    `meet` hears of each step to an object that is no data, also of further steps to the same object.
+    """
 
     def below(at: _At) -> list[_At]:
+        if at.is_data:
+            return []
         found = [(step, each, _is_data(each, most_items)) for step, each in _steps(at.place, at.value, most_items)]
-        return [_At(*each, at.depth + 1) for each in found if each[2] or at.depth < deepest] if not at.is_data else []
+        for _step, each, is_data in found:
+            if not is_data:
+                meet(each)
+        return [_At(*each, at.depth + 1) for each in found if each[2] or at.depth < deepest]
 
     for at in walk([_At("", source, False, 0)], below, lambda at: None if at.is_data else id(at.value), is_wide=True):
         if at.is_data or not _shows_all(at.value):
@@ -105,10 +115,11 @@ def some(value: Any, most_items: int) -> list[Any]:
     return items[:: len(items) // most_items + 1]
 
 
-def _is_data(value: object, most_items: int) -> bool:
+def _is_data(value: object, most_items: int, depth: int = 0) -> bool:
     if isinstance(value, (range, *NUMBERS_AND_TEXTS)) or hasattr(type(value), "__array__"):
         return not getattr(getattr(value, "dtype", None), "hasobject", False)
-    return type(value) in COLLECTIONS and all(_is_data(each, most_items) for each in some(value, most_items))
+    is_collection = type(value) in COLLECTIONS and depth < _DEEPEST  # it may hold itself
+    return is_collection and all(_is_data(each, most_items, depth + 1) for each in some(value, most_items))
 
 
 def _shows_all(value: object) -> bool:
@@ -131,6 +142,8 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
             yield from ((name, cell.cell_contents) for name, cell in cells if has_contents(cell))
     elif isinstance(value, types.MethodType):
         yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield place, value.__self__
     elif isinstance(value, functools.partial):
         yield from ((place, each) for each in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, Suspended):
@@ -144,18 +157,26 @@ def _steps(place: str, value: Any, most_items: int) -> Iterator[tuple[str, objec
         yield from ((place, each) for each in some(value, most_items))
         if isinstance(value, dict):
             yield place, list(value)
+    elif isinstance(value, type):
+        yield from _steps_of_class(place, value)
     elif not isinstance(value, _STILL):
         cls, described = type(value), describe(value)
-        is_own = is_own_class(cls)
-        for name, each in (own_attributes(value) or {}).items():
-            if not is_own and isinstance(getattr(cls, name, None), functools.cached_property):
-                continue  # the first access computes it from the others
-            yield (f"{cls.__qualname__}.{name}" if is_own else place), each
+        if is_own_class(cls):
+            for (kind, name), each in held_by(value):
+                yield (f"{cls.__qualname__}.{name}" if kind == "." else place), each
+        else:
+            for name, each in (own_attributes(value) or {}).items():
+                if not isinstance(getattr(cls, name, None), functools.cached_property):  # computed from the others
+                    yield place, each
         yield from ((place, each) for each in (described[1] if described is not None else ()))
-        for base in cls.__mro__ if is_own else ():
-            if is_own_class(base):
-                yield from ((f"{base.__qualname__}.{name}", each) for name, each in class_attributes(base).items())
-                yield from ((place, each) for item in vars(base).values() for each in functions_in(item))
+        yield from _steps_of_class(place, cls)
+
+
+def _steps_of_class(place: str, cls: type) -> Iterator[tuple[str, object]]:
+    for base in cls.__mro__ if is_own_class(cls) else ():
+        if is_own_class(base):
+            yield from ((f"{base.__qualname__}.{name}", each) for name, each in class_attributes(base).items())
+            yield from ((place, each) for item in vars(base).values() for each in functions_in(item))
 
 
 def _names_in(code: types.CodeType, space: dict[str, Any]) -> Iterator[tuple[str, object]]:
@@ -214,6 +235,14 @@ class LoadsRead:
         return {place for place, now in self._last.items() if before.get(place, now) != now}
 
 
+def _version_of(value: object) -> int | None:
+    """Return how often a tensor of PyTorch has changed; None for other values, and for a tensor that does not count."""
+    try:
+        return getattr(value, "_version", None)
+    except RuntimeError:  # made in `inference_mode`
+        return None
+
+
 def _update(state: Any, value: Any) -> None:
     if isinstance(value, (range, *NUMBERS_AND_TEXTS)):
         state.update((hex(value) if type(value) is int else repr(value)).encode("utf-8", "surrogatepass"))
@@ -221,7 +250,7 @@ def _update(state: Any, value: Any) -> None:
         state.update(f"{len(value)};".encode())
         for each in () if isinstance(value, set | frozenset) else some(value, _MOST_ITEMS):
             _update(state, each)
-    elif (version := getattr(value, "_version", None)) is not None:  # a tensor of PyTorch's counts its changes
+    elif (version := _version_of(value)) is not None:
         state.update(f"{id(value)} {version} {tuple(value.shape)}".encode())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         flat = value.reshape(-1)

@@ -6,6 +6,7 @@ program, reads nothing that a step has changed since: neither its variables nor 
 
 from __future__ import annotations
 
+import enum
 import gc
 import sys
 import types
@@ -14,13 +15,16 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from detrain.base.digest import digest_value
+from detrain.base.digest import ToArray, digest_value
 from detrain.python.codec.recipes import describe
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.inspect.names import is_laid_open, is_own_class, is_user_module
 from detrain.python.inspect.progress import HANDS_ON, is_plain_iterator, is_progress_bar, iterators_in
 from detrain.python.inspect.random_state import is_stream, state_of
+from detrain.python.inspect.stored_attributes import is_of_framework
 from detrain.python.loaders.loads_read import Suspended, reached
 
+_BY_ADDRESS: Final = (type, types.FunctionType, types.CodeType, enum.Enum)
 _MOST_OBJECTS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
 """Bytes of arrays: their digest takes a hundredth of a second or two."""
@@ -29,7 +33,8 @@ _MOST_BYTES: Final = 1 << 28
 class Reads:
     """The variables and objects that an iterator reads when it loads its next batches, as they are now."""
 
-    def __init__(self, iterator: object) -> None:
+    def __init__(self, iterator: object, to_array: ToArray = lambda _value: None) -> None:
+        self._to_array = to_array
         self._source = _source(iterator)
         self._named: list[object] = []
         """The objects that the digest knows by address: while they are held, no other object gets such an address."""
@@ -50,16 +55,34 @@ class Reads:
             return ""
 
         def address(value: Any) -> np.ndarray[Any, Any] | None:
-            if not hasattr(type(value), "__array__"):
+            cls = type(value)
+            if not hasattr(cls, "__array__") or isinstance(value, np.generic | np.memmap):
                 return None
-            if hasattr(type(value), "assign"):
-                raise ValueError(value)  # a variable, whose value changes in place
-            named.append(value)
-            return np.array([id(value), getattr(value, "_version", 0)])  # a tensor of PyTorch counts its changes
+            if is_of_framework(cls) and not hasattr(cls, "assign") and not hasattr(cls, "_version"):
+                named.append(value)
+                return np.array([id(value)])
+            array = self._to_array(value)  # it may change in place; PyTorch's `_version` does not count all changes
+            if array is None:
+                raise ValueError(value)
+            return array
 
+        def meet(value: object) -> None:
+            if len(numbers) == _MOST_OBJECTS or (isinstance(value, types.ModuleType) and is_user_module(value)):
+                raise ValueError(value)  # a module holds more than the loads read
+            state.update(f"{numbers.setdefault(id(value), len(numbers))} {type(value).__qualname__};".encode())
+            known = value.code if isinstance(value, Suspended) else value
+            if isinstance(known, _BY_ADDRESS):
+                named.append(known)
+                state.update(f"{id(known)};".encode())
+            elif is_own_class(type(value)) and not is_stream(value) and not is_laid_open(type(value)):
+                raise ValueError(value)  # it may hold more than it shows
+
+        numbers: dict[int, int] = {}
+        """The objects that have been met, which the walk keeps alive, by address."""
         state, bytes_left = xxhash.xxh3_128(), _MOST_BYTES
+        walk = reached(self._source, deepest=sys.maxsize, most_items=sys.maxsize, meet=meet)
         try:
-            for count, (place, value, is_data) in enumerate(reached(self._source, deepest=sys.maxsize, most_items=sys.maxsize)):
+            for count, (place, value, is_data) in enumerate(walk):
                 bytes_left -= getattr(value, "nbytes", 0)
                 if bytes_left < 0 or count == _MOST_OBJECTS:
                     return ""

@@ -22,7 +22,9 @@ from detrain.python.outside.change_log import NO_FILE, NO_ROOM, Changes, move_fi
 How = Literal["written", "replaced", "moved"]
 """The next change of a file. `written`: Python or PyTorch empties and writes it. `replaced`: another file takes its
 name, or it is removed. `moved`: it gets another name, or other code writes it."""
-_open, _is_there, _is_file = os.open, os.path.lexists, os.path.isfile  # taken before calls of the program are followed
+_open, _is_there, _is_file = os.open, os.path.lexists, os.path.isfile
+_is_link, _readlink, _symlink = os.path.islink, os.readlink, os.symlink
+"""The real functions, taken before calls of the program are followed."""
 _SMALL_BYTES: Final = 1 << 26
 """Files up to this size are always kept, larger ones if the disk has room for four of them."""
 _OF_OTHERS: Final = ("~/.cache", tempfile.gettempdir())
@@ -48,13 +50,15 @@ class Versions:
         path = os.path.realpath(path) if how == "written" else path
         if path in self._here or os.getpid() != self._process or self.is_of_others(path):
             return
-        if _is_file(path) and not os.path.islink(path):
+        if _is_link(path):
+            name = self._changes.new_name()
+        elif _is_file(path):
             size = os.path.getsize(path)
             has_room = size <= _SMALL_BYTES or self._has_room(4 * size)
             name = self._changes.new_name() if has_room else NO_ROOM
             if is_as_found and has_room:
                 self._changes.keep_as_found(path)
-        elif _is_there(path):  # a pipe, a device, a link: its file does not change
+        elif _is_there(path):  # a folder, a pipe, a device
             return
         else:
             name = NO_FILE
@@ -83,13 +87,15 @@ class Versions:
             kept = self._changes.kept_in / name
             if name == NO_ROOM or (name != NO_FILE and self._changes.is_gone(name)):
                 self.stale.add(path)
-            if name == NO_FILE or _is_file(kept):
+            if name == NO_FILE or _is_file(kept) or _is_link(kept):
                 with contextlib.suppress(OSError):
-                    later = self._take_away(path, stays=name != NO_FILE) if _is_file(path) else None
+                    stays = name != NO_FILE and not _is_link(kept)
+                    later = self._take_away(path, stays=stays) if _is_file(path) or _is_link(path) else None
                     if name != NO_FILE:
                         _return(kept, path)
                         if versions is not None:
-                            messages.say(f"{path}: put back as it was at the checkpoint; the later one is {later}")
+                            kept_too = "" if later is None else f"; the later one is {later}"
+                            messages.say(f"{path}: put back as it was at the checkpoint{kept_too}")
         if known:
             self._changes.returned()
         self._here = {}
@@ -97,7 +103,7 @@ class Versions:
     def _take_away(self, path: str, *, stays: bool) -> Path:
         """Keep the file at a path for a while, and remove it; with `stays`, only copy a file with several names."""
         later = self._changes.kept_in / self._changes.new_name()
-        if stays and os.stat(path).st_nlink > 1:
+        if stays and os.lstat(path).st_nlink > 1:
             shutil.copy2(path, later)
         else:
             move_file(path, later)
@@ -113,11 +119,15 @@ def _return(kept: Path, path: str) -> None:
             shutil.copyfileobj(source, target)
         kept.unlink()
     else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         move_file(kept, path)
 
 
 def _keep(path: str, target: Path, how: How) -> None:
     """Keep a file under a second name, so that its content stays when the file at its own name changes."""
+    if _is_link(path):
+        _symlink(_readlink(path), target)
+        return
     real = os.path.realpath(path)
     now = os.stat(real)
     if how == "replaced":

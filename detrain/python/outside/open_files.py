@@ -247,14 +247,20 @@ class Files:
 
     def moves(self, path: str, to: str) -> None:
         """Note that a file is about to be renamed."""
-        if self._changes is None or not os.path.isfile(path):
+        if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
         if not self._is_followed(path):
             self.keep(path, "moved")
             self.removes(to)
+        elif os.path.dirname(path) != os.path.dirname(to):
+            self.removes(path)
+            if not _is_there(to):
+                self.creates(to)
+            self.removes(to)
         else:
             self.removes(to, is_over=True)
             self._changes.move(path, to)
+            self._appended.pop(path, None)  # the next file by this name is a new one
             self._held.add(to)
 
     def removes(self, path: str, *, is_over: bool = False) -> None:
@@ -262,6 +268,7 @@ class Files:
         if self._changes is not None and self._is_followed(path):
             if os.path.isfile(path):
                 self._changes.drop(path)
+                self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
             self.keep(path, "replaced")
 

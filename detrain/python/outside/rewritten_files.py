@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from detrain.base.cursor import Address, Cursor
@@ -30,7 +31,8 @@ from detrain.python.outside.open_files import Files
 
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
-"""The real function, taken before the program's questions are followed."""
+_scandir, _is_folder, _is_link = os.scandir, os.path.isdir, os.path.islink
+"""The real functions, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
 
@@ -124,6 +126,11 @@ class Contents:
         if self._at(path) is not None:
             self.written_last = path
 
+    def _takes(self, path: str) -> None:
+        """Note that a file is about to be removed."""
+        self.removes(path)
+        self._files.removes(path)
+
     def changes(self, path: str) -> None:
         """Note that the program opens a file to change a part of it, or to make it if it does not exist."""
         at = self.also_writes(path)
@@ -203,6 +210,8 @@ class Contents:
                 if not self.counts_on(path):  # else a log that is full too early, on the way to a cut
                     self._notes_whole(to)
                     self._files.moves(path, to)
+                    for file in _files_below(path):
+                        self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
                     real(src, dst, **keywords)
 
             return moved
@@ -211,15 +220,41 @@ class Contents:
             @functools.wraps(real)
             def removed(path: Any, **keywords: Any) -> None:
                 known = os.path.abspath(os.fsdecode(path))
-                if not self.counts_on(known):
-                    self.removes(known)
-                    self._files.removes(known)
+                if keywords.get("dir_fd") is not None:
+                    real(path, **keywords)  # `rmtree`
+                elif not self.counts_on(known):
+                    self._takes(known)
                     real(path, **keywords)
 
             return removed
 
+        def linking(real: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(real)
+            def linked(src: Any, dst: Any, *arguments: Any, **keywords: Any) -> None:
+                self._files.removes(os.path.abspath(os.fsdecode(dst)))
+                real(src, dst, *arguments, **keywords)
+
+            return linked
+
+        real_rmtree = shutil.rmtree
+
+        @in_place_of(shutil, "rmtree")
+        def remove_tree(path: Any, *arguments: Any, **keywords: Any) -> None:
+            for file in _files_below(os.path.abspath(os.fsdecode(path))) if keywords.get("dir_fd") is None else ():
+                self._takes(file)
+            real_rmtree(path, *arguments, **keywords)
+
         os.rename, os.replace = telling(os.rename), telling(os.replace)
+        os.link, os.symlink = linking(os.link), linking(os.symlink)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Yield the files in a folder and in its folders; none if it is no folder."""
+    if _is_folder(folder) and not _is_link(folder):
+        with contextlib.suppress(OSError):
+            for entry in list(_scandir(folder)):
+                yield from _files_below(entry.path) if entry.is_dir(follow_symlinks=False) else (entry.path,)
 
 
 def _epoch_of(at: Cursor) -> Address:

@@ -278,7 +278,7 @@ class Rewind(Ring):
             load = self._moments[self._next - 1].load
             if load is None or load.after is None:
                 return
-            before, reads = self._before_load, Reads(loader)
+            before, reads = self._before_load, Reads(loader, self._adapters.to_array)
             is_held = any(value is loader for value, _path, _place in load.after.places)
             if before is not None and reads.is_known and not is_held and is_same(before, load.after):
                 load.after, self._reads = None, reads
