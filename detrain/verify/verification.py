@@ -178,6 +178,8 @@ def read_notes(done: VerifiedRun, states: Path) -> None:
             done.cuts[cursor] = what[0]
         elif kind == "resumed":
             done.resumed = cursor, what[0]
+        elif kind == "started":
+            done.began = what[0]
         elif kind != "begun":
             done.states[key] = what
 

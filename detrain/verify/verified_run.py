@@ -39,6 +39,8 @@ class VerifiedRun(msgspec.Struct):
     """Digest of each variable, by its key, at the end of each phase and of the program."""
     cuts: dict[str, int] = {}
     """The bytes of output written when each checkpoint was taken, by its cursor."""
+    began: int = 0
+    """The bytes that stood in the output when its last process began: a first run may start itself again."""
     resumed: tuple[str, int] = ("", 0)
     """The cursor at which the last process resumed, and the bytes that it had printed before."""
     output: str = ""
@@ -105,9 +107,9 @@ class VerifiedRun(msgspec.Struct):
         """Compare output since the last resume, and files, without numbers and files that differ in two whole runs."""
         timed = timed_fields(whole.output, again.output)
         cut, place = self.resumed
-        start = whole.cuts.get(cut, 0) if cut else 0
+        start = whole.cuts.get(cut, 0) if cut else whole.began
         if timed is not None and (not cut or cut in whole.cuts):
-            mine = self.output.encode()[place:].decode(errors="replace")
+            mine = self.output.encode()[place if cut else self.began :].decode(errors="replace")
             reference = whole.output.encode()[start:].decode(errors="replace")
             self.lines = reference.count("\n")
             difference = first_difference(reference, mine, timed)

@@ -28,7 +28,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from detrain.adapters.torch.data.loaders import TorchLoaders
 from detrain.adapters.torch.data.samplers import reason_to_load
-from detrain.adapters.torch.data.worker import StampedInit, _Outlived
+from detrain.adapters.torch.data.worker import StampedInit, _Outlived, signature
 from detrain.base.errors import Diverged
 from detrain.python.process.sigterm import Termination
 
@@ -211,3 +211,18 @@ def test_a_worker_outlives_the_first_sigterm_of_a_run_that_answers_it_and_no_oth
     leaving.value = 1
     _Outlived(leaving)(signal.SIGTERM, None)
     assert ends == [0, 0], "a process at its end waits for its workers for ever"
+
+
+class _Settings:
+    def __init__(self) -> None:
+        vars(self)["items"] = {"size": 8}
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)["items"][name]
+
+
+def test_a_data_set_may_hold_an_object_whose_missing_attributes_raise_a_key_error() -> None:
+    settings = _Settings()
+    before = signature([settings])
+    settings.items["size"] = 9
+    assert signature([settings]) != before

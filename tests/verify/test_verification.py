@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detrain.verify.state_diff import Difference
-from detrain.verify.verification import Verification
+from detrain.verify.verification import Verification, read_notes
 from detrain.verify.verified_run import Comparison, VerifiedRun
 
 
@@ -74,3 +74,16 @@ def test_values_that_differ_between_whole_runs_are_left_out_and_named() -> None:
 
     assert found.is_exact
     assert found.verdict.endswith("not compared: times[#] (other values in each run)")
+
+
+def test_what_a_first_run_printed_before_it_started_again_is_not_compared(tmp_path: Path) -> None:
+    """A killed run that goes back to its beginning knows its loops, and does not start again."""
+    whole, killed = VerifiedRun("whole", tmp_path, output="0\n1\n0\n1\n2\n"), VerifiedRun("killed", tmp_path, output="0\n1\n2\n")
+    for run, began in ((whole, 4), (killed, 0)):
+        states = tmp_path / run.name
+        states.write_text(f'["started at ", [0, 0]]\n["started at ", [{began}, 0]]\n["begun at 0:0 epoch", [{began}, 0]]\n')
+        read_notes(run, states)
+
+    killed.compare_outputs(whole, whole)
+
+    assert (killed.differing_output, killed.lines) == ([], 3)

@@ -85,8 +85,8 @@ class VerifyPlan(msgspec.Struct, frozen=True):
         return found if self.kill_at is None or self.kill_at < batches_done else min(found, batch + self.kill_at - batches_done)
 
     def at_cut(self, what: str, cursor: str) -> None:
-        """Note the lengths of stdout and stderr, if these are files, as a checkpoint is taken, its state has been set,
-        or an epoch begins.
+        """Note the lengths of stdout and stderr, if these are files, as the process starts, a checkpoint is taken, its
+        state has been set, or an epoch begins.
         """
         _flush()
         self._note(f"{what} {cursor}", (os.fstat(1).st_size, os.fstat(2).st_size))

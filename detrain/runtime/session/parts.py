@@ -76,6 +76,8 @@ class Parts:
         self._metas = metas = [read_meta(Path(path)) for path in config.stations]
         self.position = position = Position()
         self.trial = trial = VerifyPlan.of_environment()
+        if trial is not None:
+            trial.at_cut("started at", "")
         self.plan = ResumePlan(config, metas, position, trial.jumps if trial is not None else ())
         self.saves = Saves(config, catalogue, metas[-1].journal_bytes if metas else None)  # takes the lock
         self.adapters, self.streams, self.baselines = Adapters(), Streams(), Baselines()

@@ -25,6 +25,7 @@ from torch.utils.data._utils import worker as _worker
 from detrain.base.child_processes import die_with
 from detrain.base.plain_types import SCALARS
 from detrain.python.inspect.held import by_identity, walk
+from detrain.python.inspect.names import own_attributes
 from detrain.python.inspect.random_state import is_stream, state_of
 from detrain.python.process.random_streams import NumpyStream, PythonStream, Stream
 from detrain.python.process.sigterm import is_awaited
@@ -182,7 +183,7 @@ def _parts(item: Any, state: Any) -> list[object]:
         state.update(str(len(item)).encode())
         if len(item) <= _MOST_ITEMS:
             return [*item.keys(), *item.values()] if isinstance(item, dict) else list(item)
-    elif not isinstance(item, type) and not callable(getattr(item, "__code__", None)):
-        own = getattr(item, "__dict__", None)
-        return list(own.values()) if isinstance(own, dict) and len(own) <= _MOST_ITEMS else []
+    elif not isinstance(item, type):
+        own = own_attributes(item)
+        return list(own.values()) if own is not None and len(own) <= _MOST_ITEMS else []
     return []
