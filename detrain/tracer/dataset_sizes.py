@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from detrain.python.inspect.frames import names_of
 from detrain.python.inspect.held import walk
+from detrain.python.inspect.names import own_attributes
 
 _MAX_DEPTH: Final = 3
 _MAX_OBJECTS: Final = 2000
@@ -41,11 +42,10 @@ def _below(place: tuple[str, Any, int]) -> Iterable[tuple[str, Any, int]]:
     path, value, depth = place
     if depth == _MAX_DEPTH or isinstance(value, _NOT_SIZED):
         return []
-    own = getattr(value, "__dict__", None)
-    if isinstance(value, dict):
-        pairs = [(f"[{key!r}]", item) for key, item in list(value.items())[:50] if isinstance(key, str | int)]
+    if isinstance(value, dict):  # read past the methods of a class that derives from it
+        pairs = [(f"[{key!r}]", item) for key, item in list(dict.items(value))[:50] if type(key) in (str, int)]
     else:
-        pairs = [(f".{name}", item) for name, item in list(own.items())] if isinstance(own, dict) and not callable(value) else []
+        pairs = [(f".{name}", item) for name, item in list((own_attributes(value) or {}).items())] if not callable(value) else []
     return [(f"{path}{step}", item, depth + 1) for step, item in pairs]
 
 

@@ -400,6 +400,7 @@ def use_class(world: World) -> list[object]:
 
 class Mode(enum.Enum):
     FAST = 1
+    LISTED = ["names"]  # noqa: RUF012 - the value of a member
 
     def __init__(self, _number: int) -> None:
         self.hits: list[int] = []

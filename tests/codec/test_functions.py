@@ -94,3 +94,14 @@ def test_a_stream_goes_on_in_a_copy_too() -> None:
     for there in ({}, before):
         found: list[Any] = [copy.deepcopy(each)["one"].spawn(2) for each in (after, resumed(after, there))]
         assert [each.random() for each in found[0]] == [each.random() for each in found[1]]
+
+
+def test_a_list_that_is_the_value_of_a_member_comes_back() -> None:
+    world: World = {"mode": program.Mode}
+    listed = program.Mode.LISTED.value
+    encoded = encode(world, baseline_of(world))
+    listed.append("more")
+    assert restore(encoded, world, baseline_of(world)) == []
+
+    assert program.Mode.LISTED.value is listed
+    assert listed == ["names"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detrain.python.inspect.named import inside
 from detrain.tracer.dataset_sizes import changed_sizes, sizes_in
 
 
@@ -35,6 +37,18 @@ def test_an_object_that_cannot_be_measured_is_left_out() -> None:
 
     assert strange is not None
     assert "strange" not in found
+
+
+def test_no_method_of_a_dictionary_of_the_program_is_called() -> None:
+    class Strange(dict[str, object]):
+        def items(self) -> NoReturn:
+            raise RuntimeError("no")
+
+    strange = Strange(files=[1, 2])
+    sizes = sizes_in([sys._getframe()])
+
+    assert sizes == {"strange": 1, "strange['files']": 2}
+    assert list(inside(strange)) == [(("[", "files"), [1, 2])]
 
 
 def test_no_attribute_hook_of_the_program_is_run() -> None:

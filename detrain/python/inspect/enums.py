@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from detrain.base.plain_types import CONTAINERS
+
+_CHANGEABLE: Final = frozenset(CONTAINERS.values()) - {tuple, frozenset}
 
 
 def is_enum(cls: type) -> bool:
@@ -31,8 +35,12 @@ def flag_of_bits(cls: type, bits: object) -> Any:
 
 
 def member_attributes(member: Any) -> dict[str, object]:
-    """Return the attributes that the program has set on a member."""
-    return {name: item for name, item in vars(member).items() if not is_of_enum(name)}
+    """Return the attributes that the program has set on a member, and its value if that can change."""
+    return {
+        name: item
+        for name, item in vars(member).items()
+        if not is_of_enum(name) or (name == "_value_" and type(item) in _CHANGEABLE)
+    }
 
 
 def is_of_enum(name: str) -> bool:

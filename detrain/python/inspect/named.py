@@ -17,6 +17,7 @@ from detrain.python.inspect.names import is_user_module, own_attributes
 
 MOST_INSIDE: Final = 64
 """The largest number of values of a collection that are looked at."""
+_COLLECTIONS: Final[tuple[Any, ...]] = (dict, list, tuple)
 _PLAIN: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 _seen: set[str] = set()
@@ -68,9 +69,10 @@ def inside(value: Any, *, is_whole: bool = False) -> Iterator[tuple[Step, Any]]:
         yield (".", "self"), value.__self__
     elif isinstance(value, partial):
         yield from ((("(", "func"), value.func), *inside(value.args, is_whole=is_whole), *inside(value.keywords, is_whole=is_whole))
-    elif isinstance(value, list | tuple | dict) and not (is_whole and len(value) > MOST_INSIDE):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        first = itertools.islice(items, MOST_INSIDE)
+    elif (base := next((each for each in _COLLECTIONS if isinstance(value, each)), None)) is not None and not (
+        is_whole and base.__len__(value) > MOST_INSIDE
+    ):  # read past the methods of a class that derives from it
+        first = itertools.islice(dict.items(value) if base is dict else enumerate(base.__iter__(value)), MOST_INSIDE)
         yield from [(("[", key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
     else:
         yield from (((".", name), each) for name, each in list((own_attributes(value) or {}).items()))

@@ -25,7 +25,7 @@ from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_fil
 from detrain.python.inspect.held import Step, walk
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import LibraryGlobals
-from detrain.python.inspect.named import MOST_INSIDE, inside, is_hidden, user_modules
+from detrain.python.inspect.named import inside, is_hidden, user_modules
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class
 from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Item, classes_in, deep_calls
 from detrain.python.inspect.random_state import STREAMS
@@ -361,8 +361,11 @@ class Capture:
 def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
     """Return the values in an object or collection of the program, or in a function's closure, as further places."""
     path, value, depth = place
-    is_small = isinstance(value, list | tuple | dict) and len(value) <= MOST_INSIDE
-    is_open = is_small or is_user_class(type(value)) or isinstance(value, FunctionType | MethodType | partial)
+    is_open = (
+        isinstance(value, list | tuple | dict)
+        or is_user_class(type(value))
+        or isinstance(value, FunctionType | MethodType | partial)
+    )
     if not is_open or depth == _DEEPEST:
         return []
     return [(f"{path}{_shown(step)}", each, depth + 1) for step, each in inside(value, is_whole=True)]
