@@ -233,3 +233,34 @@ def test_the_example(tmp_path: Path) -> None:
     assert detrain("replay", "record.json", *program, cwd=tmp_path).out.startswith("IDENTICAL")
     detrain("random", "-n", 6, "--after", 3, *program, cwd=tmp_path).ok()
     assert len(list(tmp_path.glob("ckpt/*.faults/*/random-0/trial-*.json"))) == 6
+
+
+LEFT = """
+import torch
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+for epoch in range(2):
+    for number in range(9):
+        images = torch.randn(6, 3)
+        scores, labels = net(images), (images[:, 0] > 0).long()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(scores, labels).backward()
+        optimizer.step()
+        accuracy = (scores.argmax(1) == labels).float().mean().item()
+        print("step", accuracy)
+        if number == 3:
+            break
+"""
+
+
+def test_the_last_step_of_a_loop_that_is_left_has_its_accuracy(tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(LEFT)
+    options = ("--model", "BIT:30", "--site", "forward/net/addmm", "--at", "0:1", "--out", "record.json")
+    run = detrain("inject", *options, "left.py", cwd=tmp_path)
+    assert run.status == 0, run.err
+    record = json.loads((tmp_path / "record.json").read_text())
+    said = [float(line.split()[1]) for line in run.out.splitlines() if line.startswith("step ") and len(line.split()) == 2]
+    found = [step["series"].get("accuracy") for step in record["steps"] if step["at"][2] >= 0]
+    assert found == said[-len(found) :]
+    assert "no accuracy" not in record["outcome"]

@@ -102,8 +102,9 @@ class ExperimentObserver(Observer):
         self._experiment.end_body(kept, is_last=cut != "load")
 
     def end_epoch(self, frame: FrameType) -> None:
-        """Note the losses and metrics of the epoch."""
+        """Note the losses and metrics of the epoch, and of its last step, if that is open: a `break` left the loop."""
         if not self._plan.is_resuming:
+            self.end_body("end", frame)
             stale = self._experiment.stale
             kept = lambda: accuracies(frame, self._adapters.to_array, is_after_epoch=True, stale=stale)  # noqa: E731
             self._experiment.end_epoch(self._position.phase, self._position.epoch, kept)
