@@ -8,13 +8,15 @@ gives, for the inputs of the step that is hit. If it does not, a copy with the s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final, TypeVar
 
 _SIZE: Final = 8
 """The number of places in a copy. With 32 places, half or more of the tested copies gave other bits unarmed."""
 
 Place = TypeVar("Place", bound=Hashable)
+heard: Final[list[Callable[[bool], None]]] = []
+"""Called with True before copies are compiled and tried, and with False behind that."""
 
 
 def copies(together: Sequence[Place], wanted: Sequence[Place]) -> Iterator[tuple[Place, ...]]:
@@ -24,7 +26,13 @@ def copies(together: Sequence[Place], wanted: Sequence[Place]) -> Iterator[tuple
     among them, only the wanted places alone are yielded.
     """
     number = {place: at for at, place in enumerate(together)}
-    if all(place in number for place in wanted):
-        blocks = sorted({number[place] // _SIZE for place in wanted})
-        yield tuple(place for block in blocks for place in together[block * _SIZE :][:_SIZE])
-    yield tuple(wanted)
+    for hear in heard:
+        hear(True)
+    try:
+        if all(place in number for place in wanted):
+            blocks = sorted({number[place] // _SIZE for place in wanted})
+            yield tuple(place for block in blocks for place in together[block * _SIZE :][:_SIZE])
+        yield tuple(wanted)
+    finally:
+        for hear in heard:
+            hear(False)

@@ -110,14 +110,16 @@ class Watch(msgspec.Struct):
     """The start of its present part: its part of the process, its fault, or its end."""
     armed_at: float | None = None
     """The time at which its fault was armed."""
+    is_compiling: bool = False
+    """True while a function is compiled for the fault, which the golden run has not done."""
     is_over: bool = False
     """True if the log has the trial's end: later events are not its doing."""
     _read: int = 0
     _rest: bytes = b""
 
     def since_fault_s(self) -> float:
-        """Return the seconds since the trial's fault; 0 before it."""
-        return time.monotonic() - self.armed_at if self.armed_at is not None else 0.0
+        """Return the seconds since the trial's fault; 0 before it, and while a function is compiled for it."""
+        return time.monotonic() - self.armed_at if self.armed_at is not None and not self.is_compiling else 0.0
 
     @property
     def is_armed(self) -> bool:
@@ -134,9 +136,13 @@ class Watch(msgspec.Struct):
             for line in lines:
                 if not self.is_armed and b'"is_armed":true' in line:
                     self.armed_at = self.since = time.monotonic()
+                if self.is_armed and b'"compiling":' in line:
+                    self.is_compiling = b'"begun"' in line
+                    self.armed_at = self.since = time.monotonic()
                 if not self.is_over and b'"end":' in line:
                     self.is_over, self.since = True, time.monotonic()
-        limit = _END_S if self.is_over else self.limit.from_fault if self.is_armed else self.limit.until_fault
+        is_of_fault = self.is_armed and not self.is_compiling
+        limit = _END_S if self.is_over else self.limit.from_fault if is_of_fault else self.limit.until_fault
         return time.monotonic() - self.since > limit
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from detrain.adapters import shared_copies
 from detrain.base.cursor import Address
 from detrain.campaign.time_limit import LEAST_S, TimeLimit, Watch, limit_of
 from detrain.campaign.trial import with_time
@@ -116,6 +117,39 @@ def test_the_clock_of_a_trial_starts_at_its_fault(tmp_path: Path, monkeypatch: p
     assert after(2.0) == (True, True)
     assert after(0.0, msgspec.json.encode(Log(end="until")) + b"\n") == (False, True)
     assert after(60.0) == (False, True)  # the process goes on with another, or ends
+
+
+def test_the_time_in_which_a_function_is_compiled_for_a_fault_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("detrain.campaign.time_limit.time.monotonic", lambda: now[0])
+    log = tmp_path / "log"
+    watch = Watch(log, TimeLimit(until_fault=100.0, from_fault=20.0), since=now[0])
+
+    def after(seconds: float, line: Log) -> tuple[bool, float]:
+        with log.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        assert not watch.is_late()
+        now[0] += seconds
+        return watch.is_late(), watch.since_fault_s()
+
+    assert after(5.0, Log(is_armed=True)) == (False, 5.0)
+    assert after(90.0, Log(compiling="begun")) == (False, 0.0)
+    assert after(19.0, Log(compiling="done")) == (False, 19.0)
+    assert after(2.0, Log(alarm=None)) == (True, 21.0)
+
+
+def test_who_tries_copies_of_a_function_is_heard_from_the_first_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bool] = []
+    monkeypatch.setattr(shared_copies, "heard", [heard.append])
+
+    for place in shared_copies.copies(range(20), [3]):
+        assert heard == [True]
+        assert place == tuple(range(8))
+        break
+
+    assert heard == [True, False]
 
 
 def test_a_trial_that_never_comes_to_its_fault_is_late_some_time(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 import xxhash
 
+from detrain.adapters import shared_copies
 from detrain.adapters.instruments import Instruments
 from detrain.base import messages
 from detrain.base.cursor import Address, written
@@ -68,6 +69,8 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
     runs that take checkpoints or have no fault armed."""
     is_armed: bool = False
     """The body of the faulty step is about to run: all differences from here on are the fault's doing."""
+    compiling: str = ""
+    """In that body, `begun`: copies of a compiled function are made for the fault; `done`: the fault follows."""
     fired: Firing | None = None
     """The corruption that the fault did in the first of its steps."""
     hits: int = 0
@@ -122,6 +125,7 @@ class ExperimentRun:
         self._is_ending = self._has_begun = False
         self._streams = OutputStreams()
         self._noted_at = time.monotonic()
+        shared_copies.heard.append(self._note_compiling)
         self._take_up(plans[0])
 
     def _take_up(self, plan: Experiment) -> None:
@@ -189,6 +193,11 @@ class ExperimentRun:
             self._is_armed = True
         else:
             self._instruments.arm(UNARMED)
+
+    def _note_compiling(self, is_begun: bool) -> None:
+        """Note that copies are made for the fault, or have been: their time is not the fault's doing."""
+        if self._is_armed:
+            self._write(Log(compiling="begun" if is_begun else "done"))
 
     def ends_with(self, loss: Callable[[], float]) -> bool:
         """Return whether the trial of a campaign ends with the step under way, because its loss so far is not finite.
