@@ -42,7 +42,7 @@ def _below(place: tuple[str, Any, int]) -> Iterable[tuple[str, Any, int]]:
     path, value, depth = place
     if depth == _MAX_DEPTH or isinstance(value, _NOT_SIZED):
         return []
-    if isinstance(value, dict):  # read past the methods of a class that derives from it
+    if issubclass(type(value), dict):  # read past the methods of a class that derives from it
         pairs = [(f"[{key!r}]", item) for key, item in list(dict.items(value))[:50] if type(key) in (str, int)]
     else:
         pairs = [(f".{name}", item) for name, item in list((own_attributes(value) or {}).items())] if not callable(value) else []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -58,6 +58,18 @@ def namespaces(frames: Sequence[FrameType]) -> Iterator[dict[str, object]]:
             yield dict(vars(module))
 
 
+def _items_of(value: Any) -> tuple[int, Iterable[tuple[Any, Any]]] | None:
+    """Return the number of items in a dict, list or tuple, and the items with their keys or places; None for others.
+    The items are read past the methods of a class that derives from these. A proxy that stands for one is asked.
+    """
+    base = next((each for each in _COLLECTIONS if isinstance(value, each)), None)
+    if base is None:
+        return None
+    if not issubclass(type(value), base):
+        return len(value), value.items() if base is dict else enumerate(value)
+    return base.__len__(value), dict.items(value) if base is dict else enumerate(base.__iter__(value))
+
+
 def inside(value: Any, *, is_whole: bool = False) -> Iterator[tuple[Step, Any]]:
     """Yield the objects that a collection, an object or a function holds, each with its step (see `held`). A method
     holds its `self`, a partial call its function and arguments. A collection gives its first values; with `is_whole`,
@@ -69,10 +81,8 @@ def inside(value: Any, *, is_whole: bool = False) -> Iterator[tuple[Step, Any]]:
         yield (".", "self"), value.__self__
     elif isinstance(value, partial):
         yield from ((("(", "func"), value.func), *inside(value.args, is_whole=is_whole), *inside(value.keywords, is_whole=is_whole))
-    elif (base := next((each for each in _COLLECTIONS if isinstance(value, each)), None)) is not None and not (
-        is_whole and base.__len__(value) > MOST_INSIDE
-    ):  # read past the methods of a class that derives from it
-        first = itertools.islice(dict.items(value) if base is dict else enumerate(base.__iter__(value)), MOST_INSIDE)
+    elif (found := _items_of(value)) is not None and not (is_whole and found[0] > MOST_INSIDE):
+        first = itertools.islice(found[1], MOST_INSIDE)
         yield from [(("[", key), each) for key, each in first if type(each) not in _PLAIN and isinstance(key, int | str)]
     else:
         yield from (((".", name), each) for name, each in list((own_attributes(value) or {}).items()))
