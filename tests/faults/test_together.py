@@ -174,6 +174,20 @@ def test_trials_with_a_horizon_share_a_process_but_for_the_first_step_where_that
 TWO = TrialResult(0, (*GOLDEN.steps, *(StepLine(0, 1, batch, {"loss": 9.0}, f"second {batch}") for batch in range(4))), "program")
 
 
+def test_trials_of_an_epochs_first_step_are_left_to_others_where_it_cannot_be_begun_again(tmp_path: Path) -> None:
+    first = {number: msgspec.structs.replace(PLANS[0], at=(0, 1, 0)) for number in (0, 1)}
+    trial = [Log(is_armed=True), Log(step=StepLine(0, 1, 0, {"loss": -1.0}, "other")), Log(end="until")]
+    known = batch_of_trials.Together()
+    subject = Subject(tmp_path, [[trial, [Log(left="the loader runs Python")]]])
+
+    found = dict(batch_of_trials.run_together(subject, first, TWO, known))  # type: ignore[arg-type]
+
+    assert found == {}
+    assert len(subject.begun) == 1
+    assert known.alone_at == {(0, 1, 0)}
+    assert known.takes(PLANS[0])
+
+
 def test_a_trial_that_runs_into_the_next_epoch_is_believed_once_the_golden_run_has_been_there(tmp_path: Path) -> None:
     plans = {0: msgspec.structs.replace(PLANS[0], at=(0, 0, 9)), 1: msgspec.structs.replace(PLANS[0], at=(0, 0, 9))}
     into = [Log(step=StepLine(0, 0, 9, {"loss": -1.0}, "other")), Log(step=StepLine(0, 1, 0, {"loss": -1.0}, "other"))]
