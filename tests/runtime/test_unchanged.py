@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detrain.python.inspect.progress import is_plain_iterator
 from detrain.python.loaders.unchanged import Reads
 
 DATA = np.arange(12.0)
@@ -75,6 +76,27 @@ def of_stdlib_stream() -> Iterator[Any]:
 
 def double_data() -> None:
     DATA.__imul__(2.0)
+
+
+class ByNumber:
+    """A sequence of the program, which Python goes over by numbers."""
+
+    def __getitem__(self, number: int) -> int:
+        return [3, 1, 2][number]
+
+
+@pytest.mark.parametrize(
+    ("make", "is_plain"),
+    [
+        (lambda: iter(DATA.reshape(4, 3)), True),
+        (lambda: enumerate(DATA.reshape(4, 3)), True),
+        (lambda: iter(ByNumber()), False),
+        (lambda: zip(DATA, ByNumber(), strict=False), False),
+        (over_data, False),
+    ],
+)
+def test_going_over_an_array_runs_no_code_of_the_program(make: Callable[[], Iterator[Any]], *, is_plain: bool) -> None:
+    assert is_plain_iterator(begun(make())) is is_plain
 
 
 def begun(iterator: Iterator[Any]) -> Iterator[Any]:
