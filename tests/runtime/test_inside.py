@@ -22,6 +22,7 @@ import click
 import numpy as np
 import pytest
 
+from detrain.python.inspect import named
 from detrain.python.inspect.fingerprint import inside, of_python
 from detrain.python.inspect.progress import position
 
@@ -115,3 +116,24 @@ def test_objects_of_the_process_are_not_looked_into(value: object) -> None:
 
 def test_the_constant_of_numpy_for_a_masked_value_is_read() -> None:
     assert position(np.ma.masked) == position(np.ma.masked)
+
+
+class StandsForADict:
+    """A proxy, as TensorFlow puts one in the place of a dict that it follows: it says that it is one, and is none."""
+
+    __class__ = property(lambda _self: dict)  # type: ignore[assignment]
+
+    def __init__(self, held: dict[str, object]) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def items(self) -> object:
+        return self.held.items()
+
+
+def test_a_proxy_that_stands_for_a_dict_is_asked_for_its_items() -> None:
+    part = object()
+
+    assert list(named.inside(StandsForADict({"a": part}))) == [(("[", "a"), part)]
