@@ -105,3 +105,18 @@ def test_gradients_are_looked_at_where_an_optimizer_is_given_them() -> None:
 
     assert (watched[-1].key, found[-1]) == ("gradients for SGD", 5.0)
     assert norms.norms()[0] is watched
+
+
+def test_gradients_that_are_made_of_others_are_left_out() -> None:
+    """As those of a DTensor, which have no norm of their own."""
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor").TwoTensor
+    norms = TorchNorms()
+    norms.watch_gradients()
+    plain, made = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(two_tensor(torch.zeros(3), torch.zeros(3)))
+    optimizer = torch.optim.RMSprop([plain, made], 0.1)
+    plain.grad, made.grad = torch.tensor([0.0, 4.0]), two_tensor(torch.ones(3), torch.ones(3))
+    optimizer.step()
+
+    watched, found = norms.norms()
+
+    assert (watched[-1].key, found[-1]) == ("gradients for RMSprop", 4.0)

@@ -237,7 +237,7 @@ class TorchNorms:
             parts = [part._values() if part.layout is torch.sparse_coo else part for part in parts]
             groups: dict[tuple[object, object], list[Any]] = {}
             for part in parts:
-                if part.layout is torch.strided and part.is_floating_point():
+                if _is_watched(part, has_axes=False):
                     groups.setdefault((part.device, part.dtype), []).append(part)
             norm = float(np.linalg.norm(_norms(list(groups.values()))))
             scale = getattr(optimizer, "grad_scale", None)
