@@ -30,6 +30,12 @@ from detrain.python.inspect.code_reads import is_gone_over
         ("for each in old | new: pass", "new"),
         ("now = self.active\nfor each in now: pass", "agent.active"),
         ("def walk(items):\n    for each in items: pass\nwalk(active)", "active"),
+        ("walk = lambda items: list(items)\nwalk(active)", "active"),
+        ("nn.utils.clip_grad_norm_(self.active, 1.0)", "agent.active"),
+        ("random.choices(population=tuple(active))", "active"),
+        ("print(active)", "active"),
+        ("def update(self, items):\n    for each in items: pass\nagent.update(active)", "active"),
+        ("class Group(Library): pass\nGroup(active)", "active"),
     ],
 )
 def test_a_set_that_is_gone_over(source: str, path: str, tmp_path: Path) -> None:
@@ -52,9 +58,23 @@ def test_a_set_that_is_gone_over(source: str, path: str, tmp_path: Path) -> None
         "active.discard(x)",
         "for each in active_list: pass",
         "last = items.pop(3)",
+        "seen.append(active)",
+        "other.update(active)",
+        "def visit(x, seen): return x in seen\nvisit(x, active)",
+        "class Group:\n    def __init__(self, members): self.size = len(members)\nGroup(active)",
+        "@dataclass\nclass Group:\n    members: set\nGroup(members=active)",
     ],
 )
 def test_a_set_that_is_only_asked_what_is_in_it(source: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(source)
 
     assert not is_gone_over("agent.active", [str(tmp_path / "program.py")])
+
+
+def test_a_function_of_another_file_is_the_programs_own(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("from tools import visit\nvisit(x, active)\nshow(rows)")
+    (tmp_path / "tools.py").write_text("def visit(x, seen):\n    return x in seen\ndef show(items): return [*items]")
+    files = [str(tmp_path / name) for name in ("program.py", "tools.py")]
+
+    assert not is_gone_over("active", files)
+    assert is_gone_over("rows", files)
