@@ -204,6 +204,9 @@ class Rollback(Protocol):
 class Norms(Protocol):
     """The norms of the variables that the guard watches."""
 
+    reads_ranks: bool
+    """Whether a rank of a job can read the norms of what it has itself."""
+
     def watch_gradients(self) -> None:
         """Add the norms of gradients that optimizers are given to `norms`: in functions that are traced from now on."""
 

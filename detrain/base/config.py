@@ -46,6 +46,12 @@ class Ranks(msgspec.Struct, frozen=True):
         is_job = rank.isdecimal() and world.isdecimal() and int(world) > 1 and "MASTER_ADDR" in os.environ
         return cls(int(rank), int(world)) if is_job else None
 
+    @property
+    def is_on_one_machine(self) -> bool:
+        """Whether the environment says that all ranks of the job run on this machine."""
+        is_whole = os.environ.get("LOCAL_WORLD_SIZE", "") == str(self.world)
+        return is_whole or os.environ.get("MASTER_ADDR", "") in ("127.0.0.1", "localhost")
+
 
 OUTLIVING: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Variables that keep PyTorch, over NCCL, from ending a rank because a peer is gone: else its watchdog ends the process

@@ -64,7 +64,6 @@ class Guard:
         excesses = self.bounds.judge(*self._adapters.norms())
         if not excesses:
             self._known.clear()
-            self._note_success(cursor, batches_done)
             return False
         self.alarm = excesses[0]
         new = [excess for excess in excesses if excess.key not in self._known]
@@ -110,8 +109,9 @@ class Guard:
         self._write(cursor, batches_done, "restarted", {"why": why})
         messages.say(f"no exact way back in memory ({why}): starting again from a checkpoint before the fault")
 
-    def _note_success(self, cursor: Cursor, batches_done: int) -> None:
-        if max(self._tried_until, self.restarted_until) in range(batches_done + 1):
+    def note_success(self, cursor: Cursor, batches_done: int) -> None:
+        """Log and report that steps run again have ended without an alarm, if the last look was that behind them."""
+        if self.alarm is None and max(self._tried_until, self.restarted_until) in range(batches_done + 1):
             self._tried_until = self.restarted_until = -1
             self._write(cursor, batches_done, "recovered", {})
             messages.say(f"at {cursor} again, without the alarm: it was a transient fault, and is undone")

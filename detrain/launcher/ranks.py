@@ -45,8 +45,6 @@ def require_for_ranks(options: Options) -> None:
         )
     if options.goes_on_from:
         raise UsageError(f"--from {options.goes_on_from}: ranks choose together where they go on", "leave it out")
-    if options.guard:
-        raise UsageError(f"--guard {options.guard}: ranks cannot go back together yet", "run the job without --guard")
 
 
 def just_in_time(options: Options, every: Every) -> bool | None:

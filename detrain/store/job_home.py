@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from detrain.store.catalogue import Catalogue, Entry, parse_name
+from detrain.store.node_folder import PREFIX, memory
 
 JUST_IN_TIME: Final = "jit"
 """Folder of a job's just-in-time checkpoints, in the job's folder: it is there while ranks watch each other."""
@@ -23,6 +24,11 @@ _RANK: Final = re.compile(r"rank-(0|[1-9]\d*)", re.ASCII)
 def rank_folder(home: Path, program: str, rank: int) -> Path:
     """Return the checkpoint home of one rank of a job."""
     return home / program / f"rank-{rank}"
+
+
+def folders_beside(home: Path) -> list[str]:
+    """Return the folders, by the starts of their paths, in which a rank with this checkpoint home keeps other files."""
+    return [f"{home.parent / JUST_IN_TIME}/", f"{memory() / PREFIX}"] if _RANK.fullmatch(home.name) else []
 
 
 def ranks_of(job: Path) -> list[Path]:

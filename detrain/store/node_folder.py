@@ -14,8 +14,14 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-_PREFIX: Final = "detrain-jit-"
+PREFIX: Final = "detrain-jit-"
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def memory() -> Path:
+    """Return a folder in the memory of this node, if it has one."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else Path("/tmp")
 
 
 class NodeFolder:
@@ -25,7 +31,7 @@ class NodeFolder:
         """Make the folder, if no process of the job has done so, and lock it. Folders of this user's dead jobs are
         deleted. Raises OSError.
         """
-        own = f"{_PREFIX}{os.getuid()}-"
+        own = f"{PREFIX}{os.getuid()}-"
         self.path = base / f"{own}{job}"
         self._descriptor = _held(self.path)
         for other in base.glob(f"{own}*"):

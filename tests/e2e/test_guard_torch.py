@@ -24,6 +24,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+device, size, layout = torch.device("cpu"), torch.Size([5]), torch.strided
+
 class Data(Dataset):
     def __len__(self):
         return 60

@@ -139,8 +139,6 @@ def test_what_ranks_cannot_do_together_is_refused() -> None:
 
     with pytest.raises(UsageError, match="--every 5min: the clocks of the ranks differ"):
         require_for_ranks(Options(every=Every(5, "minutes")))
-    with pytest.raises(UsageError, match="--guard detect"):
-        require_for_ranks(Options(guard="detect"))
 
 
 # Over NCCL, PyTorch's watchdog ends the ranks that are left.

@@ -75,6 +75,8 @@ class AdamDecays:
 class JaxNorms:
     """See `detrain.adapters.api.Norms`."""
 
+    reads_ranks = False
+
     def __init__(self, decays: AdamDecays) -> None:
         self._decays = decays
         self._names = NamedArrays()

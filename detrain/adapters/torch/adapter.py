@@ -76,10 +76,10 @@ class Torch(Adapter):
         self.leaves = TorchLeaves(self.loaders, self._spread, self.devices)
         self._hooks = GlobalHooks()
         self._compiled = History(getattr(settings.probes, "fail", None))
-        self.rollback = TorchRollback(self.loaders, self._hooks, self._compiled)
         self.norms = TorchNorms()
         self._processes = Processes(settings.ranks, settings.on_peer_error, settings.on_unheld, self._fully_sharded, fail)
         self.replicas = self._processes.buckets
+        self.rollback = TorchRollback(self.loaders, self._hooks, self._compiled, self.replicas)
         self._instruments: TorchInstruments | None = None
         if settings.experiment is not None:
             from detrain.adapters.torch.faults.instruments import TorchInstruments  # a run without faults does without

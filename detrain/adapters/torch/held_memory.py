@@ -44,6 +44,11 @@ def shard_of(tensor: Any) -> Any:
     return tensor._local_tensor if is_spread(tensor) else tensor
 
 
+def shards_of(tensors: list[Any]) -> list[Any]:
+    """Return `shard_of` each; without looking at them where no tensor can be spread."""
+    return [*map(shard_of, tensors)] if "torch.distributed.tensor" in sys.modules else tensors
+
+
 class unseen:
     """Inside, no code of the program sees or changes detrain's work on tensors: classes of tensors and modes that
     follow each call (`torch.set_default_device`, a counter of operations) are off.

@@ -133,6 +133,14 @@ def _encode_iterator(encoding: Encoding, number: int, value: Any, path: str) -> 
     return encode_made(encoding, number, value, path) if is_made else encoding.encode_opaque(number, value, path)
 
 
+def _is_equal_value(one: object, other: object) -> bool:
+    """Return whether two objects are equal values, as two `torch.device`: whichever is there is as good."""
+    try:
+        return type(one) is type(other) and hash(one) == hash(other) and bool(one == other)
+    except Exception:
+        return False
+
+
 class LiveDecoder(Decoder):
     """Puts a live graph back, in place."""
 
@@ -163,7 +171,7 @@ class LiveDecoder(Decoder):
                 with deep_calls():
                     value = self.decode_node(number, node, live, path)
             self.is_inside = was_inside
-            if value is not live and holds != "others":
+            if value is not live and holds != "others" and not _is_equal_value(value, live):
                 self.miss(path, "it cannot be put back in place")
         self.made[number] = live
         return live

@@ -34,6 +34,7 @@ from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.file_versions import How, Versions
+from detrain.store.job_home import folders_beside
 
 _is_there: Final = os.path.lexists
 """The real function, taken before the program's questions are followed: questions here are not the program's."""
@@ -99,7 +100,8 @@ class Files:
         error. With `is_new`, first undo the appending of a run that was killed before its first checkpoint.
         """
         self._changes = changes
-        self._own = re.compile(rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)")
+        own = rf"{re.escape(os.path.abspath(home))}/(\.|inst\.info$|.*\.tail$|{re.escape(program)}-r\d)"
+        self._own = re.compile("|".join([own, *map(re.escape, folders_beside(home.absolute()))]))
         changes.move_back(lambda path: _take_away(path, home))
         changes.put_back()
         self.versions = Versions(changes, self._base)

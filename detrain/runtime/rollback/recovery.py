@@ -15,24 +15,38 @@ from detrain.base.cursor import Address, Cursor
 from detrain.base.errors import FaultPersists
 from detrain.guard.detector import DEPTH, Guard
 from detrain.python.process import children
+from detrain.runtime.rollback.ranks_together import RanksTogether
 from detrain.runtime.rollback.ring import Moment, Ring
 from detrain.runtime.state.whole_state import WholeState
 from detrain.store import Catalogue
+
+_FINE, _GO_BACK, _STOP = 0, 1, 2
+"""What a rank says to the others at a cut; the greatest counts."""
 
 
 class Recovery(Ring):
     """The last moments of a run with a guard; the run goes back at an alarm.
 
-    `write_waiting` writes everything that waits to be written.
+    `write_waiting` writes everything that waits to be written. `ranks`: in a job of several processes, the others.
+    `end_saving` ends the saving just in time, on all ranks.
     """
 
     guard: Guard
 
     def __init__(
-        self, guard: Guard, whole: WholeState, config: Config, write_waiting: Callable[[], None], *, on_host: bool
+        self,
+        guard: Guard,
+        whole: WholeState,
+        config: Config,
+        write_waiting: Callable[[], None],
+        *,
+        on_host: bool,
+        ranks: RanksTogether | None = None,
+        end_saving: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(DEPTH if guard.recovers else 0, whole, guard, on_host=on_host)
         self._config, self._catalogue, self._write_waiting = config, Catalogue(Path(config.home)), write_waiting
+        self._ranks, self._end_saving, self._agreed_at = ranks, end_saving, -1
         self._said: set[str] = set()
         self._cursor, self._batches_done = Cursor(0, 0, 0), 0
 
@@ -42,8 +56,10 @@ class Recovery(Ring):
         On an alarm go back and return the moment to go on from, or start the process again from a checkpoint.
         """
         self._cursor, self._batches_done = cursor, batches_done
-        if not self.guard.must_go_back(cursor, batches_done):
+        if not self._is_alarm(cursor, batches_done):
+            self.guard.note_success(cursor, batches_done)
             return None
+        moment, why = None, ""
         try:
             if frame is None or source is None:
                 raise CannotGoBackError("the loop has been left, or has no wrapper")
@@ -51,11 +67,37 @@ class Recovery(Ring):
                 raise CannotGoBackError("the alarm came again, and the step before may lie in the epoch before")
             moment = self.go_back(source, frame)
         except CannotGoBackError as error:
-            self.fail(str(error))
+            why = str(error)
+        if self._greatest(_FINE if moment is not None else _GO_BACK) != _FINE or moment is None:
+            self.fail(why or "another rank has none")
+        self._agreed_at = -1
         self._put_aside(moment.batches_done)
         steps = batches_done - moment.batches_done
         self.guard.note_way(cursor, batches_done, back_to=Cursor(*moment.address, "load"), steps=steps)
         return moment
+
+    def _is_alarm(self, cursor: Cursor, batches_done: int) -> bool:
+        """Have the guard look, and agree with the other ranks; return whether the last steps must be run again. Raises
+        FaultPersists."""
+        try:
+            said = _GO_BACK if self.guard.must_go_back(cursor, batches_done) else _FINE
+        except FaultPersists:
+            self._greatest(_STOP)
+            self._end_saving()
+            raise
+        if self._ranks is None or batches_done == self._agreed_at:
+            return said != _FINE
+        self._agreed_at = batches_done
+        agreed = self._greatest(said)
+        if agreed == _STOP:
+            self._end_saving()
+            raise FaultPersists(
+                f"another rank has met its alarm at {cursor} again: no transient fault", "look at what that rank has printed"
+            )
+        return agreed != _FINE
+
+    def _greatest(self, said: int) -> int:
+        return said if self._ranks is None else self._ranks.greatest(said)
 
     def hold(self, address: Address, batches_done: int, source: object, frame: FrameType) -> None:
         """Hold the moment before a load, and warn of new obstacles to going back."""
@@ -77,10 +119,9 @@ class Recovery(Ring):
         Raises FaultPersists if that has been tried, or if the command is not known.
         """
         self._put_aside(self._batches_done - DEPTH)
-        if not self._config.command or self._batches_done <= self.guard.restarted_until:
-            raise FaultPersists(
-                f"no exact way back in memory: {why}", "run it again: it resumes from a checkpoint before the fault"
-            )
+        self._end_saving()
+        if self._ranks is not None or not self._config.command or self._batches_done <= self.guard.restarted_until:
+            raise FaultPersists(f"no exact way back in memory: {why}", "run it again: it goes on from before the fault")
         self.guard.note_restart(self._cursor, self._batches_done, why)
         os.environ[RESTARTED] = str(self._config.run)
         children.start_again(self._config.command)

@@ -29,7 +29,7 @@ from typing import Final
 
 from detrain.base import messages
 from detrain.base.byte_digests import digest_bytes
-from detrain.base.config import Config
+from detrain.base.config import Config, Ranks
 from detrain.base.errors import DetrainError, StoreError
 from detrain.base.free_memory import free_bytes
 from detrain.runtime.ranks.gate import Late
@@ -39,7 +39,7 @@ from detrain.runtime.ranks.room import RankMember, Setup
 from detrain.runtime.state.split_snapshot import Split, split
 from detrain.store import Snapshot
 from detrain.store.job_home import EVERY, JUST_IN_TIME
-from detrain.store.node_folder import NodeFolder
+from detrain.store.node_folder import NodeFolder, memory
 
 _ECHO_S: Final = 3.0
 """The others learn of a rank's death within this time."""
@@ -78,7 +78,7 @@ class JustInTime:
         self._held: dict[int, Split] = {}
         job = Path(config.home).parent
         # One folder for each home: the next job clears away the files that a killed one has left there.
-        self._rank, self._local = config.ranks.rank, NodeFolder(_memory(), digest_bytes(str(job.resolve()).encode())[:16])
+        self._rank, self._local = config.ranks.rank, NodeFolder(memory(), digest_bytes(str(job.resolve()).encode())[:16])
         self._folder, self._told = job / JUST_IN_TIME, 0
         self._folder.mkdir(exist_ok=True)
         setup = Setup(
@@ -87,7 +87,7 @@ class JustInTime:
             self._folder,
             self._local.path,
             f"{config.program} run {config.run}",
-            host=_host(config.ranks.world),
+            host=_host(config.ranks),
             timing=_TIMING,
             hang_floor_s=config.jit_hang,
             hears_sigterm=config.on_sigterm == "checkpoint",
@@ -200,6 +200,11 @@ class JustInTime:
         self._ranks.give_up()
         return True
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a rank has died, and the others save."""
+        return self._ranks.is_frozen
+
     def mark(self, kind: str) -> None:
         """Note that a stretch of this kind begins: it may take longer than a batch."""
         if not self._is_over:
@@ -253,14 +258,9 @@ _OF_PEERS: Final = ("gloo", "Connection closed by peer", "Connection reset by pe
 """Words in the errors that a collective raises when a peer is gone."""
 
 
-def _memory() -> Path:
-    shared = Path("/dev/shm")
-    return shared if os.access(shared, os.W_OK) else Path("/tmp")
-
-
-def _host(world: int) -> str:
+def _host(ranks: Ranks) -> str:
     """Return the address at which the other ranks reach this node."""
-    if os.environ.get("LOCAL_WORLD_SIZE", "") == str(world) or os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
+    if ranks.is_on_one_machine:
         return "127.0.0.1"
     return host_towards(os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT", "29500")))
 

@@ -188,6 +188,7 @@ class Parts:
     def add_guard(self, *, mode: str, on_repeat: str, gradients: bool, ring: str) -> None:
         """Look for hardware faults from here on. The arguments are the options of `detrain run --guard`."""
         from detrain.guard.detector import Guard
+        from detrain.runtime.rollback.ranks_together import RanksTogether
         from detrain.runtime.rollback.recovery import Recovery
 
         self.guards_gradients = gradients
@@ -197,7 +198,23 @@ class Parts:
         log = self.catalogue.folder / f"{config.program}-r{config.run}.alarms.jsonl"
         is_first = not config.is_restarted and not config.stations
         self.guard = Guard(recovers=recovers, goes_on=goes_on, log=log, adapters=self.adapters, is_first=is_first)
-        self.recovery = Recovery(self.guard, self._whole, config, self._write_waiting, on_host=ring == "host")
+        ranks = RanksTogether(config.ranks, self._is_ending) if recovers and config.ranks is not None else None
+        self.recovery = Recovery(
+            self.guard,
+            self._whole,
+            config,
+            self._write_waiting,
+            on_host=ring == "host",
+            ranks=ranks,
+            end_saving=self._end_saving,
+        )
+
+    def _is_ending(self) -> bool:
+        return self.just_in_time is not None and self.just_in_time.is_ending
+
+    def _end_saving(self) -> None:
+        if self.just_in_time is not None:
+            self.just_in_time.finish()
 
     def settings(self, probes: object, on_update: Callable[[int], None], on_assign: Callable[[int], None]) -> Settings:
         """Return the settings with which an adapter is made."""
@@ -222,9 +239,10 @@ class Parts:
         """Take in the adapter of a framework that has been imported. Raises FrameworkUnsupported if the guard does not
         know that framework, EnvironmentChanged if devices of the checkpoint are not here.
         """
-        if self.config.guard and adapter.norms is None:
+        if self.config.guard and (adapter.norms is None or (self.config.ranks is not None and not adapter.norms.reads_ranks)):
+            where = "" if adapter.norms is None else ", in a job of several processes"
             raise FrameworkUnsupported(
-                f"--guard {self.config.guard}: the guard does not know yet what to look at in {adapter.name}",
+                f"--guard {self.config.guard}: the guard does not know yet what to look at in {adapter.name}{where}",
                 "run it without --guard",
             )
         self._require_devices(adapter)

@@ -158,6 +158,8 @@ def _pair(optimizer: Any, keys: Mapping[int, str], found: dict[str, Watched]) ->
 class TensorFlowNorms:
     """See `detrain.adapters.api.Norms`."""
 
+    reads_ranks = False
+
     def __init__(self, births: Births, alive: Callable[[], dict[str, Any]]) -> None:
         self._births, self._alive = births, alive
         self.inside = Inside(half_of_squares)

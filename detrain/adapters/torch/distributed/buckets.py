@@ -60,6 +60,14 @@ class Buckets:
         """
         return [(order.turns, order.arrived) for order in self._orders.values()]
 
+    def moved_on(self) -> list[object]:
+        """Return, for each model, its progress to the final buckets; two such lists are equal if no model has gained on
+        them in between. With two processes buckets do not matter: each sum has two terms.
+        """
+        if torch.distributed.is_initialized() and torch.distributed.get_world_size() <= 2:
+            return []
+        return [order.progress for order in self._orders.values()]
+
     def unknown_hooks(self) -> list[str]:
         """Return a description of each communication hook of a model that keeps a state of its own."""
         models = [order.model() for order in self._orders.values()]
@@ -125,6 +133,15 @@ class _Order:
     def turns(self) -> int:
         """The number of iterations seen so far."""
         return self._turns_before + bool(self.arrived)
+
+    @property
+    def progress(self) -> tuple[int, bool] | None:
+        """The number of iterations seen, and whether DDP has its final buckets; None if it never makes others, or the
+        model is gone."""
+        model = self.model()
+        if model is None or (model.find_unused_parameters and not model.static_graph):
+            return None
+        return self.turns, model._has_rebuilt_buckets
 
     def begin(self, model: Any) -> None:
         """Note that a forward has begun: if DDP makes its buckets by earlier gradients, it has made them by now."""

@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detrain.adapters.api import Watched, adam_constant, bounded
-from detrain.adapters.torch.held_memory import unseen
+from detrain.adapters.torch.held_memory import shard_of, shards_of, unseen
 from detrain.adapters.torch.named_objects import NamedObjects
 from detrain.base.digest import Array
 
@@ -83,7 +83,7 @@ class Holders:
                 own = vars(module)
                 found += own.get("_parameters", {}).values()
                 found += own.get("_buffers", {}).values()
-        return found
+        return shards_of(found)
 
 
 def _sizes(optimizer: Any) -> list[int]:
@@ -118,7 +118,7 @@ def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
                 if id(tensor) not in found and tensor is not None and _is_watched(tensor, has_axes=True):
                     power = 1 if is_weight else _power(name)
                     found[id(tensor)] = Watched(names[id(tensor)], "weights" if is_weight else f"buffers {name}", power), tensor
-    return [each for each, _tensor in found.values()], [tensor for _each, tensor in found.values()]
+    return [each for each, _tensor in found.values()], shards_of([tensor for _each, tensor in found.values()])
 
 
 def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], found: dict[int, tuple[Watched, Any]]) -> None:
@@ -149,6 +149,7 @@ def _power(name: str) -> int:
 def _is_watched(tensor: Any, *, has_axes: bool) -> bool:
     """Return whether a tensor holds numbers with a norm that can be watched."""
     with unseen():
+        tensor = shard_of(tensor)
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.layout is not torch.strided:
             return False
         is_plain = not (tensor.is_quantized or tensor.is_nested or torch.nn.parameter.is_lazy(tensor))
@@ -163,6 +164,8 @@ def _numbered(name: str, taken: dict[str, int]) -> str:
 
 class TorchNorms:
     """See `detrain.adapters.api.Norms`."""
+
+    reads_ranks = True
 
     def __init__(self) -> None:
         self._holders = Holders()
@@ -233,7 +236,7 @@ class TorchNorms:
         with unseen(), torch.no_grad():
             if getattr(optimizer, "found_inf", None) is not None and float(optimizer.found_inf):
                 return  # the scaler skips this step
-            parts = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+            parts = [shard_of(each.grad) for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
             parts = [part._values() if part.layout is torch.sparse_coo else part for part in parts]
             groups: dict[tuple[object, object], list[Any]] = {}
             for part in parts:

@@ -17,14 +17,15 @@ from detrain.adapters.api import Again, CannotGoBackError, PutBack, Rollback
 from detrain.adapters.torch import settings as flags
 from detrain.adapters.torch.compiler.history import History
 from detrain.adapters.torch.data.loaders import TorchLoaders
+from detrain.adapters.torch.distributed.buckets import Buckets
 from detrain.adapters.torch.settings import GlobalHooks
 
 
 class TorchRollback(Rollback):
     """See `detrain.adapters.api.Rollback`. An obstacle on the way back is found only when the state is put back."""
 
-    def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks, compiled: History) -> None:
-        self._loaders, self._hooks, self._compiled = loaders, hooks, compiled
+    def __init__(self, loaders: TorchLoaders, hooks: GlobalHooks, compiled: History, buckets: Buckets | None = None) -> None:
+        self._loaders, self._hooks, self._compiled, self._buckets = loaders, hooks, compiled, buckets
 
     def hold(self, *, on_host: bool) -> PutBack:
         """Hold settings, counts, the record of compilations and the places of iterators. The caller holds tensors, with
@@ -34,7 +35,11 @@ class TorchRollback(Rollback):
         hooks, begun, places = self._hooks.count(), self._loaders.counts()["begun"], self._loaders.places()
         compiled = json.loads(json.dumps(self._compiled.state()))
 
+        buckets = self._in_buckets()
+
         def put_back() -> None:
+            if self._in_buckets() != buckets:
+                raise CannotGoBackError("DistributedDataParallel has made its buckets since, by the order of gradients")
             reasons = self._loaders.put_back(places)
             if reasons:
                 raise CannotGoBackError("; ".join(reasons))
@@ -44,6 +49,9 @@ class TorchRollback(Rollback):
             self._loaders.set_count(begun)
 
         return put_back
+
+    def _in_buckets(self) -> list[object]:
+        return self._buckets.moved_on() if self._buckets is not None else []
 
     def begin_load(self) -> Callable[[], Again]:
         """Return a function that notes whether the load has drawn from a DataLoader: this goes back and loads its batch
