@@ -40,7 +40,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "srun --kill-on-bad-exit=0 detrain run --every 500b train.py": _NO_SCHEDULER,
     },
     "docs/explanation/guard.md": {
-        "detrain launch --nproc-per-node 2 --guard recover train.py": "a program that strikes itself: tests/programs/ranks/struck.py",
+        "detrain launch --nproc-per-node 2 --guard recover train.py": "struck by itself: tests/programs/ranks/struck.py",
         "detrain run --guard recover train.py": "the fault came by chance; in tutorials/nan-of-yesterday.md one comes each time",
     },
     "docs/explanation/six-networks.md": {
