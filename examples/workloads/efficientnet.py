@@ -1,4 +1,6 @@
-"""EfficientNet-B0 (Tan and Le, 2019), its strides as for large images. Blocks that do not expand have their 1 x 1 convolution too."""
+"""EfficientNet-B0 (Tan and Le, 2019), its strides as for large images. As in the ISCA 2023 artifact, blocks that do not
+expand have their 1 x 1 convolution too, and a gate squeezes to a quarter of the expanded channels.
+"""
 
 from keras import Input, Model, layers
 
@@ -42,7 +44,7 @@ def efficientnet_b0(size, width=1.0, depth=1.0, dropout=0.2, drop_connect=0.2):
             x = layers.DepthwiseConv2D(window, step, "same", use_bias=False, name=f"{name}_dwconv")(x)
             x = swish(normalised(x, f"{name}_bn2"), f"{name}_swish2")
             gate = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}_se_pool")(x)
-            gate = layers.Conv2D(max(1, into // 4), 1, activation="swish", name=f"{name}_se_reduce_conv")(gate)
+            gate = layers.Conv2D(max(1, wide // 4), 1, activation="swish", name=f"{name}_se_reduce_conv")(gate)
             gate = layers.Conv2D(wide, 1, activation="sigmoid", name=f"{name}_se_expand_conv")(gate)
             x = layers.Multiply(name=f"{name}_se")([x, gate])
             x = normalised(conv(x, filters, 1, 1, f"{name}_conv2"), f"{name}_bn3")
