@@ -82,6 +82,19 @@ def test_each_call_of_a_compiled_step_is_an_update(seen: list[int]) -> None:
     assert len(seen) == 6 * 4 + 3
 
 
+def test_each_call_of_a_step_that_was_compiled_ahead_is_an_update(seen: list[int]) -> None:
+    step = jax.jit(functools.partial(by_optimizer))
+    ahead = [step.lower(jnp.ones(4), ROWS).compile(), step.trace(jnp.ones(4), ROWS).lower().compile()]
+    ahead.append(eqx.filter_jit(by_optimizer).lower(jnp.ones(4), ROWS).compile())
+    assert not seen
+    for each in ahead:
+        repeated(each)
+    assert len(seen) == 12
+    assert len(set(seen)) == 2
+    jax.jit(lambda rows: rows + 1).lower(ROWS).compile()(ROWS)
+    assert len(seen) == 12
+
+
 def test_weights_that_are_moved_by_hand_are_seen_from_the_second_time_on(seen: list[int]) -> None:
     repeated(jax.jit(by_hand))
     assert len(seen) == 3
