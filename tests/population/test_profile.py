@@ -171,6 +171,17 @@ def test_the_work_of_a_convolution_is_that_of_its_loops(batch: int, into: int, o
     assert work_of(grad_in) == max(every // prod(x), 1)
     assert work_of(grad_wt) == max(every // prod(kernel), 1)
 
+    def of_jax(x: tuple[int, ...], kernel: tuple[int, ...], y: tuple[int, ...]) -> list[int]:
+        forward = made.site("conv_general_dilated", y, input=x, weight=kernel)
+        grad_in = made.site("conv_general_dilated", x, stage="backward", role="grad_in", input=y, weight=kernel)
+        grad_wt = made.site("conv_general_dilated", kernel, stage="backward", role="grad_wt", input=x, weight=y)
+        return [work_of(each) for each in (forward, grad_in, grad_wt)]
+
+    expected = [work_of(each) for each in (forward, grad_in, grad_wt)]
+    assert of_jax((batch, size, size, into), (window, window, into, out), (batch, left, left, out)) == expected
+    if window != left:  # else its last axis might be the channels
+        assert of_jax(x, kernel, y) == expected
+
 
 def test_the_profile_of_other_sites_has_another_digest() -> None:
     profile: Profile = made.profile()
