@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import json
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -78,6 +80,19 @@ def test_each_call_of_a_compiled_step_is_an_update(seen: list[int]) -> None:
     for _ in range(3):
         step(model, optimizer, ROWS)
     assert len(seen) == 6 * 4 + 3
+
+
+def test_each_call_of_a_step_that_was_compiled_ahead_is_an_update(seen: list[int]) -> None:
+    step = jax.jit(functools.partial(by_optimizer))
+    ahead = [step.lower(jnp.ones(4), ROWS).compile(), step.trace(jnp.ones(4), ROWS).lower().compile()]
+    ahead.append(eqx.filter_jit(by_optimizer).lower(jnp.ones(4), ROWS).compile())
+    assert not seen
+    for each in ahead:
+        repeated(each)
+    assert len(seen) == 12
+    assert len(set(seen)) == 2
+    jax.jit(lambda rows: rows + 1).lower(ROWS).compile()(ROWS)
+    assert len(seen) == 12
 
 
 def test_weights_that_are_moved_by_hand_are_seen_from_the_second_time_on(seen: list[int]) -> None:
@@ -303,6 +318,23 @@ def test_a_function_of_gradients_that_is_made_anew_for_each_step_tells_of_update
     for _ in range(4):
         weights = step(weights)
     assert len(seen) == 3, "the first step has nothing before it"
+
+
+def test_an_object_that_holds_the_gradient_of_its_method_goes_as_it_would(seen: list[int]) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.gradient = jax.value_and_grad(self.loss)
+            self.step = jax.jit(lambda weights: weights - self.gradient(weights, ROWS)[1])
+
+        def loss(self, weights: Any, rows: Any) -> Any:
+            return loss(weights, rows)
+
+    trainer = Trainer()
+    trainer.step(jnp.ones(4))
+    gone = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_body_that_is_made_anew_for_each_call_may_read_what_it_likes(seen: list[int]) -> None:

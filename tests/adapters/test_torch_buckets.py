@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +60,18 @@ def test_in_a_process_that_begins_gradients_come_as_they_came(buckets: Buckets) 
     assert other.module[0].weight.grad is gradient
     train(other)
     assert other._has_rebuilt_buckets
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_the_parameters_of_a_model_that_is_gone_go(batches: int, buckets: Buckets) -> None:
+    net = model()
+    for _ in range(batches):
+        train(net)
+    gone = weakref.ref(net.module[0].weight)
+    del net
+    gc.collect()
+    assert gone() is None
+    assert buckets.addresses() == {}
 
 
 @pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from detrain.python.codec.baseline import Baseline
 from detrain.python.inspect import function_source
 from tests.codec import program
 from tests.codec.sample import into, resumed
@@ -36,6 +37,13 @@ def test_functions_that_the_loop_has_made_share_variables_with_those_that_are_th
         assert world["double"]() == 10
         world["add"](1)
         assert world["double"]() == 12
+
+
+def test_a_function_and_what_wraps_it_under_another_name_were_both_there() -> None:
+    baseline, there = Baseline(), (program.names, program.decorate(program.names))
+    for each in (program, *there):
+        baseline.bind_static(each)
+    assert list(map(baseline.is_of_loop, (*there, program.decorate(program.names)))) == [False, False, True]
 
 
 def test_annotations_that_are_no_classes_are_named() -> None:

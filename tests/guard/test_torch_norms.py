@@ -52,6 +52,26 @@ def test_the_derived_bound_holds_whatever_the_gradients(name: str, steps: list[t
     assert watched[key].factor < 100, "a bound that says nothing"
 
 
+@pytest.mark.parametrize("scheduler", [torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.LinearLR])
+def test_a_scheduler_that_moves_the_decays_leaves_no_derived_bound(scheduler: Any) -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([weight], 1e-3)
+    moves = scheduler is torch.optim.lr_scheduler.OneCycleLR
+    schedule = scheduler(optimizer, 1e-2, total_steps=60) if moves else scheduler(optimizer)
+    norms, has_bound = TorchNorms(), []
+    for step in range(40):
+        weight.grad = torch.ones(1) * (step > 12)  # a part of the loss that counts from then on
+        optimizer.step()
+        schedule.step()
+        watched, found = norms.norms()
+        of = {each.key: (each, norm) for each, norm in zip(watched, found, strict=True)}
+        first, norm = next(each for each in of.values() if "exp_avg of" in each[0].key)
+        has_bound.append(bool(first.partner))
+        if first.partner:
+            assert norm <= first.factor * np.sqrt(of[first.partner][1] + first.unseen)
+    assert has_bound == [True] + [not moves] * 39
+
+
 def test_norms_are_numpys_for_each_dtype_and_layout() -> None:
     model = torch.nn.Module()
     values = {

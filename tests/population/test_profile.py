@@ -153,6 +153,22 @@ def test_the_work_of_a_product_is_its_inner_dimension() -> None:
     assert work_of(made.site("relu", (8, 6))) == 1
 
 
+@pytest.mark.parametrize(
+    ("of_input", "of_weight", "output", "inner"),
+    [
+        pytest.param((4, 8, 5), (5, 6), (4, 8, 6), 5, id="a layer over sequences"),
+        pytest.param((4, 8, 5), (4, 8, 6), (5, 6), 4 * 8, id="its weight's gradient"),
+        pytest.param((4, 8, 5), (5, 2, 3), (4, 8, 2, 3), 5, id="to several heads"),
+        pytest.param((4, 8, 2, 3), (2, 3, 5), (4, 8, 5), 2 * 3, id="from several heads"),
+        pytest.param((4, 8, 2, 3), (4, 7, 2, 3), (4, 2, 8, 7), 3, id="attention"),
+    ],
+)
+def test_the_work_of_a_product_over_further_axes_is_its_inner_dimension(
+    of_input: tuple[int, ...], of_weight: tuple[int, ...], output: tuple[int, ...], inner: int
+) -> None:
+    assert work_of(made.site("dot_general", output, input=of_input, weight=of_weight)) == inner
+
+
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(3, 6))
 def test_the_work_of_a_convolution_is_that_of_its_loops(batch: int, into: int, out: int, window: int, size: int) -> None:
     """Valid padding, stride 1: the multiply-adds are counted by walking the loops of the definition."""
@@ -170,6 +186,17 @@ def test_the_work_of_a_convolution_is_that_of_its_loops(batch: int, into: int, o
     assert work_of(forward) == work_of(last) == for_y
     assert work_of(grad_in) == max(every // prod(x), 1)
     assert work_of(grad_wt) == max(every // prod(kernel), 1)
+
+    def of_jax(x: tuple[int, ...], kernel: tuple[int, ...], y: tuple[int, ...]) -> list[int]:
+        forward = made.site("conv_general_dilated", y, input=x, weight=kernel)
+        grad_in = made.site("conv_general_dilated", x, stage="backward", role="grad_in", input=y, weight=kernel)
+        grad_wt = made.site("conv_general_dilated", kernel, stage="backward", role="grad_wt", input=x, weight=y)
+        return [work_of(each) for each in (forward, grad_in, grad_wt)]
+
+    expected = [work_of(each) for each in (forward, grad_in, grad_wt)]
+    assert of_jax((batch, size, size, into), (window, window, into, out), (batch, left, left, out)) == expected
+    if window != left:  # else its last axis might be the channels
+        assert of_jax(x, kernel, y) == expected
 
 
 def test_the_profile_of_other_sites_has_another_digest() -> None:

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+from jax.stages import Compiled, Lowered, Traced
 
 from detrain.adapters.jax.marks import NOTHING, Marked, calling, calls, hand_on
+from detrain.base.in_place import in_place_of
 
 plain_jit: Final[Any] = jax.jit
 """JAX's own `jax.jit`."""
@@ -53,12 +55,16 @@ class Jitted(Marked):
             result = self.compiled(*args, **kwargs)
         finally:
             going_on.pop()
+        self._has_ended(args)
+        return result
+
+    def _has_ended(self, args: tuple[Any, ...]) -> None:
+        """Report a call that has ended if it may have updated weights."""
         if self.mark != self._known:
             self._known = self.mark
             _keep(self.function, self.mark)
         if self.mark and not hand_on(self):
             Jitted.told(self, args)
-        return result
 
     @property
     def number(self) -> int:
@@ -81,11 +87,11 @@ class Jitted(Marked):
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace and lower the function, as JAX does."""
-        return self._traced(self.compiled.lower, args, kwargs)
+        return self._stage(self.compiled.lower, args, kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the function, as JAX does."""
-        return self._traced(self.compiled.trace, args, kwargs)
+        return self._stage(self.compiled.trace, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Return the shapes of the function's results, as JAX does."""
@@ -94,6 +100,11 @@ class Jitted(Marked):
     def _traced(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with calling(self):
             return method(*args, **kwargs)
+
+    def _stage(self, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        found = self._traced(method, args, kwargs)
+        found.detrain_function = self
+        return found
 
 
 _marks: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
@@ -153,3 +164,30 @@ def install(told: Callable[[Jitted, tuple[Any, ...]], None]) -> None:
     """Have `jax.jit` and `jax.pmap` return objects that report to `told` the calls that may update weights."""
     Jitted.told = staticmethod(told)
     jax.jit, jax.pmap = jit, pmap
+    if not hasattr(Compiled.__call__, "__wrapped__"):
+        _follow_stages()
+
+
+def _follow_stages() -> None:
+    """Have calls of what `lower().compile()` returns count as calls of the function."""
+    for stage, step in ((Traced, "lower"), (Lowered, "compile")):
+        setattr(stage, step, _handing_on(getattr(stage, step)))
+    call: Any = Compiled.__call__
+
+    @in_place_of(Compiled, "__call__")
+    def called(this: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(this, *args, **kwargs)
+        function = getattr(this, "detrain_function", None)
+        if function is not None:
+            function._has_ended(args)
+        return result
+
+
+def _handing_on(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def made(this: Any, *args: Any, **kwargs: Any) -> Any:
+        found = step(this, *args, **kwargs)
+        found.detrain_function = getattr(this, "detrain_function", None)
+        return found
+
+    return made

@@ -12,6 +12,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 import jax
@@ -43,7 +44,7 @@ class JaxUpdates:
         self._on_update = on_update
         self._has_optimizer = False
         self._before: dict[int, list[Callable[[], object]]] = {}
-        self._functions: weakref.WeakKeyDictionary[Any, tuple[str, Any, Any, Any]] = weakref.WeakKeyDictionary()
+        self._functions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._bodies: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         jitted.install(self._called)
         for name in _GRADIENTS:
@@ -113,7 +114,7 @@ class JaxUpdates:
                 self._gradient(_source(fun), arguments)
                 return result
 
-            self._functions[gradient] = name, fun, args, options
+            self._functions.add(gradient)
             return gradient
 
         return taken
@@ -158,20 +159,22 @@ class JaxUpdates:
     # Gradient functions that a program holds.
 
     def parts(self, value: Any) -> tuple[str, list[object]] | None:
-        """Return the kind and the parts of a gradient function; None for any other function."""
-        found = self._functions.get(value)
-        return None if found is None else (GRADIENT_KIND, [found[0], found[1], list(found[2]), dict(found[3])])
+        """Return the kind and the parts of a gradient function; None for any other function.
+
+        They are read from its variables: a table of them would keep alive the object whose method it is of.
+        """
+        if value not in self._functions:
+            return None
+        inside = {name: cell.cell_contents for name, cell in zip(value.__code__.co_freevars, value.__closure__, strict=True)}
+        return GRADIENT_KIND, [inside["name"], inside["fun"], list(inside["args"]), dict(inside["options"])]
 
     def remake(self, inside: list[Any], current: Any) -> object | None:
         """Return the gradient function that such parts make: `current` if it has the same parts."""
         name, fun, args, options = inside
         if fun is None or name not in _GRADIENTS:
             return None
-        try:
-            now = self._functions.get(current)
-        except TypeError:
-            now = None
-        if now is not None and now[0] == name and now[1] is fun and [list(now[2]), now[3]] == [args, options]:
+        now = self.parts(current) if isinstance(current, FunctionType) else None
+        if now is not None and now[1][0] == name and now[1][1] is fun and now[1][2:] == [args, options]:
             return current  # type: ignore[no-any-return]
         return getattr(jax, name)(fun, *args, **options)  # type: ignore[no-any-return]
 

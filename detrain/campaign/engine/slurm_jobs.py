@@ -63,7 +63,13 @@ class SlurmJobs:
         names = ("DETRAIN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONPATH")
         settings = {name: os.environ[name] for name in names if name in os.environ}
         hold = Hold(self._work.command(lease, shard), os.getcwd(), str(self._work.log(lease)), settings)
-        self._running[lease.identity] = lease, shard, self._executor.submit(hold)
+        try:
+            self._running[lease.identity] = lease, shard, self._executor.submit(hold)
+        except RuntimeError as error:  # submitit's, of `sbatch`
+            raise CampaignStopped(
+                f"Slurm takes no job: {error}",
+                "set what it wants by SBATCH_PARTITION, SBATCH_ACCOUNT or SBATCH_TIMELIMIT, and run the campaign again",
+            ) from error
 
     def events(self) -> Iterator[WorkerEnded]:
         """Wait a little, and yield the workers that have ended."""

@@ -184,14 +184,18 @@ def work_of(site: Site) -> int:
         if site.op.startswith("Depthwise"):
             kernel = shapes[of_kernel]
             return max(sizes[of_y] * kernel[0] * kernel[1] // sizes["output"], 1)
-        is_first = site.op[0].islower()  # PyTorch's kernels have their output channels first
-        channels = shapes[of_kernel][0 if is_first else -1]
-        return max(sizes[of_y] * sizes[of_kernel] // channels // sizes["output"], 1)
-    batch = math.prod(shapes["output"][:-2])
+        kernel = shapes[of_kernel]
+        # PyTorch's kernels have their output channels first; JAX's have them where Y has them.
+        is_last = site.op[0].isupper() or (site.op == _OF_JAX and kernel[-1] == shapes[of_y][-1])
+        return max(sizes[of_y] * sizes[of_kernel] // kernel[-1 if is_last else 0] // sizes["output"], 1)
+    # The tensors of a batch of products have it, and so the same rank; else one of them has no such axes.
+    is_batch = len({len(shape) for shape in shapes.values()}) == 1
+    batch = math.prod(shapes["output"][:-2]) if is_batch else 1
     inner = math.isqrt(sizes["input"] * sizes["weight"] // max(sizes["output"] * batch, 1))  # (b·m·k)(b·k·n) / (b·m·n) / b = k²
     return max(inner, 1)
 
 
+_OF_JAX: Final = "conv_general_dilated"
 _GRAD_WT: Final = ("weight", "output")
 """The operands of a kernel's gradient that hold dY and the kernel."""
 

@@ -75,14 +75,18 @@ class Baseline(msgspec.Struct):
         return name in self._bound and self._bound[name]() is value
 
     def bind_static(self, value: object) -> None:
-        """Note a module, or a function or class that a name in a module leads to."""
+        """Note a module, or a function or class that a name in a module leads to.
+
+        Several may say that they have one name: `functools.wraps` gives a wrapper that of the function inside.
+        """
         self.bind(static_name(value), value)
+        self.bind(f"{static_name(value)} {id(value)}", value)
 
     def is_of_loop(self, value: Any) -> bool:
         """Return whether the loop has defined a function or class, under its own name, in a module that was there."""
         name = static_name(value)
         module, _, qualified = name.partition(":")
-        return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(name, value)
+        return f"{module}:" in self._bound and qualified.isidentifier() and not self.is_bound(f"{name} {id(value)}", value)
 
     def has(self, value: object) -> bool:
         """Return whether an object was there."""

@@ -163,6 +163,8 @@ class VerifyObserver(Observer):
 
     def end_phase(self) -> None:
         """Note the digests of the variables behind the loop."""
+        if self._plan.is_resuming:  # a station of this phase has been passed, whose state may be of other objects
+            self._adapters.look_at_names()
         if not self._plan.is_forwarding:
             self._trial.at_end(f"phase {self._position.phase}", self._adapters.tensors())
 
@@ -175,7 +177,8 @@ class VerifyObserver(Observer):
         self._trial.at_cut("saved at", f"{cursor} {cursor.cut}")
 
     def has_resumed(self, cursor: Cursor) -> None:
-        """Note how much the program has printed."""
+        """Note how much the program has printed; look once more, as the state may be of other objects."""
+        self._adapters.look_at_names()
         self._trial.at_cut("resumed at", f"{cursor} {cursor.cut}")
 
     def end(self) -> None:

@@ -11,6 +11,7 @@ own. All turns of a loop give one digest.
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path as File
@@ -36,7 +37,7 @@ from detrain.adapters.shared_copies import copies
 from detrain.base import PACKAGE
 from detrain.faults.sites import output_name
 
-_NOT_OF_PROGRAMS: Final = (str(File(jax.__file__).parent), str(PACKAGE))
+_NOT_OF_PROGRAMS: Final = tuple(f"{folder}{os.sep}" for folder in (File(jax.__file__).parent, PACKAGE))
 """The folders of JAX and of detrain: functions written there have no sites, though programs call them."""
 Heard = Callable[["Function", Sequence[Any], list[Any]], None]
 """Called with each of the program's functions that ran, its inputs, and its outputs, which may be exchanged."""

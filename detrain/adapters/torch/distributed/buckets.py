@@ -113,7 +113,7 @@ class _Order:
     """The order in which one model's gradients arrive, until DDP has made its final buckets by it."""
 
     def __init__(self, model: Any) -> None:
-        self.model = weakref.ref(model)
+        self.model = weakref.ref(model, self._let_go)
         named = model.module.named_parameters()
         self._parameters = [each for name, each in named if each.requires_grad and name not in model.parameters_to_ignore]
         self._hooks: list[Any] = []
@@ -127,7 +127,12 @@ class _Order:
 
     def parameters(self) -> Iterator[tuple[int, Any]]:
         """Return (number, parameter) for each parameter whose gradient is summed; none once the model is gone."""
-        return enumerate(self._parameters if self.model() is not None else ())
+        return enumerate(self._parameters)
+
+    def _let_go(self, _model: object) -> None:
+        """Let the parameters of a model go that is gone."""
+        self._unwatch()
+        self._parameters = []
 
     @property
     def turns(self) -> int:

@@ -41,6 +41,8 @@ class Holders:
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._modules: list[weakref.ref[Any]] = []
+        self._decays: weakref.WeakKeyDictionary[Any, list[tuple[float, ...]] | None] = weakref.WeakKeyDictionary()
+        """The decays of each optimizer's means, by group; None once they have changed."""
         self.has_new = True
         """Whether an optimizer has been seen for the first time since `find`."""
         register_optimizer_step_pre_hook(self._steps)
@@ -70,13 +72,16 @@ class Holders:
         return [module for each in self._modules if (module := each()) is not None]
 
     def held(self) -> list[object]:
-        """Return all objects in the places that hold tensors; they stay the same until the program replaces one."""
+        """Return all objects in the places that hold tensors, and whether each optimizer is steady; they stay the same
+        until the program replaces one.
+        """
         found: list[object] = []
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 found += group["params"]
             for state in optimizer.state.values():
                 found += state.values() if isinstance(state, dict) else ()
+            found.append(self.is_steady(optimizer))
         for reference in self._modules:
             module = reference()
             if module is not None:
@@ -84,6 +89,18 @@ class Holders:
                 found += own.get("_parameters", {}).values()
                 found += own.get("_buffers", {}).values()
         return shards_of(found)
+
+    def is_steady(self, optimizer: Any) -> bool:
+        """Return whether an optimizer has a bound by theory: it is PyTorch's own, and its decays have not changed since
+        they were first seen. (`OneCycleLR` and `CyclicLR` change them in each step.)
+        """
+        if not _is_of_torch(optimizer):
+            return False
+        now = [tuple(map(float, group["betas"])) for group in optimizer.param_groups]
+        before = self._decays.get(optimizer, now)
+        is_steady = before is not None and now[: len(before)] == before  # groups may be added
+        self._decays[optimizer] = now if is_steady else None
+        return is_steady
 
 
 def _sizes(optimizer: Any) -> list[int]:
@@ -110,7 +127,7 @@ def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
                 found[id(parameter)] = Watched(key, "weights", 1), parameter
         for parameter, state in optimizer.state.items():
             if isinstance(state, dict):
-                _add_state(optimizer, kind, names.get(id(parameter), "a parameter"), state, found)
+                _add_state(holders, optimizer, kind, names.get(id(parameter), "a parameter"), state, found)
     for module in holders.modules():
         own = vars(module)
         for held, is_weight in ((own.get("_parameters", {}), True), (own.get("_buffers", {}), False)):
@@ -121,14 +138,15 @@ def find_watched(holders: Holders) -> tuple[list[Watched], list[Any]]:
     return [each for each, _tensor in found.values()], shards_of([tensor for _each, tensor in found.values()])
 
 
-def _add_state(optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], found: dict[int, tuple[Watched, Any]]) -> None:
+def _add_state(
+    holders: Holders, optimizer: Any, kind: str, of: str, state: Mapping[Any, Any], found: dict[int, tuple[Watched, Any]]
+) -> None:
     keys = {name: f"{kind}.{name} of {of}" for name in state}
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor) and _is_watched(tensor, has_axes=True):
             found[id(tensor)] = Watched(keys[name], f"{kind} {name}", _power(str(name))), tensor
     m, v = state.get("exp_avg"), state.get("exp_avg_sq")
-    betas = next((group.get("betas") for group in optimizer.param_groups), None)
-    if not (_is_of_torch(optimizer) and isinstance(m, torch.Tensor) and isinstance(v, torch.Tensor) and betas):
+    if not (isinstance(m, torch.Tensor) and isinstance(v, torch.Tensor) and holders.is_steady(optimizer)):
         return
     if id(m) not in found or id(v) not in found or m.dtype not in _EXACT or v.dtype not in _EXACT:
         return
