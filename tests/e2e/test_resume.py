@@ -700,6 +700,41 @@ show(optimizer.weights)
 """)
 
 
+DELETED = """
+optimizer = Optimizer(np.ones(3))
+boost, other = 1.5, 0.5
+
+def strength():
+    return globals().get("other", 0.125)
+
+for epoch in range(3):
+    for step in range(4):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x * strength())
+        if (epoch, step) == (0, 1):
+            del boost
+        if (epoch, step) == (1, 0):
+            del other
+        try:
+            optimizer.weights += boost
+        except NameError:
+            optimizer.weights -= 0.25
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("every", ["1", "3b"])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_name_that_the_loop_deletes_stays_deleted(every: str, is_function: bool, tmp_path: Path, detrain: Run) -> None:
+    of_module = DELETED.replace("(1, 0):", "(9, 9):") if is_function else DELETED
+    text = PRELUDE + (f"def main():\n{indent(of_module, '    ')}\nmain()\n" if is_function else of_module)
+    for folder, at in (("first", "1:2"), ("second", "2:1")):
+        (tmp_path / folder).mkdir()
+        compared(detrain, tmp_path / folder, text, every=every, at=at)
+
+
 def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path, detrain: Run) -> None:
     _, last = after_deaths(detrain, tmp_path, BY_ITSELF, at="2:1")
 
