@@ -31,7 +31,7 @@ from detrain.base.cursor import FileState
 from detrain.base.errors import DetrainError, NotCapturable
 from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.outside import event_files
+from detrain.python.outside import event_files, log_handlers
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.file_versions import How, Versions
 
@@ -68,6 +68,8 @@ class Files:
         self._said: set[str] = set()
         self._held: set[str] = set()
         """Files that were open when a loop was entered: code that a resumed run executes again has opened them."""
+        self.handlers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Handlers of `logging` that were there when a loop was entered."""
         self._before_loop: set[str] | None = set()
         """Files that code before the first loop has opened to write them anew; None once the loop is entered."""
         self._read_before: set[str] = set()
@@ -242,6 +244,7 @@ class Files:
     def enter(self) -> None:
         """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
+        self.handlers.update(log_handlers.emptying())
         if self._before_loop is not None:
             self._rewritable, self._before_loop = frozenset(self._before_loop), None
 
@@ -361,6 +364,8 @@ class Files:
         """
         for shown, state in files.items():
             path = self.path_of(shown)
+            if kept_in is not None:
+                self._open_logs(path)
             live = self._live(path)
             for file in live:
                 file.flush()
@@ -384,6 +389,17 @@ class Files:
                 for path in self._changes.appended:
                     if self.shown(path) not in files:
                         _undo_appending(path, self._changes, kept_in, "at the checkpoint")
+
+    def _open_logs(self, path: str) -> None:
+        """Open a log that a handler had open at the cut: its first record would empty it. It is no write of the
+        program's."""
+        hear, self.hear = self.hear, lambda _path, _mode: None
+        try:
+            log_handlers.open_again(path)
+        except OSError as error:
+            messages.warn(f"{path} cannot be opened again: {error.strerror or error}")
+        finally:
+            self.hear = hear
 
     def shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""

@@ -24,11 +24,13 @@ from detrain.base.errors import Diverged
 from detrain.base.in_place import in_place_of
 from detrain.base.losses import LOADS_READ
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside import log_handlers
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.databases import Databases
 from detrain.python.outside.file_versions import How
 from detrain.python.outside.open_files import Files
 
+_LOG: Final = "the loop makes a handler of `logging` that empties it"
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 _scandir, _is_folder, _is_link = os.scandir, os.path.isdir, os.path.islink
@@ -69,7 +71,15 @@ class Contents:
         at = self._place()
         here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
         read = [f"{self._files.shown(path)} ({LOADS_READ})" for path in here]
+        kept |= dict.fromkeys(self._logs_made_in_loop(at), _LOG)
         return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
+
+    def _logs_made_in_loop(self, at: Cursor | None) -> list[str]:
+        """Return the files of handlers of `logging` that the loop has made before this epoch, or in its bodies: a
+        resumed run lacks the handler, or makes it anew and empties the file."""
+        new = [each for each in log_handlers.emptying() if each not in self._files.handlers and log_handlers.is_in_use(each)]
+        made = {each.baseFilename: self._written.get(each.baseFilename) for each in new}
+        return [path for path, of in made.items() if at and of and (_epoch_of(of) != _epoch_of(at) or of.batch > 0)]
 
     def databases(self) -> dict[str, Array]:
         """Return the contents of the databases that the run has written, by their names in checkpoints."""
