@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from textwrap import indent
@@ -698,6 +699,36 @@ for epoch in range(start, 5):
         file.write(str(epoch + 1))
 show(optimizer.weights)
 """)
+
+
+LINKED = """
+import pathlib
+os.makedirs("runs/1", exist_ok=True)
+if os.path.islink("latest"):
+    os.unlink("latest")
+os.symlink("runs/1", "latest")
+if not pathlib.Path("last").exists():
+    pathlib.Path("last").symlink_to("runs/1")
+with open("latest/settings", "w") as file:
+    file.write("1")
+if not os.path.exists("runs/settings"):
+    os.link("runs/1/settings", "runs/settings")
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("at", ["0:1", "1:2"])
+def test_a_link_that_the_run_has_made_is_there_already(at: str, tmp_path: Path, detrain: Run) -> None:
+    """The program hears that it is not there, as at its first start, and making it failed."""
+    compared(detrain, tmp_path, PRELUDE + LINKED, at=at, is_apart=True)
+
+    assert os.readlink(tmp_path / "killed/latest") == os.readlink(tmp_path / "killed/last") == "runs/1"
+    assert (tmp_path / "killed/runs/settings").samefile(tmp_path / "killed/latest/settings")
 
 
 DELETED = """

@@ -135,6 +135,11 @@ class Files:
         """Return whether the checkpoint to which the run is on its way needs a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
 
+    @property
+    def is_again(self) -> bool:
+        """Whether an earlier process of the run has already executed the code that runs now."""
+        return self._is_on_way or (self._changes is not None and self._changes.heard is not None)
+
     def is_near(self, path: str) -> bool:
         """Return whether a path is, or lies below, the folder in which the program was started or one that the run has
         made. This quick test filters most of the 30,000 questions of imports."""

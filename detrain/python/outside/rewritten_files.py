@@ -33,7 +33,7 @@ from detrain.python.outside.open_files import Files
 _LOG: Final = "the loop makes a handler of `logging` that empties it"
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
-_scandir, _is_folder, _is_link = os.scandir, os.path.isdir, os.path.islink
+_scandir, _is_folder, _is_link, _readlink, _lstat = os.scandir, os.path.isdir, os.path.islink, os.readlink, os.lstat
 """The real functions, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
@@ -241,6 +241,9 @@ class Contents:
         def linking(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def linked(src: Any, dst: Any, *arguments: Any, **keywords: Any) -> None:
+                is_again = self._files.is_again and self._place() is None and not any("dir_fd" in name for name in keywords)
+                if is_again and _leads_to(dst, src):
+                    return  # the process before has made it; the program was told that it is not there
                 self._files.removes(os.path.abspath(os.fsdecode(dst)))
                 real(src, dst, *arguments, **keywords)
 
@@ -265,6 +268,15 @@ def _files_below(folder: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             for entry in list(_scandir(folder)):
                 yield from _files_below(entry.path) if entry.is_dir(follow_symlinks=False) else (entry.path,)
+
+
+def _leads_to(link: Any, target: Any) -> bool:
+    """Return whether a link has this target, or is a second name of this file."""
+    with contextlib.suppress(OSError, ValueError):
+        if _is_link(link):
+            return os.fsdecode(_readlink(link)) == os.fsdecode(target)
+        return os.path.samestat(_lstat(link), _lstat(target))
+    return False
 
 
 def _epoch_of(at: Cursor) -> Address:
