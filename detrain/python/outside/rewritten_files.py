@@ -15,6 +15,7 @@ import functools
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from detrain.python.outside.file_versions import How
 from detrain.python.outside.open_files import Files
 
 _LOG: Final = "the loop makes a handler of `logging` that empties it"
+_PIECEMEAL: Final = "the loop writes on in it, by what cannot open it again at its end"
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
 _scandir, _is_folder, _is_link, _readlink, _lstat = os.scandir, os.path.isdir, os.path.islink, os.readlink, os.lstat
@@ -54,6 +56,8 @@ class Contents:
         self._kept_here: dict[str, Address] = {}
         """Such files that a body of the same epoch has written, with that epoch."""
         self._kept: dict[str, str] = {}
+        self._piecemeal: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        """Open writers of libraries, which only write anew, with their files; the loop has written to them."""
         self._databases = Databases(changes, self._is_its)
         self.written_last = ""
         """The file that the loop has last written or removed. A caller empties it to learn of writes from then on."""
@@ -71,7 +75,7 @@ class Contents:
         at = self._place()
         here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
         read = [f"{self._files.shown(path)} ({LOADS_READ})" for path in here]
-        kept |= dict.fromkeys(self._logs_made_in_loop(at), _LOG)
+        kept |= dict.fromkeys(self._logs_made_in_loop(at), _LOG) | dict.fromkeys(self._piecemeal.values(), _PIECEMEAL)
         return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
 
     def _logs_made_in_loop(self, at: Cursor | None) -> list[str]:
@@ -130,6 +134,15 @@ class Contents:
         at = self._at(path)
         self._all[path] = (at.phase, at.epoch, at.batch) if at is not None else None
         return at
+
+    def writes_on(self, writer: Any, path: str) -> None:
+        """Note that the program writes a part of a file by a library's writer, which stays open."""
+        if self._at(path) is not None:
+            self._piecemeal[writer] = path
+
+    def closes(self, writer: Any) -> None:
+        """Note that such a writer is closed."""
+        self._piecemeal.pop(writer, None)
 
     def removes(self, path: str) -> None:
         """Note that the program removes a file."""
