@@ -701,6 +701,35 @@ show(optimizer.weights)
 """)
 
 
+UNBOUND = """
+class Proxy:
+    made = 0
+
+    @property
+    def __class__(self):
+        raise RuntimeError("unbound")
+
+proxy, held = Proxy(), [Proxy()]
+proxy.count = held[0].count = 0
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3) + proxy.count)
+        proxy.count += 1
+        held[0].count += 2
+        Proxy.made += 3
+        die(f"{epoch}:{step}")
+print(proxy.count, held[0].count, Proxy.made)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_an_object_that_does_not_tell_its_class(every: str, tmp_path: Path, detrain: Run) -> None:
+    """A proxy of a context that is not there (`flask.g`): the run ended with an error."""
+    compared(detrain, tmp_path, PRELUDE + UNBOUND, every=every, at="1:2", is_tail=True)
+
+
 LINKED = """
 import pathlib
 os.makedirs("runs/1", exist_ok=True)

@@ -153,7 +153,7 @@ class Capture:
                         encoder.encode(value, _path(root, name))
                     elif is_held or left is None or left.data.get(place) != id(value):
                         unread.append((value, _path(root, name)))
-                    if root.startswith("module|") and isinstance(value, type | FunctionType):
+                    if root.startswith("module|") and issubclass(type(value), type | FunctionType):
                         found.bind_static(value)
             # Last, so that objects below names that are read have their addresses from those: in a resumed run, unread
             # names hold other objects.
@@ -408,9 +408,9 @@ def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
     """Return the values in an object or collection of the program, or in a function's closure, as further places."""
     path, value, depth = place
     is_open = (
-        isinstance(value, list | tuple | dict)
+        issubclass(type(value), list | tuple | dict)
         or is_user_class(type(value))
-        or isinstance(value, FunctionType | MethodType | partial)
+        or issubclass(type(value), FunctionType | MethodType | partial)
     )
     if not is_open or depth == _DEEPEST:
         return []
@@ -438,7 +438,7 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
         yield (
             f"module|{name}",
-            {key: value for key, value in values.items() if not (is_hidden(key) or isinstance(value, _SKIPPED_TYPES))},
+            {key: value for key, value in values.items() if not (is_hidden(key) or issubclass(type(value), _SKIPPED_TYPES))},
         )
 
 
@@ -459,7 +459,7 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
             held_in = target if isinstance(target, ModuleType) else sys.modules.get(getattr(target, "__module__", ""))
             if held_in is not None and id(held_in) not in own and attribute in vars(target):
                 value = vars(target)[attribute]
-                if not isinstance(value, _SKIPPED_TYPES):
+                if not issubclass(type(value), _SKIPPED_TYPES):
                     yield f"attributes|{name}|{dotted}", {attribute: value}
 
 
@@ -468,8 +468,8 @@ def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType
     target: object = module
     for name in dotted.split("."):
         with contextlib.suppress(Exception):  # the library's own code may run here and load the attribute
-            target = getattr(target, name, None) if isinstance(target, ModuleType | type) else None
-    return target if isinstance(target, ModuleType | type | FunctionType) else None
+            target = getattr(target, name, None) if issubclass(type(target), ModuleType | type) else None
+    return target if issubclass(type(target), ModuleType | type | FunctionType) else None  # type: ignore[return-value]
 
 
 def _modules(frame: FrameType) -> dict[str, ModuleType]:
@@ -497,7 +497,7 @@ def _is_loose(module: ModuleType) -> bool:
 def _may_be_held_elsewhere(value: object) -> bool:
     """Return whether other objects may still use an object of the program when its name is no longer read."""
     cls = type(value)
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
     is_value = issubclass(cls, tuple) or is_frozen(cls)
     return (is_user_class(cls) and not is_value) or issubclass(cls, STREAMS)
