@@ -725,6 +725,26 @@ show(optimizer.weights)
 
 
 @pytest.mark.parametrize("every", ["1", "3b"])
+def test_a_file_that_must_be_new_is_new_again(every: str, tmp_path: Path, detrain: Run) -> None:
+    """Code before the loop found the file of the process before it, and failed, or went on by that."""
+    made = """
+import pathlib
+pathlib.Path("lock").touch(exist_ok=False)
+try:
+    with open("settings", "x") as file:
+        file.write("new")
+    shift = 1.0
+except FileExistsError:
+    shift = 2.0
+"""
+    text = PRELUDE + made + UNBOUND.replace("+ proxy.count", "* shift")
+    for folder, at in (("first", "0:1"), ("second", "1:2")):
+        (tmp_path / folder).mkdir()
+        compared(detrain, tmp_path / folder, text, every=every, at=at, is_tail=True, is_apart=True)
+        assert (tmp_path / folder / "killed" / "settings").read_text() == "new"
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
 def test_an_object_that_does_not_tell_its_class(every: str, tmp_path: Path, detrain: Run) -> None:
     """A proxy of a context that is not there (`flask.g`): the run ended with an error."""
     compared(detrain, tmp_path, PRELUDE + UNBOUND, every=every, at="1:2", is_tail=True)

@@ -19,10 +19,12 @@ import itertools
 import os
 import re
 import shlex
+import sys
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 from detrain.base import messages
@@ -87,6 +89,8 @@ class Files:
         self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
+        self.was_there: Callable[[Any, FrameType], bool] = lambda path, _frame: _is_there(path)
+        """Whether a file was there when the first run made it, and no other, at this place of the program."""
         self.hear: Callable[[str, str], None] = lambda _path, _mode: None
         """Called with path and mode of each file before it is opened."""
         self._base = os.getcwd()
@@ -448,6 +452,8 @@ class _Open:
         if isinstance(file, int) or not isinstance(mode, str):
             return self._original(file, mode, *args, **kwargs)
         path = os.path.abspath(os.fsdecode(file))
+        if "x" in mode and not self._files.was_there(file, sys._getframe(1)) and _is_there(path):
+            mode = mode.replace("x", "w")  # an earlier process has made it
         self._files.hear(path, mode)
         if not _WRITING & set(mode):
             if not self._files.may_read(file):

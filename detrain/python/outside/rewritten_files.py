@@ -14,6 +14,7 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -217,6 +218,8 @@ class Contents:
         def open_file(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
             if isinstance(path, str | bytes | os.PathLike) and "dir_fd" not in keywords:
                 known = os.path.abspath(os.fsdecode(path))
+                if flags & os.O_EXCL and not self._files.was_there(path, sys._getframe(1)) and _is_there(known):
+                    flags &= ~os.O_EXCL  # an earlier process has made it
                 if flags & os.O_ACCMODE == os.O_RDONLY:
                     self._reads(known)
                 elif flags & (os.O_TRUNC | os.O_EXCL):
