@@ -21,13 +21,15 @@ _GRACE_S: Final = 30.0
 
 
 def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
-    """Run a command in `count` processes; when one fails, end the others and start all again, at most `restarts` times.
+    """Run a command in `count` processes; when one fails, end the others and start all again, at most `restarts` times,
+    unless this process has been asked to end.
 
     Returns 0, or the exit status of the first one that failed (128 + N for signal N).
     """
+    asked: list[int] = []
     while True:
-        status = _run_once(command, count)
-        if status == 0 or restarts == 0:
+        status = _run_once(command, count, asked)
+        if status == 0 or restarts == 0 or asked:
             return status
         restarts -= 1
         messages.say(f"a rank has ended with {status}: all ranks start again ({restarts} more times at most)")
@@ -41,10 +43,12 @@ def environments(count: int) -> list[dict[str, str]]:
     return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
-def _run_once(command: Sequence[str], count: int) -> int:
+def _run_once(command: Sequence[str], count: int, asked: list[int]) -> int:
+    """Run the ranks once; add the signals that ask them to end to `asked`."""
     ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in environments(count)]
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
         for each in ranks:
             each.send_signal(number)
 

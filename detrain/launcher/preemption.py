@@ -10,6 +10,7 @@ and use Spot VMs", "Detect preemption"; Azure, "Scheduled Events for Linux VMs".
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import select
@@ -50,6 +51,8 @@ def _asked(cloud: Cloud, path: str, headers: Mapping[str, str], method: str = "G
         if error.code == 404:
             return None
         raise
+    except http.client.HTTPException as error:  # an answer that is none, as from a service that is just being restarted
+        raise OSError(f"no answer of HTTP ({error!r})") from error
 
 
 def _by_aws() -> bool:

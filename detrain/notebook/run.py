@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 import shlex
 import sys
@@ -61,7 +62,7 @@ class Cells:
         Raises SyntaxError, and adds no cell then.
         """
         text = source.rstrip("\n") + "\n"
-        ast.parse(text)
+        compile(text, str(self.path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         self._first = len(self._data)
         self._data += text.encode()
         self.count += 1
@@ -82,7 +83,8 @@ class Cells:
         others = [edit for edit in edits if edit[0] >= self._first and not edit[2].rstrip().endswith(IMPORT_MARK.strip())]
         mine = sorted([*imports, *others]) if others else []
         self._edits = sorted([*self._edits, *mine])
-        function_source.remember(compile_edited(self._data, self._edits, str(self.path)))
+        with contextlib.suppress(SyntaxError):  # some cells are valid alone: `await`, `from __future__`
+            function_source.remember(compile_edited(self._data, self._edits, str(self.path)))
         shift = self._first - len(self._before())
         return [(first - shift, last - shift, text) for first, last, text in mine]
 

@@ -81,7 +81,7 @@ def _walk(folder: Path, without: Collection[Path]) -> Iterator[tuple[Path, bool]
     """
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
-        if path.resolve() in without or entry.name == _BYTECODE:
+        if Path(os.path.realpath(path)) in without or entry.name == _BYTECODE:
             continue
         if entry.is_dir(follow_symlinks=False):
             is_apart = entry.name in _LINKED or (path / "pyvenv.cfg").is_file()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base import errors
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Result, Run, compared, library, plain, ran
 
@@ -46,6 +47,11 @@ PROGRAMS = {
         'import logging\nlogging.basicConfig(filename="log.txt", filemode="w", level="INFO", format="%(message)s")',
         f"logging.info({LINE})",
         f"logging.info({EPOCH_LINE})",
+    ),
+    "logging, from the first record on": (
+        'import logging\nlogging.getLogger().addHandler(logging.FileHandler("log.txt", mode="w", delay=True))',
+        f"logging.warning({LINE})",
+        "pass",
     ),
     "csv": (
         'import csv\nlog = open("log.txt", "w", newline="")\nrows = csv.writer(log)\nrows.writerow(["epoch", "sum"])',
@@ -83,6 +89,28 @@ def test_a_log_of_a_killed_run_ends_like_that_of_a_whole_one(name: str, every: s
     assert last.status == 0, last.err
     assert last.out == expected.out
     assert "not captured" not in last.err
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_log_whose_handler_the_loop_makes_is_never_emptied_by_a_resumed_run(
+    is_refused: bool, tmp_path: Path, detrain: Run
+) -> None:
+    """Made where it is missing, it would be made again behind the cut; made and taken away in each epoch, it is."""
+    add = 'handler = logging.FileHandler(f"log{epoch}.txt", mode="w"); logging.getLogger().addHandler(handler)'
+    body = BODY.replace("    for step", f"    {add}\n    for step").replace('open("log.txt")', 'open("log1.txt")')
+    if is_refused:
+        add = 'if not logging.getLogger().handlers: logging.getLogger().addHandler(logging.FileHandler("log.txt", mode="w"))'
+        body = BODY.replace("    for step", f"    {add}\n    for step")
+    away = "pass" if is_refused else "logging.getLogger().removeHandler(handler); handler.close()"
+    text = PRELUDE + "import logging\n" + body.format(write=f"logging.warning({LINE})", write_epoch=away)
+    whole_run, died = ran(detrain, tmp_path, text, "--bare"), ran(detrain, tmp_path, text, DIE_AT="2:1")
+    last = ran(detrain, tmp_path, text)
+
+    if is_refused:
+        assert "log.txt (file: the loop makes a handler" in died.err
+        assert last.status == errors.NotCapturable.exit_code
+    else:
+        assert (last.status, last.out) == (0, whole_run.out)
 
 
 def test_a_file_that_is_written_whole_and_then_appended_to_is_gone_before_the_first_checkpoint(

@@ -60,7 +60,12 @@ def train(name, make, workers):
             losses.append(loss.item() * random.random())
             if losses[-1] < seen["best"]:
                 seen["best"], seen["at"] = losses[-1], (epoch, i)
-        print(name, epoch, sum(losses).hex(), len(losses), seen, schedule.get_last_lr(), np.random.rand().hex())
+            if i >= 8:
+                try:
+                    late += 1
+                except NameError:
+                    late = 1
+        print(name, epoch, late, sum(losses).hex(), len(losses), seen, schedule.get_last_lr(), np.random.rand().hex())
     state = [*model.state_dict().values(), *slots(optimizer)]
     print("weights", hashlib.sha256(b"".join(v.detach().numpy().tobytes() for v in state)).hexdigest())
 
@@ -68,7 +73,7 @@ train("adam", lambda p: torch.optim.Adam(p, 1e-2), 0)
 train("momentum", lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9), 2)
 """)
 """Two phases of 24 batches: 12 an epoch. The body draws from a loader of its own; the second
-loop goes over a bar of tqdm."""
+loop goes over a bar of tqdm. A name is first bound in a step that is undone."""
 EVERYWHERE = "2:gradient,9:gradient,12:nan,17:slot,23:weight,26:gradient,33:slot,36:gradient,41:weight,47:nan"
 """In the first steps, near the window's end, at the first step of an epoch, inside of it, and at its last step."""
 STRIKES = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from textwrap import indent
@@ -698,6 +699,120 @@ for epoch in range(start, 5):
         file.write(str(epoch + 1))
 show(optimizer.weights)
 """)
+
+
+UNBOUND = """
+class Proxy:
+    made = 0
+
+    @property
+    def __class__(self):
+        raise RuntimeError("unbound")
+
+proxy, held = Proxy(), [Proxy()]
+proxy.count = held[0].count = 0
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(4):
+        optimizer.apply_gradients(np.random.normal(size=3) + proxy.count)
+        proxy.count += 1
+        held[0].count += 2
+        Proxy.made += 3
+        die(f"{epoch}:{step}")
+print(proxy.count, held[0].count, Proxy.made)
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_a_file_that_must_be_new_is_new_again(every: str, tmp_path: Path, detrain: Run) -> None:
+    """Code before the loop found the file of the process before it, and failed, or went on by that."""
+    made = """
+import pathlib
+pathlib.Path("lock").touch(exist_ok=False)
+try:
+    with open("settings", "x") as file:
+        file.write("new")
+    shift = 1.0
+except FileExistsError:
+    shift = 2.0
+"""
+    text = PRELUDE + made + UNBOUND.replace("+ proxy.count", "* shift")
+    for folder, at in (("first", "0:1"), ("second", "1:2")):
+        (tmp_path / folder).mkdir()
+        compared(detrain, tmp_path / folder, text, every=every, at=at, is_tail=True, is_apart=True)
+        assert (tmp_path / folder / "killed" / "settings").read_text() == "new"
+
+
+@pytest.mark.parametrize("every", ["1", "3b"])
+def test_an_object_that_does_not_tell_its_class(every: str, tmp_path: Path, detrain: Run) -> None:
+    """A proxy of a context that is not there (`flask.g`): the run ended with an error."""
+    compared(detrain, tmp_path, PRELUDE + UNBOUND, every=every, at="1:2", is_tail=True)
+
+
+LINKED = """
+import pathlib
+os.makedirs("runs/1", exist_ok=True)
+if os.path.islink("latest"):
+    os.unlink("latest")
+os.symlink("runs/1", "latest")
+if not pathlib.Path("last").exists():
+    pathlib.Path("last").symlink_to("runs/1")
+with open("latest/settings", "w") as file:
+    file.write("1")
+if not os.path.exists("runs/settings"):
+    os.link("runs/1/settings", "runs/settings")
+optimizer = Optimizer(np.ones(3))
+for epoch in range(3):
+    for step in range(3):
+        optimizer.apply_gradients(np.random.normal(size=3))
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.parametrize("at", ["0:1", "1:2"])
+def test_a_link_that_the_run_has_made_is_there_already(at: str, tmp_path: Path, detrain: Run) -> None:
+    """The program hears that it is not there, as at its first start, and making it failed."""
+    compared(detrain, tmp_path, PRELUDE + LINKED, at=at, is_apart=True)
+
+    assert os.readlink(tmp_path / "killed/latest") == os.readlink(tmp_path / "killed/last") == "runs/1"
+    assert (tmp_path / "killed/runs/settings").samefile(tmp_path / "killed/latest/settings")
+
+
+DELETED = """
+optimizer = Optimizer(np.ones(3))
+boost, other = 1.5, 0.5
+
+def strength():
+    return globals().get("other", 0.125)
+
+for epoch in range(3):
+    for step in range(4):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x * strength())
+        if (epoch, step) == (0, 1):
+            del boost
+        if (epoch, step) == (1, 0):
+            del other
+        try:
+            optimizer.weights += boost
+        except NameError:
+            optimizer.weights -= 0.25
+        die(f"{epoch}:{step}")
+show(optimizer.weights)
+"""
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("every", ["1", "3b"])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_name_that_the_loop_deletes_stays_deleted(every: str, is_function: bool, tmp_path: Path, detrain: Run) -> None:
+    of_module = DELETED.replace("(1, 0):", "(9, 9):") if is_function else DELETED
+    text = PRELUDE + (f"def main():\n{indent(of_module, '    ')}\nmain()\n" if is_function else of_module)
+    for folder, at in (("first", "1:2"), ("second", "2:1")):
+        (tmp_path / folder).mkdir()
+        compared(detrain, tmp_path / folder, text, every=every, at=at)
 
 
 def test_a_program_that_resumes_by_itself_is_refused_not_passed_over(tmp_path: Path, detrain: Run) -> None:

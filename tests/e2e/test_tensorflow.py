@@ -1202,6 +1202,38 @@ def test_a_queue_that_holds_something_is_named(last: int, is_named: bool, server
     assert ("(a tf.queue with elements)" in run.err) == is_named
 
 
+RECORDS = """
+weights = tf.Variable(tf.ones(3))
+FIRST
+for epoch in range(3):
+    ANEW
+    for step, x in enumerate(np.random.normal(size=(4, 3)).astype("float32")):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((weights - x) ** 2)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        records.write(tf.io.serialize_tensor(loss).numpy())
+        die(f"{epoch}:{step}")
+    THEN
+records.close()
+print([each.numpy().hex() for each in tf.data.TFRecordDataset("all.tfrecord")])
+"""
+
+
+@pytest.mark.parametrize("is_anew", [True, False])
+def test_a_file_of_records_that_stays_open_is_no_file_to_go_on_with(is_anew: bool, server: Server, tmp_path: Path) -> None:
+    """A resumed run emptied it, and lost the records before the cut in silence."""
+    make = 'records = tf.io.TFRecordWriter("all.tfrecord")'
+    text = RECORDS.replace("FIRST", "" if is_anew else make).replace("ANEW", make if is_anew else "pass")
+    text = PRELUDE + text.replace("THEN", "records.close()" if is_anew else "pass")
+    if is_anew:
+        compared(server, tmp_path, text, at="1:2", whole="run")
+        return
+    died, last = after_deaths(server, tmp_path, text, at="1:2")
+
+    assert "all.tfrecord (file: the loop writes on in it" in died.err
+    assert last.status == NotCapturable.exit_code
+
+
 CHECKPOINTS = DIE("""
 import tensorflow as tf
 weight = tf.Variable(1.0)

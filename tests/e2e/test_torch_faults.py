@@ -254,8 +254,13 @@ for epoch in range(2):
 """
 
 
-def test_the_last_step_of_a_loop_that_is_left_has_its_accuracy(tmp_path: Path) -> None:
-    (tmp_path / "left.py").write_text(LEFT)
+ALONE = LEFT.replace("for epoch in range(2):", "if True:")
+IN_A_FUNCTION = LEFT.replace("for epoch", "def main():\n  for epoch").replace("\n    ", "\n      ").replace("break", "return")
+
+
+@pytest.mark.parametrize("text", [LEFT, ALONE, f"{IN_A_FUNCTION}\nmain()\n"], ids=["epochs", "alone", "function"])
+def test_the_last_step_of_a_loop_that_is_left_has_its_accuracy(text: str, tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(text)
     options = ("--model", "BIT:30", "--site", "forward/net/addmm", "--at", "0:1", "--out", "record.json")
     run = detrain("inject", *options, "left.py", cwd=tmp_path)
     assert run.status == 0, run.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -216,6 +217,16 @@ def test_ranks_are_told_apart_ended_together_and_started_again(failures: int, re
     assert [name for name in sorted(said) if name.startswith("1-")] == [f"1-{start}" for start in range(restarts + 1)]
     assert said["1-0"] == "1 3 127.0.0.1"
     assert status or {name[0] for name in said} == {"0", "1", "2"}
+
+
+def test_ranks_that_are_asked_to_end_are_not_started_again(tmp_path: Path) -> None:
+    """A job that a cluster took back began anew."""
+    asks = "import os, pathlib, signal, sys, time; rank = os.environ['RANK']; log = pathlib.Path(sys.argv[1], rank)\n"
+    asks += "log.write_text('x' * (log.exists() + 1)); rank == '1' and os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+
+    assert own_ranks.run([sys.executable, "-c", asks, str(tmp_path)], 2, restarts=1) == 128 + signal.SIGTERM
+
+    assert (tmp_path / "1").read_text() == "x"
 
 
 @pytest.mark.parametrize(

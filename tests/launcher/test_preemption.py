@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -92,6 +93,21 @@ def test_a_notice_is_one_only_when_the_cloud_says_so(
     assert not preemption._NOTICES[cloud]()
     metadata.is_noticed = True
     assert preemption._NOTICES[cloud]()
+
+
+def test_an_answer_that_is_none_is_no_notice_and_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.getsockname()[1]}")
+
+        def answer() -> None:
+            link, _ = server.accept()
+            with link:
+                link.recv(1 << 16)
+                link.sendall(b"503\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(OSError, match="no answer of HTTP"):
+            preemption._by_gcp()
 
 
 def test_a_machine_whose_metadata_do_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,29 @@ def test_cells_stand_one_behind_another_and_code_has_the_lines_of_the_file(tmp_p
     assert source_of(str(cells.path)) == cells.path.read_bytes() == b"loader = [1, 2]\nlimit = 3\n1 / 0\n"
 
 
-def test_a_cell_that_python_cannot_compile_is_not_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["for", "return 1", "break"])
+def test_a_cell_that_python_cannot_compile_is_not_added(source: str, tmp_path: Path) -> None:
     cells = Cells(tmp_path / ".notebook.cells.py")
     cells.add("x = 1")
 
     with pytest.raises(SyntaxError):
-        cells.add("for")
+        cells.add(source)
 
     assert cells.path.read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize("source", ["await sleep(0)", "from __future__ import annotations"])
+def test_a_cell_that_is_valid_alone_spoils_no_later_one(source: str, tmp_path: Path) -> None:
+    cells = Cells(tmp_path / ".notebook.cells.py")
+    cells.add("x = 1")
+    cells.edit([])
+    cells.add(source)
+    cells.edit([])
+    cells.add("y = 2")
+
+    assert cells.edit([]) == []
+    exec(cells.code([]), names := {})
+    assert names["y"] == 2
 
 
 def test_probes_go_into_the_last_cell_alone_with_their_import(tmp_path: Path) -> None:

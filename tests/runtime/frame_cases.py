@@ -8,11 +8,13 @@ import sys
 import weakref
 
 from detrain.python.inspect.frames import (
+    can_unbind,
     cells_of,
     has_known_frames,
     is_module_frame,
     live_locals,
     names_of,
+    unbind_local,
     user_frames,
     write_locals,
 )
@@ -76,6 +78,24 @@ def case_a_free_variable_is_written_for_the_function_around():
 
     assert inner() == 2
     assert x == 2
+
+
+def case_names_are_unbound_as_by_del():
+    def unbind(name):
+        frame = sys._getframe(1)
+        if can_unbind(frame):
+            unbind_local(frame, name)
+        return can_unbind(frame)
+
+    plain, shared, kept = [1], [2], [3]
+    share = lambda: (shared, kept)  # noqa: E731  # both are cells
+    held = weakref.ref(share)
+    if plain and unbind("plain"):
+        assert unbind("shared")
+        assert unbind("plain")  # not bound any more
+        assert sorted(names_of(here())) == ["held", "kept", "share", "unbind"]
+        assert unbind("share")
+        assert held() is None
 
 
 def case_the_frames_of_callers_are_written():

@@ -70,3 +70,19 @@ def test_a_file_gives_no_name_of_a_library_to_another_object(monkeypatch: pytest
     assert sys.path == paths
     assert library.kept is kept == [1, 2]  # type: ignore[attr-defined]
     assert library.run is print  # type: ignore[attr-defined]
+
+
+def test_a_name_that_the_loop_deletes_is_named_where_no_resumed_run_can_delete_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detrain.runtime.state.capture._modules", lambda _frame: {})  # those of all tests
+    monkeypatch.setattr("detrain.runtime.state.capture.can_unbind", lambda _frame: False)
+
+    def program() -> list[str]:
+        capture = Capture(Adapters(), Files(), LoopGenerators(lambda: (0, 0, 0), str, lambda _address: None, None))  # type: ignore[arg-type]
+        gone = ["read again"]
+        baseline = capture.begin_phase(here())
+        del gone
+        return capture.encode(here(), baseline).not_captured or gone  # noqa: F821
+
+    (named,) = program()
+
+    assert named.startswith("gone in ")

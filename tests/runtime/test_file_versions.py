@@ -138,3 +138,15 @@ def test_the_next_cut_counts_on_what_is_there_then(tmp_path: Path) -> None:
     assert path.read_text() == "second"
     resumed(tmp_path)
     assert path.read_text() == "first"
+
+
+def test_a_file_that_may_not_be_written_keeps_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was emptied before the program was told that it may not write it."""
+    monkeypatch.setattr(file_versions, "_may", lambda _path, _how: False)  # the tests may be run by root
+    path = tmp_path / "best.pt"
+    path.write_text("at the cut")
+    _changes, versions = following(tmp_path)
+
+    versions.keep(str(path), "written")
+
+    assert path.read_text() == "at the cut"

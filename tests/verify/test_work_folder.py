@@ -58,6 +58,7 @@ def test_a_link_inside_of_the_folder_leads_into_the_copy(source: Path, tmp_path:
     (tmp_path / "beside").write_text("elsewhere")
     (source / "outside").symlink_to("../beside")
     (source / "nowhere").symlink_to("nothing")
+    (source / "loop").symlink_to("loop")
     copy = tmp_path / "copies" / "copy"
     copy.parent.mkdir()
 

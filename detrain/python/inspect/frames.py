@@ -21,7 +21,7 @@ import site
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import CellType, CodeType, FrameType, FunctionType
@@ -272,15 +272,19 @@ def is_module_frame(frame: FrameType) -> bool:
 
 def live_locals(frame: FrameType) -> dict[str, object]:
     """Return the locals of a suspended frame that may still be read."""
-    live = live_names(frame.f_code, frame.f_lasti)
-    if is_module_frame(frame):
-        live |= names_read_by_functions(frame.f_code)
-        values = dict(frame.f_globals)
-        if may_read_any_global(frame.f_code) or frame.f_code.co_filename in _notebook:
-            live |= {name for name in values if not name.startswith("__")}
-    else:
-        values = names_of(frame)
+    values = dict(frame.f_globals) if is_module_frame(frame) else names_of(frame)
+    live = live_among(frame, values)
     return {name: value for name, value in values.items() if name in live}
+
+
+def live_among(frame: FrameType, names: Iterable[str]) -> set[str]:
+    """Return those of some names that a suspended frame may still read, whether they are bound or not."""
+    live = live_names(frame.f_code, frame.f_lasti)
+    if not is_module_frame(frame):
+        return {name for name in names if name in live}
+    is_any = may_read_any_global(frame.f_code) or frame.f_code.co_filename in _notebook
+    live |= names_read_by_functions(frame.f_code)
+    return {name for name in names if name in live or (is_any and not name.startswith("__"))}
 
 
 def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
@@ -294,6 +298,25 @@ def write_locals(frame: FrameType, values: Mapping[str, object]) -> None:
     with _locals_apart(frame) as names:
         names.update(values)
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def can_unbind(frame: FrameType) -> bool:
+    """Return whether `unbind_local` can be called for the frame of a function."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and has_known_frames()
+
+
+def unbind_local(frame: FrameType, name: str) -> None:
+    """Unbind a local of a suspended function, as `del` does."""
+    if name not in names_of(frame):
+        return
+    cells = cells_of(frame) or {}
+    if name in cells:
+        del cells[name].cell_contents
+        return
+    inner = ctypes.c_void_p.from_address(id(frame) + _INNER_FRAME).value or 0
+    slot = ctypes.c_void_p.from_address(inner + _VALUES + frame.f_code.co_varnames.index(name) * _POINTER)
+    held, slot.value = slot.value, None
+    ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(held))
 
 
 def is_second_call(frame: FrameType, code: CodeType | None, first: int) -> bool:

@@ -482,7 +482,7 @@ def own_attributes(value: object) -> dict[str, object] | None:
     """Return the dictionary of an object, or None if it has none. No hook of its class runs."""
     if not _shows_dictionary(type(value)):
         return None
-    if isinstance(value, threading.local):
+    if issubclass(type(value), threading.local):
         return vars(value)  # the attributes of this thread
     try:
         own: dict[str, object] = object.__getattribute__(value, "__dict__")

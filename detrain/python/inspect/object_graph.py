@@ -126,6 +126,8 @@ class Span(NamedTuple):
 
 SPENT_NAMES: Final = "kept|names that are read no more"
 """The root that lists the roots of names that no code reads again: other objects may hold their values."""
+UNBOUND_NAMES: Final = "kept|names that the loop has unbound"
+"""The root that lists the places of names that were bound when the loop was entered, and are not bound any more."""
 WITH_VARIABLES: Final = "with variables of its own"
 """The reason of a loss if no other object of its class can replace the object."""
 

@@ -22,7 +22,7 @@ from detrain.python.outside.change_log import NO_FILE, NO_ROOM, Changes, move_fi
 How = Literal["written", "replaced", "moved"]
 """The next change of a file. `written`: Python or PyTorch empties and writes it. `replaced`: another file takes its
 name, or it is removed. `moved`: it gets another name, or other code writes it."""
-_open, _is_there, _is_file = os.open, os.path.lexists, os.path.isfile
+_open, _is_there, _is_file, _may = os.open, os.path.lexists, os.path.isfile, os.access
 _is_link, _readlink, _symlink = os.path.islink, os.readlink, os.symlink
 """The real functions, taken before calls of the program are followed."""
 _SMALL_BYTES: Final = 1 << 26
@@ -135,7 +135,7 @@ def _keep(path: str, target: Path, how: How) -> None:
             os.link(real, target)
         except OSError:
             shutil.copy2(real, target)
-    elif how == "moved" or now.st_nlink > 1:  # it may be written by its other name
+    elif how == "moved" or now.st_nlink > 1 or not _may(real, os.W_OK):  # written by its other name; or not at all
         shutil.copy2(real, target)
     else:
         move_file(real, target)

@@ -96,7 +96,7 @@ class Answers:
             known |= {getattr(os, each.__name__) for each in known}
         os.listdir = self._listing(os.listdir, lambda name: name)
         os.scandir = self._listing(os.scandir, lambda entry: entry.name)
-        self._files.may_read = self._may_read
+        self._files.may_read, self._files.was_there = self._may_read, self._was_there
         for owner, name in ((os, "remove"), (os, "unlink"), (os, "rename"), (os, "replace"), (shutil, "rmtree")):
             setattr(owner, name, self._clearing(name, getattr(owner, name)))
 
@@ -250,6 +250,12 @@ class Answers:
         if self._is_program(path, frame, _THROUGH_READ):
             return self.is_so("read", path, lambda: _access(path, os.F_OK)) or not _access(path, os.F_OK)
         return not self._hides(path, frame, _THROUGH_READ)
+
+    def _was_there(self, path: Any, frame: FrameType) -> bool:
+        """Return whether a file that is about to be made, and must not exist, existed in the first run."""
+        if not self._is_program(path, frame, _THROUGH_READ):
+            return _is_there(path)
+        return self.told("make", path, lambda: "1" if _is_there(path) else _NO) != _NO
 
     def _asking(self, question: str, real: Callable[..., bool]) -> Callable[..., bool]:
         @functools.wraps(real)

@@ -19,10 +19,12 @@ import itertools
 import os
 import re
 import shlex
+import sys
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 from detrain.base import messages
@@ -31,7 +33,7 @@ from detrain.base.cursor import FileState
 from detrain.base.errors import DetrainError, NotCapturable
 from detrain.base.in_place import in_place_of
 from detrain.python.inspect.frames import is_user_file
-from detrain.python.outside import event_files
+from detrain.python.outside import event_files, log_handlers
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.file_versions import How, Versions
 from detrain.store.job_home import folders_beside
@@ -69,6 +71,8 @@ class Files:
         self._said: set[str] = set()
         self._held: set[str] = set()
         """Files that were open when a loop was entered: code that a resumed run executes again has opened them."""
+        self.handlers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Handlers of `logging` that were there when a loop was entered."""
         self._before_loop: set[str] | None = set()
         """Files that code before the first loop has opened to write them anew; None once the loop is entered."""
         self._read_before: set[str] = set()
@@ -86,6 +90,8 @@ class Files:
         self._own = re.compile(r"(?!)")
         self.may_read: Callable[[Any], bool] = lambda _path: True
         """Whether a file was there when the first run read it at this place of the program."""
+        self.was_there: Callable[[Any, FrameType], bool] = lambda path, _frame: _is_there(path)
+        """Whether a file was there when the first run made it, and no other, at this place of the program."""
         self.hear: Callable[[str, str], None] = lambda _path, _mode: None
         """Called with path and mode of each file before it is opened."""
         self._base = os.getcwd()
@@ -134,6 +140,11 @@ class Files:
     def counts_on(self, path: Any) -> bool:
         """Return whether the checkpoint to which the run is on its way needs a file."""
         return self._is_kept(os.path.abspath(os.fsdecode(path)))
+
+    @property
+    def is_again(self) -> bool:
+        """Whether an earlier process of the run has already executed the code that runs now."""
+        return self._is_on_way or (self._changes is not None and self._changes.heard is not None)
 
     def is_near(self, path: str) -> bool:
         """Return whether a path is, or lies below, the folder in which the program was started or one that the run has
@@ -244,6 +255,7 @@ class Files:
     def enter(self) -> None:
         """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
+        self.handlers.update(log_handlers.emptying())
         if self._before_loop is not None:
             self._rewritable, self._before_loop = frozenset(self._before_loop), None
 
@@ -363,6 +375,8 @@ class Files:
         """
         for shown, state in files.items():
             path = self.path_of(shown)
+            if kept_in is not None:
+                self._open_logs(path)
             live = self._live(path)
             for file in live:
                 file.flush()
@@ -386,6 +400,17 @@ class Files:
                 for path in self._changes.appended:
                     if self.shown(path) not in files:
                         _undo_appending(path, self._changes, kept_in, "at the checkpoint")
+
+    def _open_logs(self, path: str) -> None:
+        """Open a log that a handler had open at the cut: its first record would empty it. It is no write of the
+        program's."""
+        hear, self.hear = self.hear, lambda _path, _mode: None
+        try:
+            log_handlers.open_again(path)
+        except OSError as error:
+            messages.warn(f"{path} cannot be opened again: {error.strerror or error}")
+        finally:
+            self.hear = hear
 
     def shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""
@@ -429,6 +454,8 @@ class _Open:
         if isinstance(file, int) or not isinstance(mode, str):
             return self._original(file, mode, *args, **kwargs)
         path = os.path.abspath(os.fsdecode(file))
+        if "x" in mode and not self._files.was_there(file, sys._getframe(1)) and _is_there(path):
+            mode = mode.replace("x", "w")  # an earlier process has made it
         self._files.hear(path, mode)
         if not _WRITING & set(mode):
             if not self._files.may_read(file):

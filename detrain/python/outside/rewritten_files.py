@@ -14,7 +14,9 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -24,14 +26,17 @@ from detrain.base.errors import Diverged
 from detrain.base.in_place import in_place_of
 from detrain.base.losses import LOADS_READ
 from detrain.python.inspect.frames import is_user_file
+from detrain.python.outside import log_handlers
 from detrain.python.outside.change_log import Changes
 from detrain.python.outside.databases import Databases
 from detrain.python.outside.file_versions import How
 from detrain.python.outside.open_files import Files
 
+_LOG: Final = "the loop makes a handler of `logging` that empties it"
+_PIECEMEAL: Final = "the loop writes on in it, by what cannot open it again at its end"
 _IN_PLACE: Final = "the loop changes it in place"
 _is_there: Final = os.path.lexists
-_scandir, _is_folder, _is_link = os.scandir, os.path.isdir, os.path.islink
+_scandir, _is_folder, _is_link, _readlink, _lstat = os.scandir, os.path.isdir, os.path.islink, os.readlink, os.lstat
 """The real functions, taken before the program's questions are followed."""
 _DEVICES: Final = "/dev/"
 
@@ -52,6 +57,8 @@ class Contents:
         self._kept_here: dict[str, Address] = {}
         """Such files that a body of the same epoch has written, with that epoch."""
         self._kept: dict[str, str] = {}
+        self._piecemeal: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        """Open writers of libraries, which only write anew, with their files; the loop has written to them."""
         self._databases = Databases(changes, self._is_its)
         self.written_last = ""
         """The file that the loop has last written or removed. A caller empties it to learn of writes from then on."""
@@ -69,7 +76,15 @@ class Contents:
         at = self._place()
         here = [path for path, epoch in self._kept_here.items() if at is not None and _epoch_of(at) == epoch]
         read = [f"{self._files.shown(path)} ({LOADS_READ})" for path in here]
+        kept |= dict.fromkeys(self._logs_made_in_loop(at), _LOG) | dict.fromkeys(self._piecemeal.values(), _PIECEMEAL)
         return [*read, *(f"{self._files.shown(path)} (file: {why})" for path, why in kept.items())]
+
+    def _logs_made_in_loop(self, at: Cursor | None) -> list[str]:
+        """Return the files of handlers of `logging` that the loop has made before this epoch, or in its bodies: a
+        resumed run lacks the handler, or makes it anew and empties the file."""
+        new = [each for each in log_handlers.emptying() if each not in self._files.handlers and log_handlers.is_in_use(each)]
+        made = {each.baseFilename: self._written.get(each.baseFilename) for each in new}
+        return [path for path, of in made.items() if at and of and (_epoch_of(of) != _epoch_of(at) or of.batch > 0)]
 
     def databases(self) -> dict[str, Array]:
         """Return the contents of the databases that the run has written, by their names in checkpoints."""
@@ -120,6 +135,15 @@ class Contents:
         at = self._at(path)
         self._all[path] = (at.phase, at.epoch, at.batch) if at is not None else None
         return at
+
+    def writes_on(self, writer: Any, path: str) -> None:
+        """Note that the program writes a part of a file by a library's writer, which stays open."""
+        if self._at(path) is not None:
+            self._piecemeal[writer] = path
+
+    def closes(self, writer: Any) -> None:
+        """Note that such a writer is closed."""
+        self._piecemeal.pop(writer, None)
 
     def removes(self, path: str) -> None:
         """Note that the program removes a file."""
@@ -194,6 +218,8 @@ class Contents:
         def open_file(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
             if isinstance(path, str | bytes | os.PathLike) and "dir_fd" not in keywords:
                 known = os.path.abspath(os.fsdecode(path))
+                if flags & os.O_EXCL and not self._files.was_there(path, sys._getframe(1)) and _is_there(known):
+                    flags &= ~os.O_EXCL  # an earlier process has made it
                 if flags & os.O_ACCMODE == os.O_RDONLY:
                     self._reads(known)
                 elif flags & (os.O_TRUNC | os.O_EXCL):
@@ -231,6 +257,9 @@ class Contents:
         def linking(real: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(real)
             def linked(src: Any, dst: Any, *arguments: Any, **keywords: Any) -> None:
+                is_again = self._files.is_again and self._place() is None and not any("dir_fd" in name for name in keywords)
+                if is_again and _leads_to(dst, src):
+                    return  # the process before has made it; the program was told that it is not there
                 self._files.removes(os.path.abspath(os.fsdecode(dst)))
                 real(src, dst, *arguments, **keywords)
 
@@ -255,6 +284,15 @@ def _files_below(folder: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             for entry in list(_scandir(folder)):
                 yield from _files_below(entry.path) if entry.is_dir(follow_symlinks=False) else (entry.path,)
+
+
+def _leads_to(link: Any, target: Any) -> bool:
+    """Return whether a link has this target, or is a second name of this file."""
+    with contextlib.suppress(OSError, ValueError):
+        if _is_link(link):
+            return os.fsdecode(_readlink(link)) == os.fsdecode(target)
+        return os.path.samestat(_lstat(link), _lstat(target))
+    return False
 
 
 def _epoch_of(at: Cursor) -> Address:

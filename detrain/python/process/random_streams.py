@@ -243,8 +243,9 @@ def _to_json(state: object) -> bytes:
 
 
 def held_generator(value: object) -> Stream | None:
-    """Return a generator of random numbers as a stream; None for other objects, and for those of derived classes."""
-    return HeldGenerator(value) if type(value) in STREAMS else None
+    """Return a generator of random numbers as a stream, also one of a derived class, whose attributes are not part of
+    the stream; None for other objects."""
+    return HeldGenerator(value) if issubclass(type(value), STREAMS) else None
 
 
 class Streams:

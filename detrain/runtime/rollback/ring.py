@@ -30,7 +30,7 @@ from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
 from detrain.python.codec.recipes import describe, make_again
-from detrain.python.inspect.frames import user_frames
+from detrain.python.inspect.frames import can_unbind, is_module_frame, live_among, names_of, unbind_local, user_frames
 from detrain.python.inspect.named import user_modules
 from detrain.python.inspect.object_graph import shown
 from detrain.python.inspect.progress import is_plain_iterator, is_progress_bar, iterators_in, position
@@ -74,6 +74,8 @@ class Moment(msgspec.Struct, eq=False):
     files: Mapping[str, FileState] = {}
     names: dict[str, set[str]] = {}
     """The names in each of the user's modules."""
+    bound: list[set[str]] = []
+    """The names that are bound in each of the user's frames, the innermost first."""
     bounds: Mark = _NO_BOUNDS
     way: Callable[[], Iterator[Any]] | None = None
     """Makes the loop's iterator as it was, if frameworks can set their loaders back: batches are loaded again then, and
@@ -148,6 +150,7 @@ class Ring(ABC):
             [part.hold(on_host=self._on_host) for part in self._adapters.rollback],
             self._whole.files.state(),
             {name: set(vars(module)) for name, module in user_modules().items()},
+            [set() if is_module_frame(each) else set(names_of(each)) for each in user_frames(frame)],
             _NO_BOUNDS if self.guard is None else self.guard.bounds.mark(),
             self._way_back(source, state),
         )
@@ -233,6 +236,7 @@ class Ring(ABC):
         for name, module in user_modules().items():
             for new in set(vars(module)) - oldest.names.get(name, set(vars(module))):
                 del vars(module)[new]
+        _unbind_new(frame, oldest.bound)
         files = self._whole.files
         files.restore({**files.untouched(), **oldest.files}, self._whole.kept_in)
         if oldest.way is not None:
@@ -346,6 +350,16 @@ class Ring(ABC):
             return True if self._is_way(each, "handed out") else False if id(each) in opaque else None
 
         return is_plain_iterator(loader, known)
+
+
+def _unbind_new(frame: FrameType, bound: list[set[str]]) -> None:
+    """Unbind the names that the running functions have bound since a moment; `bound`: those that were bound there."""
+    for each, before in zip(user_frames(frame), bound, strict=False):
+        for name in names_of(each).keys() - before if not is_module_frame(each) else ():
+            if can_unbind(each):
+                unbind_local(each, name)
+            elif live_among(each, [name]):
+                raise CannotGoBackError(f"{name} in {each.f_code.co_qualname}(), which a step has bound, cannot be unbound here")
 
 
 def _place(value: Any) -> object:

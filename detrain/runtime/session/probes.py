@@ -140,6 +140,7 @@ class epoch_loop(Generic[T]):
         self._count = 0
         """Number of epochs that the wrapper has handed out in its phase."""
         self._phase, self._is_nested = -1, False
+        self._code: CodeType | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -160,6 +161,7 @@ class epoch_loop(Generic[T]):
             # If it is not the first, the body has trained in an epoch loop of its own, which ended the phase.
             _guarded(session.begin_phase, frame)
             self._phase, self._count, _loops.epoch_call = session.position.phase, 0, (frame.f_code, id(frame))
+            self._code = frame.f_code
         target = session.plan.target_epoch()
         while target is not None and (self._count < target[0] or target[1] == "end"):
             try:
@@ -186,7 +188,7 @@ class epoch_loop(Generic[T]):
         """End the phase: a loop left by `break` or `return` drops its iterator at once."""
         session = _session
         if session is not None and self._phase == session.position.phase:
-            _guarded(session.end_phase)
+            _guarded(session.end_phase, _left(sys._getframe(1), self._code))
 
 
 def _ended_early(count: int, expected: int) -> None:
@@ -247,6 +249,11 @@ def _hand_epoch(session: Session, epoch: object, frame: FrameType) -> None:
     session.at_epoch(number, frame)
 
 
+def _left(frame: FrameType, code: CodeType | None) -> FrameType | None:
+    """Return the frame that has just left a loop, if its code is the loop's: else other code dropped the iterator."""
+    return frame if frame.f_code is code else None
+
+
 class batch_loop(Generic[T]):
     """Wrap the iterable of a batch loop.
 
@@ -264,6 +271,7 @@ class batch_loop(Generic[T]):
         """The progress bar around the loop's iterable."""
         self._phase, self._is_nested = -1, False
         """`_phase`: the phase that is only this loop, without an epoch loop around it; -1 if there is one."""
+        self._code: CodeType | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -293,7 +301,7 @@ class batch_loop(Generic[T]):
         if shown is not None and number > first:
             shown.pass_over(number - first)
         if is_alone:
-            self._phase = session.position.phase
+            self._phase, self._code = session.position.phase, frame.f_code
         recovery = session.parts.recovery
         if recovery is not None and session.is_returning:
             raise StopIteration
@@ -323,7 +331,7 @@ class batch_loop(Generic[T]):
             self._shown.leave()
         session = _session
         if session is not None and session.position.is_in_phase and self._phase == session.position.phase:
-            _guarded(session.end_phase)
+            _guarded(session.end_phase, _left(sys._getframe(1), self._code))
 
 
 class fetch_loop(batch_loop[T]):

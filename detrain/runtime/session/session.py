@@ -144,13 +144,16 @@ class Session:
         for observer in self.parts.observers:
             observer.end_loop()
 
-    def end_phase(self) -> None:
-        """End the phase, as the program has left the epoch loop."""
+    def end_phase(self, frame: FrameType | None = None) -> None:
+        """End the phase, as the program has left the epoch loop; `frame`: in this frame, from the body of a batch."""
         self._cuts.require_whole()
         self.recorder.batches.end_fetch()
         self._cuts.tell("end")
         self._cuts.look("end")
         if self.position.is_in_phase:
+            if frame is not None:
+                for observer in self.parts.observers:
+                    observer.end_body("end", frame)
             self._end_loop()
             if self._rewind is not None:
                 self._rewind.leave_loop()

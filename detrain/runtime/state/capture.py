@@ -21,13 +21,24 @@ from detrain.python.codec.baseline import Baseline
 from detrain.python.codec.coders import Decoder, Encoder
 from detrain.python.codec.graph_files import unpack
 from detrain.python.codec.in_process import Live, LiveDecoder, LiveEncoder, Undo, encode_value, restore_value
-from detrain.python.inspect.frames import cells_of, is_module_frame, is_user_file, live_locals, names_of, user_frames, write_locals
+from detrain.python.inspect.frames import (
+    can_unbind,
+    cells_of,
+    is_module_frame,
+    is_user_file,
+    live_among,
+    live_locals,
+    names_of,
+    unbind_local,
+    user_frames,
+    write_locals,
+)
 from detrain.python.inspect.held import Step, walk
 from detrain.python.inspect.hooks import Hooks
 from detrain.python.inspect.library_globals import LibraryGlobals
 from detrain.python.inspect.named import inside, is_hidden, user_modules
 from detrain.python.inspect.names import at_name, is_frozen, is_user_class
-from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, Encoded, Item, classes_in, deep_calls
+from detrain.python.inspect.object_graph import ABSENT, SPENT_NAMES, UNBOUND_NAMES, Encoded, Item, classes_in, deep_calls
 from detrain.python.inspect.random_state import STREAMS
 from detrain.python.inspect.stored_attributes import stores
 from detrain.python.loaders.generator_replay import LoopGenerators
@@ -45,6 +56,7 @@ E = TypeVar("E", bound=Encoder)
 _SKIPPED_TYPES = (ModuleType,)
 _CALLED: Final = "called by a pipeline"
 _LATE: Final = "class: the loop alone imports its module"
+_DELETED: Final = "the loop deletes this name: no resumed run under this Python can"
 _LOADER: Final = "what the batch loop goes over"
 _SETTINGS: Final = "settings of the process"
 _STANDARD: Final = ("stdin", "stdout", "stderr")
@@ -75,13 +87,17 @@ class Capture:
         self._settings = ProcessSettings()
         self._libraries = LibraryGlobals()
         self._modules = LateModules()
+        self._at_phase: frozenset[str] = frozenset()
+        """The names that were bound as the program entered the loop."""
 
     def begin_phase(self, frame: FrameType) -> Baseline:
         """Note that the program enters a training loop, and return the baseline."""
         self._settings.begin()
         self._modules.enter()
         self._libraries.begin()
-        return self.baseline(frame)
+        found = self.baseline(frame)
+        self._at_phase = frozenset(found.bound_names)
+        return found
 
     def look(self) -> None:
         """Note which numbers in libraries' modules have changed."""
@@ -137,7 +153,7 @@ class Capture:
                         encoder.encode(value, _path(root, name))
                     elif is_held or left is None or left.data.get(place) != id(value):
                         unread.append((value, _path(root, name)))
-                    if root.startswith("module|") and isinstance(value, type | FunctionType):
+                    if root.startswith("module|") and issubclass(type(value), type | FunctionType):
                         found.bind_static(value)
             # Last, so that objects below names that are read have their addresses from those: in a resumed run, unread
             # names hold other objects.
@@ -183,9 +199,10 @@ class Capture:
             if loop is not None and not loop.is_fetched_in_body:
                 roots["loader|loop"] = encoder.encode_loader(_source(loop), _LOADER)
             encoded = encoder.finish(roots)
-            late = self._modules.not_imported(encoder.classes())
+            late = [f"{name} ({_LATE})" for name in self._modules.not_imported(encoder.classes())]
             del encoder  # or Python would look for garbage in its nodes
-        return msgspec.structs.replace(encoded, not_captured=[*encoded.not_captured, *(f"{name} ({_LATE})" for name in late)])
+        late += [f"{_path(root, name)} ({_DELETED})" for root, name, can in self._unbound(frame, baseline) if not can]
+        return msgspec.structs.replace(encoded, not_captured=[*encoded.not_captured, *late])
 
     def encode_live(self, frame: FrameType, baseline: Baseline) -> Live:
         """Return the state of the program, suspended in `frame`, in a form that only this process can put back."""
@@ -272,11 +289,30 @@ class Capture:
                         kept.append(key)
             if kept:
                 roots[SPENT_NAMES] = encoder.encode(kept, SPENT_NAMES)
+            if unbound := [f"{root}|{name}" for root, name, can in self._unbound(frame, baseline) if can]:
+                roots[UNBOUND_NAMES] = encoder.encode(unbound, UNBOUND_NAMES)
             for library, name, value in self._libraries.values():
                 roots[f"module|{library}|{name}"] = encoder.encode(value, f"{library}.{name}")
             # Last: the handler of a signal is an object of the program, and has its address from its own place.
             roots["settings|changed"] = encoder.encode(changed, _SETTINGS)
         return roots
+
+    def _unbound(self, frame: FrameType, baseline: Baseline) -> list[tuple[str, str, bool]]:
+        """Return (root, name, whether a resumed run can unbind it) of the names that the loop has deleted and that code
+        may still read."""
+        bound = self._at_phase | baseline.bound_names
+        modules = _modules(frame)
+        running = {id(each.f_globals): each for each in user_frames(frame) if is_module_frame(each)}
+        found = []
+        for root, held in _homes(frame, modules).items():
+            start = _place(root, "")
+            names = sorted({place.removeprefix(start) for place in bound if place.startswith(start)})
+            reader = held if isinstance(held, FrameType) else running.get(id(held))
+            present = names_of(held) if isinstance(held, FrameType) else held
+            live = names if reader is None else live_among(reader, names)
+            can = not isinstance(held, FrameType) or can_unbind(held)
+            found += [(root, name, can) for name in names if name in live and name not in present]
+        return found
 
     def _find_libraries(self, decoder: Decoder, baseline: Baseline) -> None:
         """Make the libraries' names that a checkpoint holds count as state from here on."""
@@ -299,6 +335,7 @@ class Capture:
         modules_of_names = {root.partition("|")[2].rpartition("|")[0] for root in decoder.roots if root.startswith("module|")}
         import_late([*modules_of_names, *classes_in(decoder.nodes)])
         kept: Any = decoder.decode(decoder.roots.pop(SPENT_NAMES, None), ABSENT, SPENT_NAMES) or ()
+        unbound: Any = decoder.decode(decoder.roots.pop(UNBOUND_NAMES, None), ABSENT, UNBOUND_NAMES) or ()
         for root, values in _namespaces(frame, is_everything=True) if kept else ():
             for name in values:
                 if f"{root}|{name}" in kept:  # first, so that no other name that was bound to the live object takes it
@@ -352,6 +389,15 @@ class Capture:
             else:
                 decoder.missing.append(f"the program is not inside {rest!r}, as it was at the checkpoint")
         decoder.finish()
+        homes = _homes(frame, modules)
+        for root, _, name in (str(place).rpartition("|") for place in unbound):
+            held = None if is_hidden(name) else homes.get(root)
+            if isinstance(held, dict):
+                held.pop(name, None)
+            elif held is not None and can_unbind(held):
+                unbind_local(held, name)
+            else:
+                decoder.missing.append(f"{_path(root, name)}: deleted by the loop")
         return decoder.missing
 
     def _hooks(self) -> Hooks:
@@ -362,9 +408,9 @@ def _below(place: tuple[str, object, int]) -> list[tuple[str, object, int]]:
     """Return the values in an object or collection of the program, or in a function's closure, as further places."""
     path, value, depth = place
     is_open = (
-        isinstance(value, list | tuple | dict)
+        issubclass(type(value), list | tuple | dict)
         or is_user_class(type(value))
-        or isinstance(value, FunctionType | MethodType | partial)
+        or issubclass(type(value), FunctionType | MethodType | partial)
     )
     if not is_open or depth == _DEEPEST:
         return []
@@ -392,8 +438,14 @@ def _namespaces(frame: FrameType, *, is_everything: bool = False) -> Iterator[tu
         values = dict(vars(module)) if is_whole or module_frame is None else live_locals(module_frame)
         yield (
             f"module|{name}",
-            {key: value for key, value in values.items() if not (is_hidden(key) or isinstance(value, _SKIPPED_TYPES))},
+            {key: value for key, value in values.items() if not (is_hidden(key) or issubclass(type(value), _SKIPPED_TYPES))},
         )
+
+
+def _homes(frame: FrameType, modules: Mapping[str, ModuleType]) -> dict[str, FrameType | dict[str, object]]:
+    """Return the running functions, and the names of the user's modules, by their roots."""
+    frames = {_frame_root(depth, each): each for depth, each in enumerate(user_frames(frame)) if not is_module_frame(each)}
+    return {**frames, **{f"module|{name}": vars(module) for name, module in modules.items()}}
 
 
 def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, dict[str, object]]]:
@@ -407,7 +459,7 @@ def _set_on_libraries(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, 
             held_in = target if isinstance(target, ModuleType) else sys.modules.get(getattr(target, "__module__", ""))
             if held_in is not None and id(held_in) not in own and attribute in vars(target):
                 value = vars(target)[attribute]
-                if not isinstance(value, _SKIPPED_TYPES):
+                if not issubclass(type(value), _SKIPPED_TYPES):
                     yield f"attributes|{name}|{dotted}", {attribute: value}
 
 
@@ -416,8 +468,8 @@ def _follow(module: ModuleType, dotted: str) -> ModuleType | type | FunctionType
     target: object = module
     for name in dotted.split("."):
         with contextlib.suppress(Exception):  # the library's own code may run here and load the attribute
-            target = getattr(target, name, None) if isinstance(target, ModuleType | type) else None
-    return target if isinstance(target, ModuleType | type | FunctionType) else None
+            target = getattr(target, name, None) if issubclass(type(target), ModuleType | type) else None
+    return target if issubclass(type(target), ModuleType | type | FunctionType) else None  # type: ignore[return-value]
 
 
 def _modules(frame: FrameType) -> dict[str, ModuleType]:
@@ -445,7 +497,7 @@ def _is_loose(module: ModuleType) -> bool:
 def _may_be_held_elsewhere(value: object) -> bool:
     """Return whether other objects may still use an object of the program when its name is no longer read."""
     cls = type(value)
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return is_user_file(value.__code__.co_filename) and value.__closure__ is not None
     is_value = issubclass(cls, tuple) or is_frozen(cls)
     return (is_user_class(cls) and not is_value) or issubclass(cls, STREAMS)

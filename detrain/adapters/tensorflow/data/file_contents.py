@@ -12,6 +12,7 @@ import base64
 import functools
 import glob
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,36 @@ def watch_contents(contents: Contents) -> None:
     _watch_gfile(contents)
     _watch_checkpoints(contents)
     _watch_ops(contents)
+    _watch_records(contents)
+
+
+def _watch_records(contents: Contents) -> None:
+    """Watch `TFRecordWriter`, which has no way to write on in a file that is there."""
+    cls, paths = tf.io.TFRecordWriter, weakref.WeakKeyDictionary[Any, str]()
+    real_init, real_write, real_close, real_exit = cls.__init__, cls.write, cls.close, cls.__exit__
+
+    @in_place_of(cls, "__init__")
+    def init(self: Any, path: Any, *arguments: Any, **keywords: Any) -> None:
+        known = os.path.abspath(os.fsdecode(path))
+        contents.writes(known)
+        real_init(self, path, *arguments, **keywords)
+        paths[self] = known
+
+    @in_place_of(cls, "write")
+    def write(self: Any, record: Any) -> None:
+        real_write(self, record)
+        contents.writes_on(self, paths[self])
+
+    @in_place_of(cls, "close")
+    def close(self: Any) -> None:
+        contents.closes(self)
+        real_close(self)
+
+    def leave(self: Any, *arguments: Any) -> Any:
+        contents.closes(self)
+        return real_exit(self, *arguments)
+
+    cls.__exit__ = leave
 
 
 def _watch_gfile(contents: Contents) -> None:
