@@ -19,6 +19,7 @@ import numpy as np
 from detrain.base.digest import Array, raw_bytes
 from detrain.base.dtypes import dtype_name, is_extension
 from detrain.base.errors import CannotExport, StoreError, UsageError
+from detrain.base.npz import write_npz
 from detrain.export.object_tensors import tensors_of
 from detrain.store import Meta, Snapshot, read
 from detrain.store.atomic_file import Sink, exporting
@@ -70,7 +71,7 @@ def export(file: Path, form: str, output: Path | None = None, match: str = "") -
     if not tensors:
         raise UsageError(f"no tensor of {str(file)!r} has {match!r} in its name", "`detrain ckpt show` lists them")
     if form == "npz":
-        _write(target, lambda sink: np.savez(sink, **dict(_for_numpy(name, array) for name, array in tensors.items())))  # type: ignore[arg-type]
+        _write(target, lambda sink: write_npz(sink, dict(_for_numpy(name, array) for name, array in tensors.items())))
     else:
         _write(target, partial(_write_safetensors, tensors=tensors, meta=snapshot.meta))
     yield Exported(target, len(tensors), sum(array.nbytes for array in tensors.values()))

@@ -21,6 +21,7 @@ import msgspec
 
 from detrain.base.cursor import Address, parse_cursor, written
 from detrain.base.errors import Diverged, StoreError, UsageError
+from detrain.base.paths import path_below
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
@@ -162,8 +163,8 @@ class PastRun:
         whole = ["--ckpt", str(home), "--every", _NEVER, *options]
         whole += ["--no-jit"] if self.ranks else []
         whole += [] if since else ["--fresh", "--seed", str(self.recorded.seed)]
-        inside = os.path.relpath(program.path.resolve(), folder.resolve())
-        path = program.shown if program.is_module or inside.startswith("..") else inside
+        inside = None if program.is_module else path_below(str(program.path.resolve()), str(folder.resolve()))
+        path = inside or program.shown
         is_module = ["-m"] if program.is_module else []
         return [sys.executable, "-m", "detrain", "run", *whole, *is_module, path, *self.arguments]
 

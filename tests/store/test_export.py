@@ -30,6 +30,7 @@ TENSORS: dict[str, Array] = {
     "dense/kernel": np.array([[1.5, -0.0], [np.nan, np.inf]], np.float32),
     "dense/half": np.arange(5, dtype=ml_dtypes.bfloat16),
     "iterations": np.array(7, np.int64),
+    "file": np.array([2.5]),
 }
 
 
@@ -57,7 +58,7 @@ def test_what_was_written_is_told(checkpoint: Path) -> None:
 def test_npz(checkpoint: Path) -> None:
     loaded = np.load(exported(checkpoint, "--to", "npz"), allow_pickle=False)
 
-    assert sorted(loaded) == ["dense/half:bfloat16", "dense/kernel", "iterations"]
+    assert sorted(loaded) == ["dense/half:bfloat16", "dense/kernel", "file", "iterations"]
     assert loaded["dense/kernel"].tobytes() == TENSORS["dense/kernel"].tobytes()
     assert loaded["dense/half:bfloat16"].view(ml_dtypes.bfloat16).tobytes() == TENSORS["dense/half"].tobytes()
     assert loaded["iterations"] == 7
@@ -259,6 +260,6 @@ def test_an_export_whose_file_another_took_for_a_leftover_makes_it_anew(checkpoi
 
     monkeypatch.setattr(fcntl, "lockf", late)
 
-    assert sorted(np.load(exported(checkpoint, "--to", "npz"))) == ["dense/half:bfloat16", "dense/kernel", "iterations"]
+    assert sorted(np.load(exported(checkpoint, "--to", "npz"))) == ["dense/half:bfloat16", "dense/kernel", "file", "iterations"]
     assert len(taken) == 1
     assert not list(checkpoint.parent.glob(".*.export"))

@@ -23,6 +23,7 @@ from detrain.adapters.torch.devices import TorchDevices
 from detrain.adapters.torch.held_memory import address_of, hold, look_at, unseen, watch
 from detrain.base.digest import Array
 from detrain.base.losses import OF_GRAPH
+from detrain.base.paths import path_below
 from detrain.python.inspect.names import class_name, find_class
 from detrain.python.inspect.object_graph import Item, SharedTensor
 
@@ -190,7 +191,7 @@ def _look(value: Any) -> SharedTensor:
 
 def _is_below(file: str) -> bool:
     """Return whether a file is below the folder of the program."""
-    return not os.path.relpath(os.path.realpath(file), _folder()).startswith(os.pardir)
+    return path_below(os.path.realpath(file), _folder()) is not None
 
 
 @functools.cache

@@ -48,6 +48,7 @@ import numpy as np
 
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.base.libraries import said
+from detrain.base.paths import path_below
 from detrain.python.codec.kind import Holds
 from detrain.python.inspect.fingerprint import database_of
 from detrain.python.inspect.frames import frames_of_others
@@ -352,9 +353,7 @@ def _connected(table: sqlite3.Connection) -> Parts | None:
     path = database_of(table)
     if not path or table.in_transaction:
         return None
-    relative = os.path.relpath(path)
-    shown = path if relative.startswith(os.pardir) else relative
-    return [shown, table.isolation_level, table.row_factory, table.text_factory]
+    return [path_below(path) or path, table.isolation_level, table.row_factory, table.text_factory]
 
 
 def _reconnected(live: sqlite3.Connection | None, path: str, isolation: Any, rows: Any, texts: Any) -> sqlite3.Connection | None:

@@ -32,6 +32,7 @@ from detrain.base.byte_digests import digest_bytes
 from detrain.base.cursor import FileState
 from detrain.base.errors import DetrainError, NotCapturable
 from detrain.base.in_place import in_place_of
+from detrain.base.paths import path_below
 from detrain.python.inspect.frames import is_user_file
 from detrain.python.outside import event_files, log_handlers
 from detrain.python.outside.change_log import Changes
@@ -414,8 +415,7 @@ class Files:
 
     def shown(self, path: str) -> str:
         """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""
-        relative = os.path.relpath(path, self._base)
-        return path if relative.startswith(os.pardir) else relative
+        return path_below(path, self._base) or path
 
     def path_of(self, shown: str) -> str:
         """Return the path for a result of `shown`."""
@@ -499,8 +499,7 @@ def _keep_tail(path: str, data: bytes, kept_in: Path) -> Path:
     """Write the tail that is cut off a file beside the checkpoints, under a name that contains the file's name and
     that no other tail has.
     """
-    relative = os.path.relpath(path, kept_in.parent)
-    shown = path if relative.startswith(os.pardir) else relative
+    shown = path_below(path, str(kept_in.parent)) or path
     stem = shown.strip(os.sep).replace(os.sep, "-")
     if len(os.fsencode(stem)) > _LONGEST_STEM:
         stem = f"tail-{digest_bytes(os.fsencode(shown))}"

@@ -18,6 +18,7 @@ from detrain.base.cursor import Address
 from detrain.base.digest import Array, digest_array
 from detrain.base.dtypes import dtype_name
 from detrain.base.errors import UsageError
+from detrain.base.npz import write_npz
 from detrain.python.inspect.names import type_name
 from detrain.runtime.observers.moment_asked import Found, Moment, Shown
 from detrain.runtime.observers.prompts import open_prompt
@@ -166,7 +167,7 @@ class MomentReached:
 
 def _write(path: str, arrays: dict[str, Array]) -> None:
     with io.FileIO(path, "w") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        write_npz(file, arrays)
 
 
 def _numbers(array: Array) -> str:
