@@ -47,6 +47,7 @@ def test_a_fault_on_one_rank_is_undone_on_all(kind: str, world: int, ranks_serve
     assert all_actions(tmp_path, world) == [["went back", "recovered"] * 3] * world
 
 
+@pytest.mark.slow
 def test_an_alarm_that_comes_again_ends_all_ranks(ranks_server: Server, tmp_path: Path) -> None:
     done = job(ranks_server, tmp_path, "ddp", 2, "--guard", "recover", FAULTS="5@1:weight", again="1")
 

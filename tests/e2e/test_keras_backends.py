@@ -129,6 +129,7 @@ print([np.asarray(each).tobytes().hex()[:64] for each in state[0]])
 """
 
 
+@pytest.mark.slow
 def test_keras_on_jax_takes_its_batches_from_tensorflow(tmp_path: Path) -> None:
     """TensorFlow's import behind Keras's ended the program, `--bare`, too: its adapter took Keras for its own.
 

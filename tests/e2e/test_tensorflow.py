@@ -1219,6 +1219,7 @@ print([each.numpy().hex() for each in tf.data.TFRecordDataset("all.tfrecord")])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_anew", [True, False])
 def test_a_file_of_records_that_stays_open_is_no_file_to_go_on_with(is_anew: bool, server: Server, tmp_path: Path) -> None:
     """A resumed run emptied it, and lost the records before the cut in silence."""

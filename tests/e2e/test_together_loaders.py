@@ -75,14 +75,14 @@ for epoch in range(2):
 )
 def test_trials_share_batches_unless_a_fault_could_change_them(loader: str, why_alone: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("LOADER", loader))
-    drawn = ("--seed", "3", "--after", "2", "-n", "6", "program.py")
+    drawn = ("--seed", "3", "--after", "2", "-n", "4", "program.py")
     detrain("random", "--out", "alone", "--engine", "process", *drawn, cwd=tmp_path).ok()
     said = detrain("random", "--out", "together", *drawn, cwd=tmp_path).ok().err
 
     alone, together = (
         {path.name: json.loads(path.read_text()) for path in (tmp_path / name).iterdir()} for name in ("alone", "together")
     )
-    assert len(alone) == 6
+    assert len(alone) == 4
     assert together == alone
     assert ("in a process of its own" in said) is bool(why_alone)
     assert why_alone in said
