@@ -102,7 +102,7 @@ def run(injection: Any = None) -> dict[str, Any]:
 
 
 def loads_of_calls() -> dict[str, int]:
-    """Return how often each load runs in a step that calls a layer with its batch, and then with a value of the step."""
+    """Return how often each load runs in a step that calls a layer with its batch, then with a value of the step."""
     layer, batch = nn.Linear(3, 3, bias=False), torch.ones(3, 3)
     instruments.begin_step()
     layer(layer(batch)).sum().backward()
