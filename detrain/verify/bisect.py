@@ -9,7 +9,7 @@ import msgspec
 
 from detrain.base import messages
 from detrain.base.cursor import Address, written
-from detrain.base.errors import FaultInvalid
+from detrain.base.errors import AnotherProgram, FaultInvalid
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial_log import TrialResult
 from detrain.faults.experiment import Experiment
@@ -34,8 +34,9 @@ class Bisection(msgspec.Struct, frozen=True):
 def bisect(one: ComparedRun, other: ComparedRun, found: Comparison, subject: Subject) -> Bisection:
     """Run both runs again from their last equal checkpoint, each in its own environment, and return where they part.
 
-    Raises FaultInvalid if one fails.
+    Raises AnotherProgram if one was of other sources or arguments, or had another seed, and FaultInvalid if one fails.
     """
+    _require_one_program([one, other], subject)
     start, limit = _between(one, found)
     first = (start.cursor.phase, start.cursor.epoch, 0) if start is not None else (0, 0, 0)
     messages.say(f"running both again from {written(first) if start is not None else 'the start'}, for the first step that differs")
@@ -60,6 +61,21 @@ def described(found: Bisection) -> list[str]:
         return [f"bisect      {since}; they part in step {found.step}, in no op of a compiled function: in eager code or Python"]
     replica = f" (replica {found.replica})" if found.replica else ""
     return [f"bisect      {since}; they part in step {found.step}, at {found.op}{replica}: all that it depends on is equal"]
+
+
+def _require_one_program(runs: Sequence[ComparedRun], subject: Subject) -> None:
+    metas = [(run, read_meta(path)) for run in runs for path in [*run.checkpoints.values()][-1:]]
+    for run, meta in metas:
+        changed = subject.program.changed_sources(meta.sources)
+        if tuple(meta.arguments) != subject.arguments:
+            changed.append(f"the arguments {list(meta.arguments)}")
+        if meta.seed != metas[0][1].seed:
+            changed.append(f"--seed {meta.seed}")
+        if changed:
+            raise AnotherProgram(
+                f"{str(run.place)!r} is a run of another program than {str(subject.program.path)!r}: {', '.join(changed)}",
+                "--bisect runs one program again, for two runs of it; what was changed is what makes others part",
+            )
 
 
 def _between(one: ComparedRun, found: Comparison) -> tuple[Entry | None, Address | None]:

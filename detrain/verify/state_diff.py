@@ -129,6 +129,14 @@ def _compare_python(one: Snapshot, other: Snapshot) -> Iterator[Difference]:
                 yield walk.tensors.get(path) or Difference(path, "value")
 
 
+def _count_as_drawn(*bars: Node) -> bool:
+    """Return whether both bars of tqdm go over something and have just been drawn: while a loop goes over a bar, tqdm
+    sets its count as it draws it, by the clock.
+    """
+    states = [{key: value for key, value in bar.named if type(key) is str} for bar in bars]
+    return all(each.get("iterable") is not None and each.get("n") == each.get("last_print_n") for each in states)
+
+
 def _spent(graph: Graph) -> set[str]:
     """Return the names of a state that no code reads again."""
     item = graph.roots.get(SPENT_NAMES)
@@ -194,10 +202,11 @@ class _PairWalk:
             return None
         has_numbers = kind_named(one.kind).lists or len(one.items) > 1
         numbered = range(is_tensor(one), len(one.items)) if has_numbers else ()  # a tensor's memory has the tensor's path
-        found = [(a, b, f"[{n}]" if n in numbered else "") for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
+        steps = {n: f"[{n}]" for n in numbered} | ({2: ".grad"} if is_tensor(one) else {})
+        found = [(a, b, steps.get(n, "")) for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
         is_bar = isinstance(one.data, list) and "".join(map(str, one.data[:1])).replace(":", ".").startswith(_BARS)
         for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
-            if is_bar and type(key) is str and key == other_key and key in _OF_TIME:
+            if is_bar and type(key) is str and key == other_key and (key in _OF_TIME or (key == "n" and _count_as_drawn(one, two))):
                 continue
             step = _step(key, is_key=one.kind in CONTAINERS)
             found += [(key, other_key, step), (value, other_value, step)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import NotCapturable
+from tests.e2e.forkserver import Server
 from tests.e2e.programs import PRELUDE
 from tests.e2e.runs import Run, bare_python, compared
 
@@ -159,3 +160,29 @@ def test_loggers_clocks_and_streams_that_objects_of_the_loop_hold_are_found_by_t
     _, died, _ = compared(detrain, tmp_path, LOGGERS, at="2:1", whole="run", is_tail=True)
 
     assert "not captured" not in died.err
+
+
+SLOW_OR_NOT = """
+import os, time, torch
+from tqdm import tqdm
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for epoch in range(2):
+    bar = tqdm(list(torch.arange(48.0).reshape(8, 2, 3)))
+    for x in bar:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        bar.set_postfix(epoch=epoch)
+        time.sleep(float(os.environ["NAP"]))
+"""
+
+
+def test_counts_that_tqdm_sets_by_the_clock_are_no_difference(torch_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SLOW_OR_NOT)
+    for home, nap in (("a", "0"), ("b", "0.15")):
+        torch_server.detrain("run", "--every", "3b", "--keep", "9", "--ckpt", home, "program.py", cwd=tmp_path, NAP=nap).ok()
+
+    run = torch_server.detrain("diff", "a", "b", cwd=tmp_path)
+
+    assert run.status == 0, run.out

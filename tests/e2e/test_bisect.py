@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from detrain.base.errors import AnotherProgram
+from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain, plain
 
 pytest.importorskip("tensorflow")
@@ -27,6 +29,18 @@ def step(x, y):
 for epoch in range(2):
     for batch in range(4):
         step(tf.constant(x[batch * 16:][:16]), tf.constant(y[batch * 16:][:16]))
+"""
+
+
+OF_TORCH = """
+import sys, torch
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01 * len(sys.argv))
+for epoch in range(2):
+    for x in torch.arange(18.0).reshape(3, 2, 3):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
 """
 
 
@@ -53,6 +67,23 @@ def test_the_first_op_that_another_library_computes_otherwise_is_named(tmp_path:
     convolutions = {plain("-c", CONVOLUTION, TF_ENABLE_ONEDNN_OPTS=setting).last_line() for setting in "01"}
     first = "conv1/Conv2D" if len(convolutions) == 2 else "dense/MatMul"
     assert f"they part in step 0:0, at step/forward/sequential/{first}" in run.out, run.out + run.err
+
+
+@pytest.mark.parametrize("other", ["source", "arguments", "seed"])
+def test_runs_of_two_programs_are_not_bisected(other: str, torch_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    for home in ("a", "b"):
+        is_other = home == "b"
+        program.write_text(OF_TORCH.replace("0.01", "0.02") if is_other and other == "source" else OF_TORCH)
+        options = ["--ckpt", home, *(["--seed", "7"] if is_other and other == "seed" else [])]
+        words = ["more"] if is_other and other == "arguments" else []
+        torch_server.detrain("run", *options, program, *words, cwd=tmp_path).ok()
+    program.write_text(OF_TORCH)
+
+    run = detrain("diff", "--bisect", "a", "b", program, cwd=tmp_path)
+
+    assert run.status == AnotherProgram.exit_code, run.out + run.err
+    assert "'b' is a run of another program" in run.err
 
 
 def test_bisecting_needs_the_program(tmp_path: Path) -> None:

@@ -111,6 +111,18 @@ def test_an_alarm_that_comes_again_ends_the_run(torch_server: Server, tmp_path: 
     assert actions(tmp_path / "ckpt") == ["went back", "stopped"]
 
 
+def test_files_that_steps_before_the_moment_have_written_stay(torch_server: Server, tmp_path: Path) -> None:
+    source = PROGRAM.replace(
+        "            kind = strike()\n",
+        "            torch.save(i, f'{name}-{epoch}.pt') if i == 3 else None\n            kind = strike()\n",
+    )
+
+    done = ran(torch_server, tmp_path, source, "--guard", "recover", FAULTS="7:weight")
+
+    assert actions(tmp_path / "ckpt") == ["went back", "recovered"], done.err
+    assert {file.name for file in tmp_path.glob("*.pt")} == {"adam-0.pt", "adam-1.pt", "momentum-0.pt", "momentum-1.pt"}
+
+
 @pytest.mark.slow
 def test_detect_changes_nothing(torch_server: Server, tmp_path: Path) -> None:
     done = ran(torch_server, tmp_path, PROGRAM, "--guard", "detect", "--guard-gradients")

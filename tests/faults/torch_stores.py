@@ -101,6 +101,14 @@ def run(injection: Any = None) -> dict[str, Any]:
     return {"loss": loss.detach()} | {name: each.detach() for name, each in model.state_dict().items()}
 
 
+def loads_of_calls() -> dict[str, int]:
+    """Return how often each load runs in a step that calls a layer with its batch, then with a value of the step."""
+    layer, batch = nn.Linear(3, 3, bias=False), torch.ones(3, 3)
+    instruments.begin_step()
+    layer(layer(batch)).sum().backward()
+    return {site.name: site.executions for site in instruments.sites() if site.op == "load" and site.stage == "forward"}
+
+
 def main() -> None:
     """Do all cases."""
     wrong, seen = [], []
@@ -126,6 +134,8 @@ def main() -> None:
         if all(torch.equal(found[name], each) for name, each in run().items()):
             wrong.append(f"{site.name}: nothing has come of it")
     wrong += [f"no {place}" for place in (*PLACES.values(), "rows index") if place not in seen]
+    if (loads := loads_of_calls()) != {"forward/layer/load": 1, "forward/layer/load#1": 1}:
+        wrong.append(f"the second call's first load is the weight's, not the batch's: {loads}")
     print(json.dumps({"wrong": wrong}))
 
 

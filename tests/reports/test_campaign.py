@@ -322,6 +322,13 @@ def test_few_trials_of_unlike_weights_say_so() -> None:
     assert "too few" in page_of(few)
 
 
+def test_faults_that_did_not_fire_are_no_trials_that_have_not_been_run() -> None:
+    some = summarize(ROWS[:12], msgspec.structs.replace(ABOUT, planned=15, not_fired=3))
+
+    assert not any("have not been run" in line for line in lines_of(some))
+    assert any(line.startswith("3 of 15 faults did not fire") for line in lines_of(some))
+
+
 def test_a_plan_says_what_it_is_drawn_from(tmp_path: Path) -> None:
     about = about_plan(PLAN, version="1.2", not_fired=3)
     write_page(tmp_path / "out" / "report.html", summarize(ROWS, about))

@@ -15,8 +15,8 @@ from tests.adapters.torch_resume import World, as_a_process  # noqa: E402
 from tests.store.test_compare import META  # noqa: E402
 
 
-def snapshot(*, has_gradient: bool, flips: bool) -> Snapshot:
-    """A layer that a loop has trained, one bit of one weight of which may have flipped since."""
+def snapshot(*, has_gradient: bool, flips: bool, of: str = "data") -> Snapshot:
+    """A layer that a loop has trained, one bit of one weight (or of its gradient) of which may have flipped since."""
     with as_a_process():
         world = World()
         names: dict[str, Any] = {"layer": torch.nn.Linear(3, 2)}
@@ -28,7 +28,7 @@ def snapshot(*, has_gradient: bool, flips: bool) -> Snapshot:
         if not has_gradient:
             names["layer"].weight.grad = None
         if flips:
-            names["layer"].weight.detach().numpy().view(np.int32)[1, 2] ^= 1 << 22
+            getattr(names["layer"].weight, of).numpy().view(np.int32)[1, 2] ^= 1 << 22
         encoded = world.encode(names, baseline)
     return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
 
@@ -42,3 +42,9 @@ def test_a_flipped_bit_is_named_with_its_tensor(has_gradient: bool) -> None:
     [difference] = compare(one, other)
     assert (difference.what, difference.name) == ("tensor", "layer._parameters['weight']")
     assert (difference.elements, difference.size, difference.ulp) == (1, 6, 1 << 22)
+
+
+def test_a_flipped_bit_of_a_gradient_is_named_as_that() -> None:
+    one, other = (snapshot(has_gradient=True, flips=flips, of="grad") for flips in (False, True))
+
+    assert [difference.name for difference in compare(one, other)] == ["layer._parameters['weight'].grad"]

@@ -369,10 +369,11 @@ class Files:
         """Note that a checkpoint's state has been set: files written since it was taken are of a later moment."""
         self._resumed_from = checkpoint.stat().st_mtime
 
-    def restore(self, files: Mapping[str, FileState], kept_in: Path | None) -> None:
+    def restore(self, files: Mapping[str, FileState], kept_in: Path | None, *, has_contents: bool = True) -> None:
         """Set files back to their lengths and positions at a cut.
 
-        On the way to a later cut (`kept_in` is None), only positions are set: the files must not be cut yet.
+        On the way to a later cut (`kept_in` is None), only positions are set: the files must not be cut yet. With
+        `has_contents`, files that were written as a whole since the newest checkpoint are put back, too.
         """
         for shown, state in files.items():
             path = self.path_of(shown)
@@ -389,7 +390,7 @@ class Files:
             if len(live) == 1 and state.position is not None:
                 live[0].seek(state.position)
         del self._kept[:1]
-        if self.versions is not None:
+        if self.versions is not None and has_contents:
             self.versions.put_back()
         if self._changes is not None:
             self._changes.return_aside()

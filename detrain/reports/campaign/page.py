@@ -104,9 +104,11 @@ def _share_and_interval(estimate: Estimate) -> str:
 def warnings(summary: Summary) -> Iterator[str]:
     """Yield the warnings that a reader needs before the numbers."""
     about = summary.about
-    if about.planned and summary.trials < about.planned:
+    if about.not_fired:
+        yield f"{about.not_fired:,} of {about.planned:,} faults did not fire (other steps than the profile's): in no estimate."
+    if (missing := about.planned - summary.trials - about.not_fired) > 0:
         yield (
-            f"{about.planned - summary.trials:,} of {about.planned:,} planned trials have not been run. Looked at again and"
+            f"{missing:,} of {about.planned:,} planned trials have not been run. Looked at again and"
             " again, intervals leave out the truth more often than they say; planned looks do not."
         )
     if summary.masked.covered < 1 - _TRIFLE:

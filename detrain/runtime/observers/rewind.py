@@ -40,6 +40,8 @@ class Rewind(Ring):
     draws on from the old loop's iterator.
     """
 
+    puts_files_back = True
+
     def __init__(
         self,
         campaign: TrialsInProcess,

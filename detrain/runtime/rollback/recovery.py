@@ -62,7 +62,7 @@ class Recovery(Ring):
         moment, why = None, ""
         try:
             if frame is None or source is None:
-                raise CannotGoBackError("the loop has been left, or has no wrapper")
+                raise CannotGoBackError("the loop has been left, or is no `for` loop")
             if self.guard.has_tried(batches_done):
                 raise CannotGoBackError("the alarm came again, and the step before may lie in the epoch before")
             moment = self.go_back(source, frame)

@@ -18,7 +18,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import msgspec
 import numpy as np
@@ -91,6 +91,10 @@ class Moment(msgspec.Struct, eq=False):
 
 class Ring(ABC):
     """The last `depth` moments of the running batch loop; without any, there is no way back."""
+
+    puts_files_back: ClassVar = False
+    """Whether files that were written as a whole since the newest checkpoint are put back as they were there. Else they
+    stay, as steps before the oldest moment may have written them."""
 
     def __init__(self, depth: int, whole: WholeState, guard: Guard | None, *, on_host: bool = False) -> None:
         self._depth, self._on_host = depth, on_host
@@ -238,7 +242,7 @@ class Ring(ABC):
                 del vars(module)[new]
         _unbind_new(frame, oldest.bound)
         files = self._whole.files
-        files.restore({**files.untouched(), **oldest.files}, self._whole.kept_in)
+        files.restore({**files.untouched(), **oldest.files}, self._whole.kept_in, has_contents=self.puts_files_back)
         if oldest.way is not None:
             source.iterator = oldest.way()
             self._moments = [oldest]

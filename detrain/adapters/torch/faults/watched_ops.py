@@ -225,13 +225,15 @@ class WatchedOps(msgspec.Struct):
             self._take_digest(output_name(name, number), output)
         return result
 
-    def _name(self, place: OpPlace, op: str) -> tuple[str, str]:
-        """Return the name and the signature of an op that is about to run."""
+    def _name(self, place: OpPlace, op: str, read_as: str = "") -> tuple[str, str]:
+        """Return the name and the signature of an op that is about to run. `read_as`: of a load, the op that reads and
+        the place of what it reads; a call that is given a value of the step has one load fewer.
+        """
         base = "/".join(part for part in (place.stage, place.layer, op) if part)
         if self.of_node is not None and (known := self.of_node.known(base)) is not None:
             return known
         turn = self._turns[base, place.call] = self._turns.get((base, place.call), -1) + 1
-        signature = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}".encode())
+        signature = xxhash.xxh3_64_hexdigest(f"{self._before.get(place, '')} {op}{read_as}".encode())
         found = f"{base}#{turn}" if turn else base, signature
         if self.of_node is not None:
             self.of_node.names.append(found)
@@ -240,10 +242,10 @@ class WatchedOps(msgspec.Struct):
     def _taken_in(self, func: Any, place: OpPlace, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments of an op that is about to run; the one that is to be hit, if any, is a faulty copy."""
         decides = name_of(func) == DECIDES
-        for each in read_by(func, args, kwargs):
+        for number, each in enumerate(read_by(func, args, kwargs)):
             is_load = _is_in(self._held, each) or not _is_in(self._made, each)
             for op in (*([LOAD] if is_load else []), *([DECIDES] if decides else [])) if dtype_of(each) else ():
-                name, signature = self._name(place, op)
+                name, signature = self._name(place, op, f" {name_of(func)} {number}" if op == LOAD else "")
                 if self._notes:
                     self._enter(name, signature, place, op, {"output": (0, each)})
                 if self.injector.must_hit(name, signature):
