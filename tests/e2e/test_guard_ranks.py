@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from detrain.base.errors import FaultPersists
+from detrain.store.node_folder import PREFIX
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import ROOT, Result, actions
 
@@ -45,6 +46,9 @@ def test_a_fault_on_one_rank_is_undone_on_all(kind: str, world: int, ranks_serve
     assert [each.status for each in done] == [0] * world, done[0].err
     assert [each.out for each in done] == [each.out for each in wanted]
     assert all_actions(tmp_path, world) == [["went back", "recovered"] * 3] * world
+    logs = [log.read_text() for log in tmp_path.glob("ckpt/struck/rank-*/*.changes")]
+    assert len(logs) == world
+    assert not [log for log in logs if "/jit/" in log or PREFIX in log], "files of detrain count as the program's"
 
 
 @pytest.mark.slow

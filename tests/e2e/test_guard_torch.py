@@ -46,6 +46,8 @@ def train(name, make, workers):
         for i, (a, b) in enumerate(tqdm(loader, disable=True) if workers else loader):
             kind = strike()
             optimizer.zero_grad()
+            assert a.shape[1:] == size and a.layout is layout
+            a = a.to(device)
             loss = ((model(a) - b) ** 2).mean() + 0.01 * next(other)[0].mean()
             loss.backward()
             if kind in ("gradient", "nan"):

@@ -321,20 +321,28 @@ class ExperimentRun:
         if os.environ.get(KEEPS_VARIABLES):
             write_variables(f"{self.plan.log}{VARIABLES_SUFFIX}", self._tensors())
 
-    def _disarm(self, body: Address) -> None:
+    def _note_hits(self) -> bool:
+        """End the hits of a step, and log them; return whether there were any."""
         assert self._instruments is not None
-        injection = self.plan.injection
-        assert injection is not None
         self._instruments.disarm()
         self._is_armed = False
         before, firing = self._firing, self._instruments.firing() or self._firing
         self._firing = firing
-        if firing.count > before.count:
-            is_equal = self._instruments.is_unarmed_equal()
-            hits = firing.count if self._has_fired else 0
-            self._write(Log(fired=None if hits else firing, hits=hits, is_unarmed_equal=is_equal))
-            self._has_fired = True
+        if firing.count <= before.count:
+            return False
+        is_equal = self._instruments.is_unarmed_equal()
+        hits = firing.count if self._has_fired else 0
+        self._write(Log(fired=None if hits else firing, hits=hits, is_unarmed_equal=is_equal))
+        self._has_fired = True
+        return True
+
+    def _disarm(self, body: Address) -> None:
+        injection, before = self.plan.injection, self._firing
+        assert injection is not None
+        assert self._instruments is not None
+        if self._note_hits():
             return
+        firing = self._firing
         if self._has_fired and not self.plan.steps:
             self._write(Log(missed=body))
             return

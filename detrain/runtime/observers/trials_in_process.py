@@ -72,7 +72,7 @@ class TrialsInProcess(ExperimentRun):
         if not is_of_trial or self._instruments is None or any(map(catches, user_frames(frame))):
             return False
         if self._is_armed:
-            self._instruments.disarm()
+            self._note_hits()
         self._write(Log(crash=type(error).__name__))
         self.is_over = True
         return True
