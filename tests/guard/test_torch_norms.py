@@ -43,29 +43,29 @@ def test_the_derived_bound_holds_whatever_the_gradients(name: str, steps: list[t
         weight.data.zero_()  # decay must not take over
     holders = Holders()
     holders.find()
-    watched = {each.key: each for each in find_watched(holders)[0]}
     state = optimizer.state[weight]
-    key = next(key for key, each in watched.items() if each.partner and state["exp_avg"].shape == (3, 5))
+    watched = next(each for each, tensor in zip(*find_watched(holders), strict=True) if tensor is state["exp_avg"])
     first, second = (np.linalg.norm(state[name].double().numpy()) for name in ("exp_avg", "exp_avg_sq"))
-    bound = watched[key].factor * np.sqrt(second + watched[key].unseen)
-    assert first <= bound
-    assert watched[key].factor < 100, "a bound that says nothing"
+    assert watched.partner
+    assert first <= watched.factor * np.sqrt(second + watched.unseen)
+    assert watched.factor < 100, "a bound that says nothing"
 
 
 @pytest.mark.parametrize("scheduler", [torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.LinearLR])
 def test_a_scheduler_that_moves_the_decays_leaves_no_derived_bound(scheduler: Any) -> None:
-    weight = torch.nn.Parameter(torch.zeros(1))
+    weight = torch.nn.Parameter(torch.zeros(7, 3))  # a shape that no optimizer of another test has
     optimizer = torch.optim.Adam([weight], 1e-3)
     moves = scheduler is torch.optim.lr_scheduler.OneCycleLR
     schedule = scheduler(optimizer, 1e-2, total_steps=60) if moves else scheduler(optimizer)
     norms, has_bound = TorchNorms(), []
     for step in range(40):
-        weight.grad = torch.ones(1) * (step > 12)  # a part of the loss that counts from then on
+        weight.grad = torch.ones(7, 3) * (step > 12)  # a part of the loss that counts from then on
         optimizer.step()
         schedule.step()
         watched, found = norms.norms()
         of = {each.key: (each, norm) for each, norm in zip(watched, found, strict=True)}
-        first, norm = next(each for each in of.values() if "exp_avg of" in each[0].key)
+        key = next(key for key in of if "exp_avg of" in key and norms.value(key).shape == (7, 3))
+        first, norm = of[key]
         has_bound.append(bool(first.partner))
         if first.partner:
             assert norm <= first.factor * np.sqrt(of[first.partner][1] + first.unseen)
