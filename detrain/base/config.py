@@ -5,6 +5,7 @@ do not fit into an environment variable.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from typing import Final
@@ -29,11 +30,26 @@ SELDOM: Final = 1 << 40
 """More batches than any run has: as a distance, it means that checkpoints are taken only at the starts of epochs."""
 
 
+_LAUNCHERS: Final = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+}
+"""Launchers of processes, and the variables that they set: number and count of the process, in all and on its machine.
+Sources: PyTorch, "torchrun"; Slurm, srun(1), "Output environment variables" (a batch script has the first, and not the
+second); Open MPI, mpirun(1), "Exported environment variables"; MPICH and Intel MPI, "Hydra process manager"."""
+
+
 class Ranks(msgspec.Struct, frozen=True):
-    """The rank of this process in a job of several processes; launchers such as torchrun set it in the environment."""
+    """The rank of this process in a job of several processes."""
 
     rank: int
     world: int
+    local_rank: int | None = None
+    """The number of this process on its machine; None if the launcher does not say."""
+    local_world: int | None = None
+    """The number of ranks on this machine; None if the launcher does not say."""
     job: str = ""
     """A number that differs at each start of the job."""
     port: int = 0
@@ -41,16 +57,39 @@ class Ranks(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_environment(cls) -> Ranks | None:
-        """Return the rank that the environment gives this process; None if it is the only process."""
-        rank, world = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-        is_job = rank.isdecimal() and world.isdecimal() and int(world) > 1 and "MASTER_ADDR" in os.environ
-        return cls(int(rank), int(world)) if is_job else None
+        """Return the rank that the environment gives this process; None if it is the only process, or each process that
+        was launched with it is a run of its own: where no address is given (`MASTER_ADDR`), they form no job.
+        """
+        launched = cls.launched()
+        return launched[1] if launched is not None and os.environ.get("MASTER_ADDR") else None
+
+    @classmethod
+    def launched(cls) -> tuple[str, Ranks] | None:
+        """Return the launcher that has started this process with others, and the number that it has given this one."""
+        for launcher, names in _LAUNCHERS.items():
+            rank, world, local_rank, local_world = (_leading_number(os.environ.get(name, "")) for name in names)
+            if rank is not None and world is not None:
+                return (launcher, cls(rank, world, local_rank, local_world)) if world > 1 else None
+        return None
+
+    @classmethod
+    def how_to_start(cls, world: int) -> str:
+        """Return what to do so that `world` processes, which this one has found to train together, are one job."""
+        launched = cls.launched()
+        if launched is None or os.environ.get("MASTER_ADDR"):
+            return f"start it by `detrain launch --nproc-per-node {world}` or torchrun"
+        return f"export MASTER_ADDR and MASTER_PORT: by these detrain knows that what {launched[0]} starts is one job"
 
     @property
     def is_on_one_machine(self) -> bool:
         """Whether the environment says that all ranks of the job run on this machine."""
-        is_whole = os.environ.get("LOCAL_WORLD_SIZE", "") == str(self.world)
-        return is_whole or os.environ.get("MASTER_ADDR", "") in ("127.0.0.1", "localhost")
+        return self.local_world == self.world or os.environ.get("MASTER_ADDR", "") in ("127.0.0.1", "localhost")
+
+
+def _leading_number(text: str) -> int | None:
+    """Return the number at the start of a text: Slurm writes 4(x2) for two machines with four tasks each."""
+    found = re.match(r"[0-9]+", text)
+    return int(found[0]) if found else None
 
 
 OUTLIVING: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from detrain.base import timing
+from detrain.base import messages, timing
 from detrain.base.config import Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
@@ -26,6 +26,11 @@ def command(*, options: Options, given: Given) -> int:
     ranks = Ranks.of_environment()
     if ranks is not None:
         launched.end_with_launcher()
+    elif (other := Ranks.launched()) is not None and other[1].rank == 0:
+        messages.say(
+            f"one of {other[1].world} processes that {other[0]} has started, each a run of its own. Do they train together?"
+        )
+        messages.say("then export MASTER_ADDR and MASTER_PORT, so that they are one job")
     options.check(is_job=ranks is not None)
     if options.timing:
         timing.begin("start of the command")
@@ -40,7 +45,7 @@ def command(*, options: Options, given: Given) -> int:
             url=options.mirror,
             home=str(home if ranks is None else rank_folder(home, program.name, ranks.rank)),
             program=program.name,
-            patterns=options.mirror_files if os.environ.get("LOCAL_RANK", "0") == "0" else (),
+            patterns=() if ranks is not None and ranks.local_rank else options.mirror_files,
             run_pid=os.getpid(),
             is_fresh=options.fresh,
             may_come_later=options.mirror_later,

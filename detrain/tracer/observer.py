@@ -95,9 +95,13 @@ class _UpdaterPlace(msgspec.Struct):
 class UpdateObserver:
     """Takes updates from a framework, and turns of loops from a watcher. It calls `on_news` after updates."""
 
-    def __init__(self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = ()) -> None:
-        """`marks`: the loops that carry marks, by number."""
-        self._on_news = on_news
+    def __init__(
+        self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = (), *, asks_sizes: bool = False
+    ) -> None:
+        """`marks`: the loops that carry marks, by number; `asks_sizes`: whether the objects of the program are asked for
+        their sizes, which runs code of theirs.
+        """
+        self._on_news, self._asks_sizes = on_news, asks_sizes
         self._inference = Inference()
         self._watcher = loop_watcher(self._reached, self._entered, marks)
         self._is_watching = True
@@ -204,7 +208,7 @@ class UpdateObserver:
             for level in stack.levels:
                 for loop in level.loops:
                     self._places.setdefault((level.file, loop.lineno), (loop, level.place))
-            if not self.sizes:
+            if self._asks_sizes and not self.sizes:
                 self.sizes = sizes_in(reversed(frames))
         if is_new or self._inference.has_news:
             self._is_settled = self.is_sure

@@ -25,7 +25,7 @@ class TracedRun:
         self._config = config
         self._trace = trace
         self._is_over = False
-        self.observer = UpdateObserver(self._news, trace.marks)
+        self.observer = UpdateObserver(self._news, trace.marks, asks_sizes=True)
 
     def _news(self, observer: UpdateObserver) -> None:
         """End the run after an update if it has shown enough."""

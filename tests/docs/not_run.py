@@ -38,6 +38,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
     },
     "docs/how-to/slurm-and-preemption.md": {
         "srun --kill-on-bad-exit=0 detrain run --every 500b train.py": _NO_SCHEDULER,
+        "srun detrain run --every 500b --ckpt $SCRATCH/ckpt-train train_ddp.py": _NO_SCHEDULER,
     },
     "docs/explanation/guard.md": {
         "detrain launch --nproc-per-node 2 --guard recover train.py": "struck by itself: tests/programs/ranks/struck.py",

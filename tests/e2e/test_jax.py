@@ -67,7 +67,7 @@ def test_processes_that_no_launcher_has_told_of_are_refused(jax_server: Server, 
     done = ran(jax_server, tmp_path, IN_TWO_PROCESSES)
 
     assert done.status == errors.FrameworkUnsupported.exit_code, done.err
-    assert "trains in 2 processes (jax.distributed) that no launcher has told of" in done.err
+    assert "trains in 2 processes (jax.distributed) that detrain does not know to be one job" in done.err
     assert "--bare" in done.err
     assert not list(tmp_path.glob("ckpt/*.h5"))
 

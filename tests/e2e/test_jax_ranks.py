@@ -41,6 +41,7 @@ def said(results: list[Result]) -> list[list[str]]:
         pytest.param("jax_spread", 1, 2, marks=pytest.mark.slow),
         pytest.param("jax_spread", 2, 3, marks=pytest.mark.slow),
         pytest.param("jax_pmap", 3, 2, marks=pytest.mark.slow),
+        pytest.param("jax_replicas", 4, 2, marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_random_batches_a_job_of_jax_ends_as_if_never_killed(

@@ -108,8 +108,58 @@ def test_without_a_common_checkpoint_the_run_begins_anew_or_something_is_lost() 
         _chosen([offer_of(0), offer_of(1, asked_for="other")], fresh=False)
 
 
+OF_JOBS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+)
+LAUNCHED = {
+    "srun, two machines": (
+        "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4(x2)",
+        ("srun", Ranks(5, 8, 1, 4)),
+    ),
+    "a batch script of Slurm, itself": ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_LOCALID=0 SLURM_TASKS_PER_NODE=8", None),
+    "srun, one task": (
+        "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1",
+        None,
+    ),
+    "torchrun in a task of srun": (
+        "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2",
+        ("torchrun", Ranks(3, 4, 1, 2)),
+    ),
+    "srun, where the job script has set the world's size": (
+        "WORLD_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=1(x2)",
+        ("srun", Ranks(1, 2, 0, 1)),
+    ),
+    "Open MPI": (
+        "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+        ("mpirun", Ranks(1, 2, 1, 2)),
+    ),
+    "MPICH": ("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2", ("mpiexec", Ranks(0, 2, 0, 2))),
+}
+
+
+@pytest.mark.parametrize("by", LAUNCHED)
+def test_launchers_say_which_rank_this_is(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """With an address they start one job; without one, each process is a run of its own."""
+    for name in (*OF_JOBS, "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    variables, found = LAUNCHED[by]
+    for each in variables.split():
+        monkeypatch.setenv(*each.split("="))
+    assert Ranks.launched() == found
+    assert Ranks.of_environment() is None
+    monkeypatch.setenv("MASTER_ADDR", "node-1")
+    assert Ranks.of_environment() == (found[1] if found else None)
+
+
 def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+    for name in (*OF_JOBS, "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     assert Ranks.of_environment() is None
     monkeypatch.setenv("RANK", "2")

@@ -36,10 +36,9 @@ class Processes:
             return
         if ranks is None:
             raise FrameworkUnsupported(
-                f"the program trains in {world} processes (jax.distributed) that no launcher has told of, whose checkpoints do not "
-                "belong together",
-                f"start it by `detrain launch --nproc-per-node {world}` or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-                "MASTER_PORT in each; or run it with --bare",
+                f"the program trains in {world} processes (jax.distributed) that detrain does not know to be one job: their "
+                "checkpoints do not belong together",
+                f"{Ranks.how_to_start(world)}, or run it with --bare",
             )
         if (rank, world) != (ranks.rank, ranks.world):
             raise FrameworkUnsupported(

@@ -40,7 +40,7 @@ def of_keys(value: Any) -> Any:
     if not is_spread(base) or type(base.sharding) is not NamedSharding or base.is_deleted():
         return base
     sharding = base.sharding.update(spec=value.sharding.spec)
-    return _another(base, lambda: made([sharding, *form(base)[1:]], base._arrays))
+    return _another(base, lambda: made([sharding, *form(base)[1:]], [shard for _device, shard in _shards(base)]))
 
 
 def _another(value: Any, make: Callable[[], Any]) -> Any:
@@ -53,10 +53,19 @@ def _another(value: Any, make: Callable[[], Any]) -> Any:
     return other
 
 
+def _shards(value: Any) -> list[tuple[Any, Any]]:
+    """Return the devices and shards of this process, each shard as an array of a single device."""
+    return [(device, _alone(each, device)) for each in value._arrays for device in each.sharding.addressable_devices]
+
+
 def _alone(shard: Any, device: Any) -> Any:
-    """Return a shard as an array of a single device: an array computed over a mesh of one device is its own shard."""
+    """Return a shard as an array of a single device. An array is its own shard if it was computed over a mesh of one
+    device, or if JAX has put it, as replicas, on devices of which this process has one.
+    """
     if not is_spread(shard):
         return shard
+    if len(shard.sharding.device_set) > 1:
+        return _another(shard, lambda: shard.addressable_data(0))
     sharding: Any = SingleDeviceSharding(device, memory_kind=shard.sharding.memory_kind)
     return _another(shard, lambda: made([sharding, *form(shard)[1:]], [shard]))
 
@@ -96,9 +105,8 @@ def parts(value: Any) -> list[object]:
     starts: list[int] = []
     numbers: dict[str, int] = {}
     are_replicas = len({tuple(each) for each in places.values()}) < len(places)
-    for each in value._arrays:
-        (device,) = each.sharding.device_set
-        start, shard = places[device], _alone(each, device)
+    for device, shard in _shards(value):
+        start = places[device]
         key = (*start, digest_array(read(shard)) if are_replicas else "")
         if key not in known:
             known[key] = len(shards)

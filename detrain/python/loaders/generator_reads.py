@@ -69,7 +69,7 @@ class GeneratorReads:
         for name in read_and_written(generator.gi_code):
             space = frame.f_locals if name in generator.gi_code.co_freevars else frame.f_globals
             value = space.get(name)
-            if isinstance(value, _NUMBERS_ONLY) or hasattr(value, "__array__"):
+            if isinstance(value, _NUMBERS_ONLY) or hasattr(type(value), "__array__"):
                 try:
                     yield name, self._digest(value)
                 except (DetrainError, TypeError, ValueError, RecursionError):  # not data through and through

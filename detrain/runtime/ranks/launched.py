@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from detrain.base.config import Ranks
 from detrain.runtime.ranks.processes import Process, process_of, rests, this_node
 
 _VARIABLE: Final = "DETRAIN_LAUNCHER"
@@ -52,8 +53,8 @@ def _await(launcher: Process) -> None:
 def _leave(why: str) -> None:
     from detrain.runtime.ranks.watcher import Ending, leave
 
-    rank, place = os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0")
-    leave(Ending(None, f"rank {rank}: {why}", speaks=place == "0", is_own=False))
+    ranks = Ranks.of_environment() or Ranks(0, 1)
+    leave(Ending(None, f"rank {ranks.rank}: {why}", speaks=not ranks.local_rank, is_own=False))
 
 
 end_by: Final[list[Callable[[str], object]]] = [_leave]

@@ -71,7 +71,7 @@ class JustInTime:
     def __init__(self, config: Config, replicas: Callable[[], Mapping[int, str]]) -> None:
         """Meet the other ranks. Raises RanksApart."""
         assert config.ranks is not None
-        self._replicas, self._world = replicas, config.ranks.world
+        self._replicas, self._on_this_machine = replicas, config.ranks.local_world or config.ranks.world
         self._every, self._is_asked_for = config.jit_every or 0, config.jit
         self._cuts, self._next, self._is_over = 0, -1, False
         self._rate = Rate()
@@ -177,7 +177,7 @@ class JustInTime:
         if not self._replicas():
             return "no weights are found that DistributedDataParallel keeps alike on all ranks, on CPUs"
         size = 2 * sum(each.nbytes for each in state.shared.values()) + _COPIES * len(state.own)
-        needed, free = size * int(os.environ.get("LOCAL_WORLD_SIZE", self._world)), free_bytes()
+        needed, free = size * self._on_this_machine, free_bytes()
         if self._cuts < _CHECKED and needed > free / 2:
             return f"the ranks of this machine would need {needed / 1e9:.1f} GB for them, and {free / 1e9:.1f} GB are free"
         return ""

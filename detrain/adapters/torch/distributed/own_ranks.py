@@ -26,7 +26,6 @@ from detrain.python.inspect.frames import is_user_file
 _NO_RANKS: Final = ("multiprocessing.", "torch.utils.data.")
 """Beginnings of names of modules with functions that never run as ranks: Python's servers, workers of loaders."""
 _AGENTS_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
-_LAUNCH: Final = " or torchrun; or run it with --bare"
 _AS_IT_IS: Final = ", as it is: each rank calls the function that it was to start"
 _SELF: Final = ", with the function that trains called by each rank itself, as under torchrun; or run it with --bare"
 
@@ -72,17 +71,18 @@ class OwnRanks:
         """Note that the process has joined a group of `world` processes. If it must end, the others notice and end."""
         self._has_joined = True
         if self._ranks is None and world > 1:
-            self._fail(_refusal(str(world), _LAUNCH))
+            self._fail(unannounced(world))
 
     def _is_of_ranks(self, count: int) -> bool:
         """Return whether this count of processes is that of the ranks that a launcher has started."""
         if self._ranks is None or self._has_joined:
             return False
-        return str(count) == os.environ.get("LOCAL_WORLD_SIZE", str(self._ranks.world))
+        return count == (self._ranks.local_world or self._ranks.world)
 
     def _call(self, function: Any, arguments: Any) -> None:
         """Call the function in place of the spawned process with this rank's number."""
-        function(int(os.environ.get("LOCAL_RANK", self._ranks.rank if self._ranks is not None else 0)), *arguments)
+        assert self._ranks is not None
+        function(self._ranks.rank if self._ranks.local_rank is None else self._ranks.local_rank, *arguments)
         if not self._has_joined:
             self._fail(
                 FrameworkUnsupported(
@@ -167,6 +167,15 @@ def _refusal(count: str, todo: str) -> FrameworkUnsupported:
     return FrameworkUnsupported(
         "the program trains in processes that it has started itself (torch.distributed), whose checkpoints do not belong together",
         f"start it by `detrain launch --nproc-per-node {count}`{todo}",
+    )
+
+
+def unannounced(world: int) -> FrameworkUnsupported:
+    """Return the refusal of a group of processes that detrain does not know to be one job."""
+    return FrameworkUnsupported(
+        f"the program trains in {world} processes (torch.distributed) that detrain does not know to be one job: their checkpoints "
+        "do not belong together",
+        f"{Ranks.how_to_start(world)}; or run it with --bare",
     )
 
 

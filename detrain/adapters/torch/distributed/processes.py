@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from detrain.adapters.torch.distributed.buckets import Buckets
 from detrain.adapters.torch.distributed.fully_sharded import FullySharded
-from detrain.adapters.torch.distributed.own_ranks import OwnRanks
+from detrain.adapters.torch.distributed.own_ranks import OwnRanks, unannounced
 from detrain.base.config import Ranks
 from detrain.base.errors import FrameworkUnsupported
 from detrain.base.in_place import in_place_of
@@ -91,11 +91,7 @@ class Processes:
             return
         world, rank = distributed.get_world_size(), distributed.get_rank()
         if self._ranks is None:
-            raise FrameworkUnsupported(
-                f"the program trains in {world} processes (torch.distributed) that it has started itself, whose checkpoints do not "
-                "belong together",
-                "start it by `detrain launch --nproc-per-node N` or torchrun, or run it with --bare",
-            )
+            raise unannounced(world)
         if (rank, world) != (self._ranks.rank, self._ranks.world):
             raise FrameworkUnsupported(
                 f"the process is rank {rank} of {world} for the program, and {self._ranks.rank} of {self._ranks.world} for the "
