@@ -98,7 +98,7 @@ class UpdateObserver:
     def __init__(
         self, on_news: Callable[[UpdateObserver], None], marks: Sequence[LoopKey] = (), *, asks_sizes: bool = False
     ) -> None:
-        """`marks`: the loops that carry marks, by number; `asks_sizes`: whether the objects of the program are asked for
+        """`marks`: the loops that carry marks, by number; `asks_sizes`: whether objects of the program are asked for
         their sizes, which runs code of theirs.
         """
         self._on_news, self._asks_sizes = on_news, asks_sizes
