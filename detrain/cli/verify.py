@@ -1,4 +1,4 @@
-"""`detrain verify`: run a program whole, whole again, and killed and resumed, and compare the runs bit for bit."""
+"""`detrain verify`: run a program whole, whole again, killed and resumed, and without probes, and compare the runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def command(
     as_json: AsJson = False,
     given: Given,
 ) -> int:
-    """Run PROGRAM three times, the third killed N times and resumed, and compare all bits.
+    """Run PROGRAM four times, the third killed N times and resumed, and compare all bits.
 
     It is killed at one cut of each kind first: the start of an early epoch, inside the second pass over the data, an
     epoch of another length, a second training loop, a later epoch. Which of a kind, --seed draws.
 
     What is compared: the digest of every batch, the checkpoints (variables, random streams, Python values), all
-    variables at the end, what is printed from the last resume on, and the files written in the current folder. The runs
-    work in copies of that folder; what the program writes elsewhere it writes three times. Exit status 0: exact; 78:
-    not.
+    variables at the end, what is printed from the last resume on, and the files written in the current folder. A run
+    without probes (`detrain run --bare`) must print and write the same. The runs work in copies of that folder; what
+    the program writes elsewhere it writes four times. Exit status 0: exact; 78: not.
 
     \b
     Example:
@@ -70,6 +70,8 @@ def _print(found: Verification) -> None:
         cells = [run.name, f"{run.seconds:.1f}", ", ".join(run.kills)]
         if run.status:
             cells.append(f"ended with {run.status}")
+        elif run is found.bare:
+            cells.append("output differs" if run.differing_output else "output" if run.lines is not None else "")
         if run.comparison is not None:
             equal = run.equal_checkpoints(but_for=found.again.values)
             common, first = run.comparison.batches, run.comparison.first_batch
@@ -81,9 +83,10 @@ def _print(found: Verification) -> None:
         table.add_row(*cells)
     console().print(table)
     for run in found.runs:
-        if run.comparison is not None and (run.differing_output or not run.is_equal(but_for=found.again.values)):
+        compared = described(run.comparison) if run.comparison is not None else []
+        if run.differing_output or (compared and not run.is_equal(but_for=found.again.values)):
             click.echo(f"{run.name}:")
-            for line in [*described(run.comparison), *run.differing[:8], *run.differing_output[:8]]:
+            for line in [*compared, *run.differing[:8], *run.differing_output[:8]]:
                 click.echo(f"  {line}")
     if found.again.values:
         click.echo(

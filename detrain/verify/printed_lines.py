@@ -39,14 +39,16 @@ def timed_fields(one: str, other: str) -> set[Field] | None:
     return found
 
 
-def first_difference(whole: str, resumed: str, timed: Collection[Field]) -> str | None:
-    """Return, in words, the first line that differs in the output of two runs from the same cut on, or None."""
-    lines, others = _lines(whole), _lines(resumed)
+def first_difference(whole: str, other: str, timed: Collection[Field], where: str = "after the resume") -> str | None:
+    """Return, in words, the first line that differs in the output of two runs from the same cut on, or None. `where`:
+    which run printed the other output.
+    """
+    lines, others = _lines(whole), _lines(other)
     for number, (line, twin) in enumerate(zip(lines, others, strict=False)):
         if line != twin and _without(line, timed) != _without(twin, timed):
-            return f"line {number + 1} after the resume is {_short(twin, line)}, in the whole run it is {_short(line, twin)}"
+            return f"line {number + 1} {where} is {_short(twin, line)}, in the whole run it is {_short(line, twin)}"
     if len(lines) != len(others):
-        return f"{len(others)} lines after the resume, in the whole run there are {len(lines)}"
+        return f"{len(others)} lines {where}, in the whole run there are {len(lines)}"
     return None
 
 

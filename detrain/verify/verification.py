@@ -1,7 +1,9 @@
-"""Runs a program whole, whole again, and killed and resumed, and compares the three runs bit for bit. A job of several
-ranks is compared rank by rank, and ranks of it are killed.
+"""Runs a program whole, whole again, killed and resumed, and without probes, and compares these runs bit for bit. A job
+of several ranks is compared rank by rank, and ranks of it are killed.
 
-The output of ranks comes in any order, and is not compared; the files of the whole job are.
+The run without probes has no records: what it prints and the files that it writes are compared. It shows whether
+looking at the program changes it. The output of ranks comes in any order, and is not compared, so that a job has no such
+run; the files of the whole job are compared.
 
 A run is killed at one place of each kind of cut before a second of any. Kills at random places would mostly fall inside
 long epochs, but defects show at the seams between epochs and loops.
@@ -37,6 +39,7 @@ from detrain.verify.work_folder import WorkFolder, written
 
 KEEP: Final = 3
 _EXACT: Final = "EXACT"
+_CLOCK: Final = tuple(kind for kind in CLOCK_AND_RANDOMNESS if kind not in ("urandom", "entropy"))
 
 Kill = tuple[int, tuple[int, ...]]
 """The number of batches after which to kill, and the ranks to kill."""
@@ -46,18 +49,20 @@ _LATER: Final = 3
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The result of the three runs of a program."""
+    """The result of the runs of a program."""
 
     whole: VerifiedRun
     again: VerifiedRun
     killed: VerifiedRun
     batches: int
     """The number of batches of the whole run, in loops with probes."""
+    bare: VerifiedRun | None = None
+    """The run without probes; None for a job."""
 
     @property
     def runs(self) -> list[VerifiedRun]:
-        """The three runs, in their order."""
-        return [self.whole, self.again, self.killed]
+        """The runs, in their order."""
+        return [self.whole, self.again, self.killed, *([self.bare] if self.bare is not None else [])]
 
     @property
     def is_exact(self) -> bool:
@@ -66,10 +71,12 @@ class Verification(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The verdict on the three runs, in one line."""
+        """The verdict on the runs, in one line."""
         again, killed, batches = self.again, self.killed, self.batches
         if not again.is_equal(but_for=again.values):
             return "NOT DETERMINISTIC: two whole runs differ, no resume can be exact; see `detrain doctor`"
+        if self.bare is not None and self.bare.differing_output:
+            return "NOT EXACT: without detrain (`--bare`) the program does something else, see above; please report this"
         if killed.status:
             return "REFUSED: the killed run did not go on, see above"
         if killed.differing_output or not killed.is_equal(but_for=again.values):
@@ -100,7 +107,8 @@ def verify_program(
     every: str = "1",
     seed: int = 0,
 ) -> Verification:
-    """Run a program three times, in copies of the current folder; the third is killed and resumed.
+    """Run a program four times, in copies of the current folder: the third run is killed and resumed, the last has
+    no probes.
 
     The `kills` places are drawn with `seed`, one of each kind of cut first; `every` is the distance between checkpoints
     as for `detrain run --every`. Raises ProgramNotFound, and DetrainError if the whole run fails or has no batch.
@@ -117,6 +125,7 @@ def verify_program(
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
+        bare = bare_run(place, everything, whole, again, outside)
         places = {at: str(Cursor(*batches[at])) for at in places_to_kill(batches, kills, random.Random(seed))}
         killed = run_through_kills("killed", place, everything, places, outside)
         for run in (again, killed):
@@ -124,7 +133,24 @@ def verify_program(
                 run.compare(whole)
         if not killed.status:
             killed.compare_outputs(whole, again)
-    return Verification(whole, again, killed, len(batches))
+    return Verification(whole, again, killed, len(batches), bare)
+
+
+def bare_run(
+    place: WorkFolder, command: Sequence[str], whole: VerifiedRun, again: VerifiedRun, outside: dict[str, list[str]]
+) -> VerifiedRun:
+    """Return a run without probes, compared with the whole run. It reads clock and randomness by itself: what another
+    such run does otherwise, and anything in a program that reads the clock, is no difference.
+    """
+    bare = run_through_kills("bare", place, ["--bare", *command], {}, {})
+    if bare.status:
+        bare.differing_output = [f"it ends with status {bare.status}"]
+        return bare
+    bare.compare_outputs(whole, again, where="without detrain")
+    reads_clock = any(kind.startswith(_CLOCK) for kind in outside)
+    if bare.differing_output and (reads_clock or bare.is_of_chance(run_through_kills("bare", place, ["--bare", *command], {}, {}))):
+        bare.lines, bare.differing_output = None, []
+    return bare
 
 
 def outside_of_run(home: Path) -> dict[str, list[str]]:

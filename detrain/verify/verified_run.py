@@ -62,6 +62,8 @@ class VerifiedRun(msgspec.Struct):
     """The first difference of the output, in words, and the files that differ."""
     unstable_files: list[str] = []
     """Files that differ in each run, so that they were not compared."""
+    timed: set[tuple[str, int]] = set()
+    """The numbers in its output that differ in each run, so that they were not compared."""
 
     @property
     def journal(self) -> Path:
@@ -103,18 +105,26 @@ class VerifiedRun(msgspec.Struct):
             self.variables += len(common)
             self.differing += [f"{key} at the end of {of}" for key in common if mine[key] != digests[key]]
 
-    def compare_outputs(self, whole: VerifiedRun, again: VerifiedRun) -> None:
+    def compare_outputs(self, whole: VerifiedRun, again: VerifiedRun, where: str = "after the resume") -> None:
         """Compare output since the last resume, and files, without numbers and files that differ in two whole runs."""
         timed = timed_fields(whole.output, again.output)
+        self.timed = timed or set()
         cut, place = self.resumed
         start = whole.cuts.get(cut, 0) if cut else whole.began
         if timed is not None and (not cut or cut in whole.cuts):
             mine = self.output.encode()[place if cut else self.began :].decode(errors="replace")
             reference = whole.output.encode()[start:].decode(errors="replace")
             self.lines = reference.count("\n")
-            difference = first_difference(reference, mine, timed)
+            difference = first_difference(reference, mine, timed, where)
             self.differing_output += [f"output: {difference}"] if difference is not None else []
         self.compare_files(whole, again)
+
+    def is_of_chance(self, other: VerifiedRun) -> bool:
+        """Return True if another run of the same kind prints something else, or writes other files."""
+        mine, its = (
+            {name: each for name, each in (run.files or {}).items() if name not in self.unstable_files} for run in (self, other)
+        )
+        return mine != its or first_difference(self.output, other.output, self.timed) is not None
 
     def compare_files(self, whole: VerifiedRun, again: VerifiedRun) -> None:
         """Compare the files written, except those that differ between two whole runs."""

@@ -62,6 +62,26 @@ def verified(folder: Path, text: str, *options: object) -> tuple[int, dict[str, 
     return run.status, json.loads(run.out) if run.out else {"error": run.err}
 
 
+SEES = PRELUDE("""
+optimizer = Optimizer(np.ones(3))
+for epoch in range(2):
+    for step in range(2):
+        optimizer.apply_gradients(np.ones(3))
+print(type(os.urandom).__name__, np.random.default_rng().normal() if "chance" in sys.argv else "")
+""")
+
+
+@pytest.mark.parametrize("by", ["", pytest.param("chance", marks=pytest.mark.slow)])
+def test_a_program_that_does_something_else_without_detrain_is_not_exact(by: str, tmp_path: Path) -> None:
+    """This one looks at what detrain replaces. Where two runs without detrain differ, nothing is said of that."""
+    (tmp_path / "program.py").write_text(SEES)
+    done = detrain("verify", "--kills", "1", "program.py", by, cwd=tmp_path)
+
+    assert done.status == (0 if by else 78), done.err
+    assert ("line 1 without detrain is 'builtin_function_or_method '" in done.out) == (not by), done.out
+    assert done.last_line().startswith("EXACT" if by else "NOT EXACT: without detrain")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "2b"])
 def test_a_program_that_looks_at_clock_and_entropy_before_its_loop_is_exact(every: str, tmp_path: Path) -> None:
