@@ -2,8 +2,8 @@
 of several ranks is compared rank by rank, and ranks of it are killed.
 
 The run without probes has no records: what it prints and the files that it writes are compared. It shows whether
-looking at the program changes it. The output of ranks comes in any order, and is not compared, so that a job has no such
-run; the files of the whole job are compared.
+looking at the program changes it. The output of ranks comes in any order, and is not compared, so that a job has no
+such run; the files of the whole job are compared.
 
 A run is killed at one place of each kind of cut before a second of any. Kills at random places would mostly fall inside
 long epochs, but defects show at the seams between epochs and loops.
