@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from detrain.base.errors import CheckpointDamaged
+from detrain.base.errors import CheckpointDamaged, MirrorFailed
 from detrain.cli.shared.printing import console
 from detrain.export.files import FORMATS, export
 from detrain.reports import checkpoints, jobs
@@ -17,6 +17,7 @@ from detrain.store import Catalogue, read
 from detrain.store.job_home import jobs_in
 from detrain.store.mirror.remote import Remote, programs_at
 from detrain.store.mirror.restore import bring_back
+from detrain.store.mirror.states import state_names
 from detrain.verify.state_diff import compare
 
 _place = click.argument("place", metavar="[DIR|FILE]", type=click.Path(path_type=Path), default=Path("ckpt"), envvar="CKPT_DIR")
@@ -138,7 +139,12 @@ def fetch(program: str, url: str, home: Path) -> int:
     Example:
       detrain ckpt fetch s3://bucket/folder ckpt
     """
-    for name in [program] if program else programs_at(url):
+    there = [name for name in programs_at(url) if state_names(Remote(url, name))]
+    wanted = [name for name in there if program in ("", name, name.partition("/")[0])]
+    if not wanted:
+        what = f"nothing of {program!r}" if program else "nothing"
+        raise MirrorFailed(f"{what} in the mirror {url}", "give the address that `detrain run --mirror` had, and a program of it")
+    for name in wanted:
         folder = home / name if "/" in name else home  # the folder of a rank, or of the program
         state = bring_back(Remote(url, name), folder, name.partition("/")[0], Path.cwd())
         if state is None:

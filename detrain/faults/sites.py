@@ -202,7 +202,8 @@ def matching(sites: list[Site], pattern: str | None, stage: str | None) -> list[
     fitting = [site for site in _of_stage(sites, pattern, stage) if site.fits(pattern or "*")]
     if not fitting:
         what = " and ".join([*([f"fits {pattern!r}"] if pattern else []), *([f"is of the stage {stage}"] if stage else [])])
-        raise SiteUnknown(f"none of {len(sites)} sites {what}", "`detrain sites --all PROGRAM` lists them")
+        todo = "`detrain sites --all PROGRAM` lists them" if what else "give another step with --at: the first may not train"
+        raise SiteUnknown(f"none of {len(sites)} sites {what or 'is an op: the step runs none'}", todo)
     return fitting
 
 

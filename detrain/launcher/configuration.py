@@ -22,7 +22,7 @@ from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD, just_in_time, require_for_ranks, require_no_other_kind, where_ranks_go_on
 from detrain.launcher.resume_point import newest_checkpoint, resumed
 from detrain.launcher.structure import find_structure, info_owner
-from detrain.python.process.environment import base_environment, options_of_python, threads_here, variables
+from detrain.python.process.environment import base_environment, options_of_python, set_again, threads_here, variables
 from detrain.store import Catalogue, Choice, Meta
 from detrain.store.catalogue import INFO_NAME
 from detrain.store.job_home import rank_folder
@@ -102,7 +102,8 @@ def configure(
     )
     if chosen is None:
         return config, None
-    return resumed(config, *chosen, options.seed), chosen[1]
+    config, meta = resumed(config, *chosen, options.seed), chosen[1]
+    return msgspec.structs.replace(config, environment={**config.environment, **set_again(meta.environment)}), meta
 
 
 def _where(

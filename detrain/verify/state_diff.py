@@ -151,7 +151,8 @@ class _PairWalk:
         self._arrays = one.arrays, other.arrays
         self._nodes = nodes, other_nodes
         self._pairs: dict[int, int] = {}
-        self._seen: set[int] = set()
+        self._paths: dict[int, str] = {}
+        """The path by which each node of the first graph was reached."""
         self.tensors: dict[str, Difference] = {}
         """Differences of tensors, by path."""
 
@@ -166,8 +167,8 @@ class _PairWalk:
                     yield from self._values(*nodes, path)
                 elif self._pairs.setdefault(one[0], two[0]) != two[0]:
                     yield path
-                elif one[0] not in self._seen:
-                    self._seen.add(one[0])
+                elif one[0] not in self._paths:
+                    self._paths[one[0]] = path
                     if nodes[0].kind == nodes[1].kind and all(map(is_tensor, nodes)):
                         self._note_tensor(*nodes, path)
                     parts = self._parts(*nodes)
@@ -205,12 +206,17 @@ class _PairWalk:
         steps = {n: f"[{n}]" for n in numbered} | ({2: ".grad"} if is_tensor(one) else {})
         found = [(a, b, steps.get(n, "")) for n, (a, b) in enumerate(zip(one.items, two.items, strict=True))]
         is_bar = isinstance(one.data, list) and "".join(map(str, one.data[:1])).replace(":", ".").startswith(_BARS)
-        for (key, value), (other_key, other_value) in zip(one.named, two.named, strict=True):
+        for number, ((key, value), (other_key, other_value)) in enumerate(zip(one.named, two.named, strict=True)):
             if is_bar and type(key) is str and key == other_key and (key in _OF_TIME or (key == "n" and _count_as_drawn(one, two))):
                 continue
-            step = _step(key, is_key=one.kind in CONTAINERS)
+            is_key = one.kind in CONTAINERS
+            step = self._step_by_object(key, number) if is_key and is_reference(key) else _step(key, is_key=is_key)
             found += [(key, other_key, step), (value, other_value, step)]
         return found
+
+    def _step_by_object(self, key: Any, number: int) -> str:
+        """Return the step of a path to the value under an object: by its path, or else by the entry's number."""
+        return f"[{self._paths.get(key[0], f'… {number}')}]"
 
     def _note_tensor(self, one: Node, two: Node, path: str) -> None:
         """Keep the difference of two tensors that view the same places in memories with different bytes."""

@@ -53,3 +53,17 @@ def test_a_variable_that_the_first_run_did_not_have_does_not_change_a_resumed_on
     first = base_environment(HERE)
     monkeypatch.setenv("OMP_NUM_THREADS", str(HERE + 1))
     assert variables(HERE, first)["OMP_NUM_THREADS"] == str(HERE)
+
+
+@pytest.mark.parametrize("machine", [HERE, HERE + 1])
+@pytest.mark.parametrize("now", ["", str(HERE + 2)])
+def test_each_library_gets_the_number_that_the_first_run_asked_for(machine: int, now: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    first = base_environment(machine)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, now)
+
+    again = variables(machine, first)
+
+    assert again["OMP_NUM_THREADS"] == "1"
+    assert again.get("MKL_NUM_THREADS", "1") == "1"

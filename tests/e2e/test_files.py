@@ -323,6 +323,57 @@ def test_a_file_of_a_later_moment_that_others_wrote_is_refused(tmp_path: Path, d
     assert "best.json is read, which was written after the checkpoint" in refused.err
 
 
+WRITTEN_ANEW = """
+optimizer = Optimizer(np.ones(3))
+for epoch in range(7):
+    for step in range(3):
+        x = np.random.normal(size=3)
+        optimizer.apply_gradients(x)
+        die(f"{epoch}:{step}")
+    {write}
+    optimizer.weights[:] += 0.1 * np.array(json.load(open("last.json")))
+show(optimizer.weights)
+"""
+WAYS = {
+    "os.replace": 'open("new.json", "w").write(json.dumps(optimizer.weights.tolist())); os.replace("new.json", "last.json")',
+    "os.open": (
+        'number = os.open("last.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC); '
+        "os.write(number, json.dumps(optimizer.weights.tolist()).encode()); os.close(number)"
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WAYS.values(), ids=WAYS)
+def test_a_file_whose_content_at_the_cut_is_gone_may_be_written_anew_and_read(write: str, tmp_path: Path, detrain: Run) -> None:
+    """It was refused unless Python's `open` had written it."""
+    program = PRELUDE("import json\n" + WRITTEN_ANEW.replace("{write}", write))
+    whole = ran(detrain, tmp_path, program, "--keep", "9").ok()
+
+    again = detrain("run", "--keep", "9", "--from", "1:0", "program.py", cwd=tmp_path).ok()
+
+    assert "at 1:0" in again.err
+    assert again.last_line() == whole.last_line()
+
+
+def test_a_file_whose_content_at_the_cut_is_gone_is_refused_under_another_name_too(tmp_path: Path, detrain: Run) -> None:
+    """The file of a later moment was read under the name that the program had given to it."""
+    write = (
+        'os.path.exists("best.json") and os.rename("best.json", "last.json")'
+        + "\n    "
+        + (
+            'os.path.exists("last.json") or open("last.json", "w").write("[1, 1, 1]")\n    '
+            'open("best.json", "w").write(json.dumps(optimizer.weights.tolist()))'
+        )
+    )
+    program = PRELUDE("import json\n" + WRITTEN_ANEW.replace("{write}", write))
+    ran(detrain, tmp_path, program, "--keep", "9").ok()
+
+    again = detrain("run", "--keep", "9", "--from", "1:0", "program.py", cwd=tmp_path)
+
+    assert again.status == errors.NotCapturable.exit_code, again.out
+    assert "last.json is read, which was written after the checkpoint" in again.err
+
+
 def test_a_file_of_the_system_is_of_no_later_moment(tmp_path: Path, detrain: Run) -> None:
     """Those of processes that have begun since the checkpoint are new: the shell's that resumes, for one."""
     shown = 'open("log.txt", "w").close()\n'

@@ -75,3 +75,38 @@ def test_a_profile_counts_what_the_layers_compute_and_its_trials_fire(tmp_path: 
                 meant = fired.golden[(1 - landed) * half :][:half]
                 assert fired.injected[landed * half :][:half] == meant
                 assert set(fired.injected[(1 - landed) * half :][:half]) == {0}
+
+
+FILLS_A_BUFFER = """
+import random
+import torch
+torch.manual_seed(0)
+random.seed(0)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+memory = []
+for episode in range(5):
+    for step in range(4):
+        memory.append([random.random() for _ in range(3)])
+        if len(memory) > 6:
+            rows = torch.tensor(random.sample(memory, 5))
+            loss = model(rows).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+"""Its first six steps do not train."""
+
+
+def test_steps_that_fill_a_buffer_are_not_taken_for_those_that_train(tmp_path: Path) -> None:
+    """`random` found no site in the first step; a profile took all steps for steps like the second, which has none."""
+    (tmp_path / "train.py").write_text(FILLS_A_BUFFER)
+    none = detrain("sites", "train.py", cwd=tmp_path)
+    done = detrain("profile", "--json", "train.py", cwd=tmp_path).ok()
+    found = {each["group"]: each for each in json.loads(done.out)["totals"]}
+    trials = json.loads(detrain("random", "-n", "4", "--after", "2", "--json", "train.py", cwd=tmp_path).ok().out)
+
+    assert "the step runs none" in none.err
+    assert found[Group.FFMA_OP]["in_all"] == 14 * (5 * 2 + 2 * 3)  # the outputs of addmm, and the gradient of the weight
+    assert len(trials) == 4
+    assert all(tuple(trial["experiment"]["at"]) >= (0, 1, 2) for trial in trials)

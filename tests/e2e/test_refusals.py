@@ -15,6 +15,7 @@ import pytest
 
 from detrain.base import errors
 from detrain.cli import main
+from detrain.python.process.environment import threads_here
 from tests.e2e.forkserver import Server
 from tests.e2e.programs import DIE, FOR_LOOPS, PRELUDE
 from tests.e2e.refused import assert_refused, starting_twice
@@ -437,16 +438,29 @@ def test_another_environment_is_refused_by_name_and_may_be_allowed(home: Path, d
     assert detrain("run", "--allow-environment", "program.py", cwd=home).status == 0
 
 
-def test_threads_and_settings_of_the_first_run_are_set_again(home: Path, detrain: Run) -> None:
-    (home / "program.py").write_text(
-        FOR_LOOPS.replace("main()\n", "main()\nprint('oneDNN', os.environ.get('TF_ENABLE_ONEDNN_OPTS'))\n")
-    )
+@pytest.mark.parametrize(
+    ("first", "then", "again"),
+    [
+        ({"TF_ENABLE_ONEDNN_OPTS": "0"}, {"TF_ENABLE_ONEDNN_OPTS": "1"}, "0"),
+        ({"PYTHONHASHSEED": "5"}, {"PYTHONHASHSEED": "7"}, "5"),
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": ""}, "1"),
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "7"}, "1"),
+        ({"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": "7"}, str(threads_here())),
+    ],
+)
+def test_threads_and_settings_of_the_first_run_are_set_again(
+    first: dict[str, str], then: dict[str, str], again: str, home: Path, detrain: Run
+) -> None:
+    shown = f"main()\nprint('again', os.environ.get({next(iter(first))!r}))\n"
+    (home / "program.py").write_text(FOR_LOOPS.replace("main()\n", shown))
     shutil.rmtree(home / "ckpt")
-    detrain("run", "program.py", cwd=home, DIE_AT="2:3", TF_ENABLE_ONEDNN_OPTS="0")
+    whole = detrain("run", "--ckpt", "other", "program.py", cwd=home, **first).ok()
+    detrain("run", "program.py", cwd=home, DIE_AT="2:3", **first).died()
 
-    run = detrain("run", "program.py", cwd=home)
+    run = detrain("run", "program.py", cwd=home, **then).ok()
 
-    assert "oneDNN" not in run.out or "oneDNN 0" in run.out
+    assert run.last_line() == f"again {again}"
+    assert run.matching("^weights") == whole.matching("^weights")
 
 
 STRICT = PRELUDE("""

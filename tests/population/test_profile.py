@@ -112,6 +112,18 @@ def test_each_step_is_like_one_of_those_whose_sites_are_listed(run: list[list[in
             assert any(at[0] == phase and at[2] == length - 1 for at in chosen)
 
 
+@given(RUNS, st.data())
+def test_steps_without_a_loss_stand_for_no_others(run: list[list[int]], data: st.DataObject) -> None:
+    steps: list[Address] = [
+        (phase, epoch, batch) for phase, epochs in enumerate(run) for epoch, length in enumerate(epochs) for batch in range(length)
+    ]
+    idle = data.draw(st.sets(st.sampled_from(steps)))
+    listed = list(representatives(steps, idle))
+
+    assert sorted(step for _, like in listed for step in like) == steps
+    assert all((step in idle) == (at in idle) for at, like in listed for step in like)
+
+
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     profile = made.profile()
     write_profile(tmp_path / "profile.json", profile)

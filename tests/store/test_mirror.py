@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from detrain.base.cursor import Cursor
 from detrain.base.errors import MirrorFailed
+from detrain.cli import main
 from detrain.reports.checkpoints import check_states, list_states
 from detrain.store.catalogue import Catalogue
 from detrain.store.mirror import states
@@ -37,6 +38,26 @@ def test_a_home_comes_back_as_it_was_with_files_of_the_program(tmp_path: Path, r
     assert (choice := newest(Catalogue(tmp_path / "there" / "ckpt"), "train")) is not None
     assert choice.entry.cursor.epoch == 20
     assert bring_back(remote, tmp_path / "there" / "ckpt", "train", tmp_path / "there") is None
+
+
+def test_the_command_fetches_a_program_and_says_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a wrong address it said nothing, with exit status 0."""
+    monkeypatch.chdir(tmp_path)
+    mirror = tmp_path / "mirror"
+    home = home_with(tmp_path / "ckpt", 10)
+    send(Remote(str(mirror), "train"), home)
+    (mirror / "beside").mkdir()
+
+    assert main(["ckpt", "fetch", "--program", "train", str(mirror), "there"]) == 0
+    assert files_in(tmp_path / "there") == files_in(home)
+    assert main(["ckpt", "fetch", str(mirror), "all"]) == 0
+    assert "beside" not in capsys.readouterr().out
+    for wrong in (["--program", "beside", str(mirror)], [str(tmp_path / "nothing")], [str(home)]):
+        assert main(["ckpt", "fetch", *wrong, "none"]) == MirrorFailed.exit_code
+        assert "in the mirror" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("harm", ["a part is gone", "a part has other bytes", "the state has other bytes"])

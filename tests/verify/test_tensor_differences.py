@@ -48,3 +48,33 @@ def test_a_flipped_bit_of_a_gradient_is_named_as_that() -> None:
     one, other = (snapshot(has_gradient=True, flips=flips, of="grad") for flips in (False, True))
 
     assert [difference.name for difference in compare(one, other)] == ["layer._parameters['weight'].grad"]
+
+
+def moments(*changed: str, names_layer_first: bool) -> Snapshot:
+    """A trained layer and its optimizer's state, with other bits in the moments of the parameters `changed`."""
+    with as_a_process():
+        world = World()
+        layer = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(layer.parameters())
+        held: dict[str, Any] = {"layer": layer, "optimizer": optimizer}
+        names = held if names_layer_first else dict(reversed(held.items()))
+        baseline = world.baseline(names)
+        layer(torch.ones(3)).sum().backward()
+        optimizer.step()
+        for name in changed:
+            optimizer.state[getattr(layer, name)]["exp_avg"].add_(1.0)
+        encoded = world.encode(names, baseline)
+    return Snapshot(META, {}, {}, encoded.graph, encoded.arrays)
+
+
+@pytest.mark.parametrize("names_layer_first", [True, False])
+def test_each_parameters_state_in_an_optimizer_is_told_apart(names_layer_first: bool) -> None:
+    """Only that of the last parameter was told and counted, under a name that was the same for all."""
+    plain, both = (moments(*changed, names_layer_first=names_layer_first) for changed in ((), ("weight", "bias")))
+
+    found = compare(plain, both)
+
+    assert [difference.size for difference in found] == [6, 2]
+    assert len({difference.name for difference in found}) == 2
+    if names_layer_first:
+        assert found[0].name == "optimizer.state[layer._parameters['weight']]['exp_avg']"

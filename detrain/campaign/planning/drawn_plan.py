@@ -15,6 +15,7 @@ import xxhash
 from detrain.base import messages
 from detrain.base.cursor import Address
 from detrain.base.errors import FaultInvalid, SiteUnknown, UsageError
+from detrain.campaign.planning.profiling import idle_steps
 from detrain.campaign.subject import Subject
 from detrain.campaign.trial import LEAST_WITH_GUARD
 from detrain.campaign.trial_log import TrialResult
@@ -194,12 +195,20 @@ def drawn_plan(
     def sites_of(at: Address | None) -> list[Site]:
         return select(subject.sites(at), drawn.pattern, stage=drawn.stage)
 
-    sites = {0: sites_of(None)}
+    sites = dict[int, list[Site]]()
+    try:
+        sites[0] = sites_of(None)
+    except SiteUnknown:
+        if subject.is_inference or any(site.stage == "backward" for site in subject.sites()):
+            raise
     golden = subject.whole(first)
-    trained = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0)
-    steps = [cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and first <= cursor[1] < last]
+    idle = idle_steps(golden)
+    trained = sorted(cursor for cursor in golden.by_cursor() if cursor[2] >= 0 and cursor not in idle)
+    steps = [cursor for cursor in trained if first <= cursor[1] < last]
     if not steps:
         raise UsageError(f"--epochs {drawn.epochs!r}: the program has no step in them", "give epochs from 0, for example 2:5")
+    if 0 not in sites or min(idle, default=trained[0]) < trained[0]:  # the first step does not train: it fills a buffer
+        sites[0] = sites_of(trained[0])
     for phase in sorted({cursor[0] for cursor in steps} - {0}):  # each phase may train another model
         try:
             sites[phase] = sites_of(next(cursor for cursor in trained if cursor[0] == phase))

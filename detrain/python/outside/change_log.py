@@ -42,6 +42,8 @@ _KINDS: Final = {
 """The number of values in a line of each kind."""
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
 """The form of names of kept files, so that a forged log leads to no other file."""
+_COPIED_AT_ONCE: Final = 1 << 20
+"""In bytes."""
 NO_FILE: Final = ""
 NO_ROOM: Final = "-"
 """In place of a kept file's name: there was no file, or it is not kept."""
@@ -187,7 +189,7 @@ class Changes:
 
     def empty(self, path: str) -> None:
         """Keep a copy of a file that was appended to, before it is emptied."""
-        self._keep_dropped(path, shutil.copy2)
+        self._keep_dropped(path, copy_file)
 
     def _keep_dropped(self, path: str, put: Callable[[str, Path], object]) -> None:
         with contextlib.suppress(OSError):
@@ -253,7 +255,7 @@ class Changes:
         if path not in self._as_found:
             name = self.new_name()
             with contextlib.suppress(OSError):
-                shutil.copy2(path, self.kept_in / name)
+                copy_file(path, self.kept_in / name)
                 self._as_found[path] = name
                 self._add("found", path, name)
 
@@ -429,13 +431,20 @@ def _move(source: str | Path, target: str | Path) -> None:
         os.unlink(source)
 
 
+def copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy a file with its times and rights, by functions that detrain does not follow."""
+    with io.FileIO(source) as read, io.FileIO(target, "w") as written:
+        shutil.copyfileobj(read, written, _COPIED_AT_ONCE)
+    shutil.copystat(source, target)
+
+
 def move_file(source: str | Path, target: str | Path) -> None:
     """Move a file in one step, also between disks, by functions that detrain does not follow."""
     try:
         _rename(source, target)
     except OSError:
         part = f"{target}.part"
-        shutil.copy2(source, part)
+        copy_file(source, part)
         _rename(part, target)
         _unlink(source)
 
@@ -445,4 +454,4 @@ def _link(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copy2(source, target)
+        copy_file(source, target)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from detrain.base import messages
-from detrain.python.outside.change_log import NO_FILE, NO_ROOM, Changes, move_file
+from detrain.python.outside.change_log import NO_FILE, NO_ROOM, Changes, copy_file, move_file
 
 How = Literal["written", "replaced", "moved"]
 """The next change of a file. `written`: Python or PyTorch empties and writes it. `replaced`: another file takes its
@@ -44,9 +44,9 @@ class Versions:
         self.stale: set[str] = set()
         """Files with content from a later moment: their content at the cut was not kept, or is no longer kept."""
 
-    def keep(self, path: str, how: How, *, is_as_found: bool = False) -> None:
+    def keep(self, path: str, how: How, *, is_as_found: bool = False, is_stale: bool = False) -> None:
         """Keep a file before it changes for the first time after a cut. `is_as_found`: code before the loop has read
-        it, and reads it again in a resumed run."""
+        it, and reads it again in a resumed run. `is_stale`: its content is not that at the cut."""
         path = os.path.realpath(path) if how == "written" else path
         if path in self._here or os.getpid() != self._process or self.is_of_others(path):
             return
@@ -54,9 +54,9 @@ class Versions:
             name = self._changes.new_name()
         elif _is_file(path):
             size = os.path.getsize(path)
-            has_room = size <= _SMALL_BYTES or self._has_room(4 * size)
-            name = self._changes.new_name() if has_room else NO_ROOM
-            if is_as_found and has_room:
+            can_be_kept = not is_stale and (size <= _SMALL_BYTES or self._has_room(4 * size))
+            name = self._changes.new_name() if can_be_kept else NO_ROOM
+            if is_as_found and can_be_kept:
                 self._changes.keep_as_found(path)
         elif _is_there(path):  # a folder, a pipe, a device
             return
@@ -104,7 +104,7 @@ class Versions:
         """Keep the file at a path for a while, and remove it; with `stays`, only copy a file with several names."""
         later = self._changes.kept_in / self._changes.new_name()
         if stays and os.lstat(path).st_nlink > 1:
-            shutil.copy2(path, later)
+            copy_file(path, later)
         else:
             move_file(path, later)
         self._changes.prune_later(later.name)
@@ -134,9 +134,9 @@ def _keep(path: str, target: Path, how: How) -> None:
         try:
             os.link(real, target)
         except OSError:
-            shutil.copy2(real, target)
+            copy_file(real, target)
     elif how == "moved" or now.st_nlink > 1 or not _may(real, os.W_OK):  # written by its other name; or not at all
-        shutil.copy2(real, target)
+        copy_file(real, target)
     else:
         move_file(real, target)
         made = _open(real, os.O_CREAT | os.O_WRONLY)  # so that the file exists

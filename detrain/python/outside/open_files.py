@@ -253,6 +253,13 @@ class Files:
             self._has_here(os.path.dirname(path))
         self._open.setdefault(path, []).append(weakref.ref(file))
 
+    def has_whole(self, path: str, source: str | None = None) -> None:
+        """Note that this process writes a file as a whole, or has moved another to its place, `source`."""
+        if source is None or source in self._written:
+            self._written.add(path)
+        else:
+            self._written.discard(path)
+
     def enter(self) -> None:
         """Note that the program enters a loop."""
         self._held |= {path for path in list(self._open) if self._live(path)}
@@ -320,7 +327,8 @@ class Files:
         is_in_loop = self._before_loop is None and not self._is_on_way  # on the way to a cut, files are put aside
         is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
-            self.versions.keep(path, how, is_as_found=path in self._read_before and path not in self._written)
+            is_as_found = path in self._read_before and path not in self._written
+            self.versions.keep(path, how, is_as_found=is_as_found, is_stale=self.is_stale(path))
 
     def begin_cut(self) -> None:
         """Note that a checkpoint is taken."""

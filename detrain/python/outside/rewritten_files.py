@@ -120,6 +120,7 @@ class Contents:
     def writes(self, path: str, how: How = "moved") -> None:
         """Note that the program writes a file as a whole."""
         self._files.keep(path, how)
+        self._files.has_whole(path)
         self._notes_whole(path)
 
     def _notes_whole(self, path: str) -> None:
@@ -239,6 +240,7 @@ class Contents:
                     for file in _files_below(path):
                         self._files.moves(file, os.path.join(to, os.path.relpath(file, path)))
                     real(src, dst, **keywords)
+                    self._files.has_whole(to, path)
 
             return moved
 

@@ -68,12 +68,28 @@ def variables(threads: int, recorded: Mapping[str, str] | None) -> dict[str, str
         chosen[name] = given if option.partition("=")[0] in given else f"{given} {option}".strip()
     if recorded is not None:
         chosen.update({name: recorded[name] for name in _SETTINGS if recorded.get(name)})
-        here = threads_here()
-        if threads != here:  # libraries that size their pools by the machine get the first run's number
-            chosen.update({name: os.environ.get(name, str(threads)) for name in _THREADS})
-        # A number of threads that is asked for now, but not by the first run, would change bits before the loop.
-        chosen.update({name: str(threads) for name in _THREADS if os.environ.get(name) and recorded.get(name) == ""})
+        chosen.update(_threads_again(threads, recorded))
     return chosen
+
+
+def _threads_again(threads: int, recorded: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which each library gets as many threads as in a recorded run: as many as that run asked
+    for, or else one for each of its `threads` processors.
+    """
+    count = recorded.get("OMP_NUM_THREADS") or str(threads)  # a library without a variable of its own takes this one
+    is_other_machine = threads != threads_here()
+    again = {}
+    for name in _THREADS:
+        is_set = bool(os.environ.get(name))
+        if not recorded.get(name) and (name in recorded if is_set else is_other_machine):
+            again[name] = count
+    return again
+
+
+def set_again(recorded: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a recorded environment that `variables` sets again, as it was recorded."""
+    names = [name for name in _SETTINGS if recorded.get(name) or (name in _THREADS and name in recorded)]
+    return {name: recorded[name] for name in names}
 
 
 def for_runs_of_ours() -> dict[str, str]:
