@@ -25,7 +25,7 @@ import numpy as np
 
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
 from detrain.base.cursor import NOTHING, Address, Cursor, FileState
-from detrain.base.digest import Array
+from detrain.base.digest import Array, raw_bytes
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
@@ -386,7 +386,7 @@ def is_same(one: StateAtCut, other: StateAtCut) -> bool:
     if one.streams != other.streams or one.python.graph != other.python.graph:
         return False
     arrays, others = one.python.arrays, other.python.arrays
-    if any(arrays[name].tobytes() != others[name].tobytes() for name in arrays):
+    if any(bytes(raw_bytes(arrays[name])) != bytes(raw_bytes(others[name])) for name in arrays):
         return False
     opaque = {id(value) for value, _path in one.python.opaque}
     return all(
