@@ -264,7 +264,7 @@ class Files:
         """Note that a file is about to be renamed."""
         if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
-        if not self._is_followed(path):
+        if not self.is_followed(path):
             self.keep(path, "moved")
             self.removes(to)
         elif os.path.dirname(path) != os.path.dirname(to):
@@ -280,14 +280,15 @@ class Files:
 
     def removes(self, path: str, *, is_over: bool = False) -> None:
         """Note that a file is about to be removed; with `is_over`, a log takes its place."""
-        if self._changes is not None and self._is_followed(path):
+        if self._changes is not None and self.is_followed(path):
             if os.path.isfile(path):
                 self._changes.drop(path)
                 self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
             self.keep(path, "replaced")
 
-    def _is_followed(self, path: str) -> bool:
+    def is_followed(self, path: str) -> bool:
+        """Return whether a file is a log: it is appended to, or was open when a loop was entered."""
         return path in self._appended or path in self._held
 
     def rewrites(self, path: str) -> bool:
@@ -305,7 +306,7 @@ class Files:
             return False
         if path in self._rewritable and self._changes is not None:
             self._changes.rewrite(path)
-        if self._changes is not None and _is_there(path) and self._is_followed(path):
+        if self._changes is not None and _is_there(path) and self.is_followed(path):
             self._changes.empty(path)
         return False
 
@@ -318,7 +319,7 @@ class Files:
     def keep(self, path: str, how: How) -> None:
         """Keep a file that is no log before it changes as a whole, if it is the user's and the program is in a loop."""
         is_in_loop = self._before_loop is None and not self._is_on_way  # on the way to a cut, files are put aside
-        is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
+        is_state = is_in_loop and not self._is_kept(path) and not self.is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
             self.versions.keep(path, how, is_as_found=path in self._read_before and path not in self._written)
 
