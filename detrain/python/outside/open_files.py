@@ -416,12 +416,15 @@ class Files:
             self.hear = hear
 
     def shown(self, path: str) -> str:
-        """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""
-        return path_below(path, self._base) or path
+        """Return a path as checkpoints have it: relative if it lies below the folder where the program was started.
+        Bytes of its name that are no UTF-8 are written as a zero, which no name contains, and two digits.
+        """
+        return re.sub("[\udc80-\udcff]", lambda byte: f"\0{ord(byte[0]) & 0xFF:02x}", path_below(path, self._base) or path)
 
     def path_of(self, shown: str) -> str:
         """Return the path for a result of `shown`."""
-        return os.path.normpath(os.path.join(self._base, shown))
+        name = re.sub("\0([0-9a-f]{2})", lambda byte: chr(0xDC00 + int(byte[1], 16)), shown)
+        return os.path.normpath(os.path.join(self._base, name))
 
     def _live(self, path: str) -> list[Any]:
         live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]
