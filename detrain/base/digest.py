@@ -26,6 +26,11 @@ ToArray = Callable[[object], Array | None]
 
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_DEPTH: Final = 8
+_X87_MANTISSA: Final = 63
+_X87_BYTES: Final = 10
+"""Of the 12 or 16 bytes of a long double, x86 processors write so many."""
+_PLAIN: Final = "?bBhHiIlLqQefdFD"
+"""The characters of NumPy's dtypes of numbers whose elements have no gaps."""
 _NO_ARRAYS: Final = frozenset({*SCALARS, tuple, list})
 
 
@@ -79,10 +84,39 @@ def size_bytes(value: object, to_array: ToArray) -> int:
 
 
 def raw_bytes(array: Array) -> Any:
-    """Return the bytes of an array in C order, without a copy if the array is contiguous."""
+    """Return the bytes of an array in C order, without a copy if the array is contiguous and has no gaps: bytes of an
+    element that belong to no value are zeros here. In memory they are what was there before.
+    """
     if array.itemsize == 0 or array.size == 0:
         return b""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    used = _used(array.dtype)
+    return data if used is None else (data.reshape(-1, len(used)) * used).reshape(-1)
+
+
+@functools.lru_cache(maxsize=256)
+def _used(dtype: np.dtype[Any]) -> Array | None:
+    """Return, for each byte of an element, 1 if it belongs to a value, else 0; None if all do."""
+    used = np.zeros(dtype.itemsize, np.uint8)
+    _mark(dtype, used)
+    return None if used.all() else used
+
+
+def _mark(dtype: np.dtype[Any], used: Array) -> None:
+    if dtype.subdtype is not None:
+        kind = dtype.subdtype[0]
+        if used.size:
+            _mark(kind, used[: kind.itemsize])
+            used.reshape(-1, kind.itemsize)[:] = used[: kind.itemsize]
+    elif dtype.names is not None:
+        for name in dtype.names:
+            kind, start = dtype.fields[name][:2]  # type: ignore[index]
+            _mark(kind, used[start : start + kind.itemsize])
+    elif dtype.char in "gG" and np.finfo(np.longdouble).nmant == _X87_MANTISSA:
+        size = np.dtype(np.longdouble).itemsize
+        used.reshape(-1, size)[:, slice(_X87_BYTES) if dtype.isnative else slice(-_X87_BYTES, None)] = 1
+    else:
+        used[:] = 1
 
 
 def _feed_array(state: Any, array: Array) -> None:
@@ -100,7 +134,7 @@ def _feed_array(state: Any, array: Array) -> None:
 @functools.lru_cache(maxsize=256)
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
     """Return the bytes fed before an array's own, and whether its memory can be fed as it is (plain numbers)."""
-    return header(dtype_name(dtype) or dtype.str, shape), dtype.isbuiltin == 1 and dtype.kind in "biufc"
+    return header(dtype_name(dtype) or dtype.str, shape), dtype.isbuiltin == 1 and dtype.char in _PLAIN
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ The commands are made from them; a run's `Config` extends them.
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -248,6 +249,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if not self.mirror and any(of_mirror.values()):
             option = next(name for name, value in of_mirror.items() if value)
             raise UsageError(f"--mirror-{option} without --mirror", "give --mirror URL, or leave it out")
+        for pattern in self.mirror_files:
+            given = PurePosixPath(pattern)
+            is_odd = any(part == ".." or ("**" in part and part != "**") for part in given.parts)
+            if is_odd or given.is_absolute() or not given.parts:
+                what = f"--mirror-files {pattern!r} names no files below the folder in which the program runs"
+                raise UsageError(what, "give a pattern from there on, in quotes, as 'out/**' for all files in out")
         if self.goes_on_from and (self.fresh or self.bare):
             raise UsageError(f"--from {self.goes_on_from} with {'--fresh' if self.fresh else '--bare'}", "give one of them")
         if self.timing and self.bare:

@@ -15,6 +15,8 @@ from typing import Final
 
 from detrain.base import messages
 
+RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
+"""The variable by which a launcher tells the ranks how often it has started them again."""
 _PAUSE_S: Final = 0.1
 _GRACE_S: Final = 30.0
 """Ranks that are asked to end may take this long, as under torchrun."""
@@ -27,12 +29,12 @@ def run(command: Sequence[str], count: int, restarts: int = 0) -> int:
     Returns 0, or the exit status of the first one that failed (128 + N for signal N).
     """
     asked: list[int] = []
-    while True:
-        status = _run_once(command, count, asked)
-        if status == 0 or restarts == 0 or asked:
-            return status
-        restarts -= 1
-        messages.say(f"a rank has ended with {status}: all ranks start again ({restarts} more times at most)")
+    for number in range(restarts + 1):
+        status = _run_once(command, count, asked, number)
+        if status == 0 or number == restarts or asked:
+            break
+        messages.say(f"a rank has ended with {status}: all ranks start again ({restarts - number - 1} more times at most)")
+    return status
 
 
 def environments(count: int) -> list[dict[str, str]]:
@@ -43,9 +45,9 @@ def environments(count: int) -> list[dict[str, str]]:
     return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
-def _run_once(command: Sequence[str], count: int, asked: list[int]) -> int:
-    """Run the ranks once; add the signals that ask them to end to `asked`."""
-    ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in environments(count)]
+def _run_once(command: Sequence[str], count: int, asked: list[int], restarted: int) -> int:
+    """Run the ranks once, after so many restarts; add the signals that ask them to end to `asked`."""
+    ranks = [subprocess.Popen(command, env={**os.environ, **own, RESTARTS: str(restarted)}) for own in environments(count)]
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         asked.append(number)

@@ -8,6 +8,7 @@ has left, no matter which rank was killed when, and clocks serve only to give up
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from detrain.base.byte_digests import digest_bytes
 from detrain.base.config import Ranks
 from detrain.base.errors import CheckpointDamaged, EnvironmentChanged, RanksDisagree, StoreError, UsageError
 from detrain.base.options import Every, Options
+from detrain.launcher import own_ranks
 from detrain.launcher.program import Program
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Choice, Meta, read_meta
@@ -30,6 +32,7 @@ from detrain.store.job_home import ranks_of
 WORLD: Final = "world size"
 """The key in the environment for the number of ranks of a job."""
 
+_DECISION: Final = ".decision"
 _PAUSE_S: Final = 0.01
 LIMIT_S: Final = 120.0
 """How long a rank waits for the others."""
@@ -91,11 +94,13 @@ def where_ranks_go_on(
     """
     from detrain.launcher.just_in_time import clear, take_in
 
+    job = catalogue.folder.parent
     runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
-    if not options.fresh:
-        take_in(catalogue, program.name, max(*runs, 1), ranks)
+    begun = _begun(job / _DECISION, ranks.rank) if options.fresh else max(*runs, 1)
+    if begun:
+        take_in(catalogue, program.name, begun, ranks)
         runs = [entry.run for entry in catalogue.entries() if entry.program == program.name] or [0]
-    good = [] if options.fresh else good_checkpoints(catalogue, program, arguments)
+    good = good_checkpoints(catalogue, program, arguments) if not options.fresh or (begun and begun in runs) else []
     if good:
         _require_world(read_meta(good[0].entry.path), ranks)
     names = tuple("/".join(station.path.name for station in choice.stations) for choice in good)
@@ -105,11 +110,11 @@ def where_ranks_go_on(
         return Offer(question=question, token=token, asked_for=asked_for, run=max(runs), good=names)
 
     def choose(offers: Sequence[Offer]) -> tuple[int, str]:
-        clear(catalogue.folder.parent)  # each rank has taken in its part, and none has begun a new one
+        clear(job)  # each rank has taken in its part, and none has begun a new one
         return _chosen(offers, fresh=options.fresh)
 
     with timing.during("agreement of the ranks"):
-        decision = Agreement(catalogue.folder.parent, ranks.rank, ranks.world).decide(offer, choose)
+        decision = Agreement(job, ranks.rank, ranks.world).decide(offer, choose)
     ranks = msgspec.structs.replace(ranks, job=decision.job, port=decision.port)
     at = names.index(decision.name) if decision.name else len(names)
     mine = [entry for entry in catalogue.entries() if (entry.program, entry.run) == (program.name, decision.run)]
@@ -134,11 +139,11 @@ def _chosen(offers: Sequence[Offer], *, fresh: bool) -> tuple[int, str]:
             f"rank {other} was started with other arguments or options than rank 0", "start all ranks by the same command"
         )
     newest = max(offer.run for offer in offers)
-    if fresh:
-        return newest + 1, ""
     common = [name for name in offers[0].good if all(name in offer.good for offer in offers)]
     if common:
         return offers[0].run, common[0]
+    if fresh:
+        return newest + 1, ""
     if newest == 0:
         return 1, ""
     most, least = max(len(offer.good) for offer in offers), min(len(offer.good) for offer in offers)
@@ -150,6 +155,20 @@ def _chosen(offers: Sequence[Offer], *, fresh: bool) -> tuple[int, str]:
         )
     messages.say("no checkpoint is there of all ranks: the run begins anew")
     return newest, ""
+
+
+def _begun(decision: Path, rank: int) -> int:
+    """Return the run that a job with --fresh began at its first start, if its launcher has started it again; else 0.
+
+    No rank decides before all have called this, so all read the same decision.
+    """
+    if os.environ.get(own_ranks.RESTARTS, "0") != "0":
+        found = _read(decision, CommonStart)
+        return 0 if found is None else found.run
+    if rank == 0:
+        with contextlib.suppress(OSError):  # it is of an earlier job; if the folder cannot be written, the agreement fails
+            decision.unlink()
+    return 0
 
 
 def _require_world(meta: Meta, ranks: Ranks) -> None:
@@ -256,7 +275,7 @@ class Agreement:
         return self._folder / f"rank-{rank}" / ".offer"
 
     def _decision(self) -> Path:
-        return self._folder / ".decision"
+        return self._folder / _DECISION
 
 
 def _free_port() -> int:

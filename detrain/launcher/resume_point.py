@@ -43,7 +43,7 @@ def newest_checkpoint(
     if chosen is None:
         return None
     meta = read_meta(chosen.entry.path)
-    _check_program(meta, program, arguments)
+    require_same_program(meta, program, arguments)
     catalogue.adopt(chosen)
     return chosen, meta
 
@@ -92,7 +92,7 @@ def good_checkpoints(catalogue: Catalogue, program: Program, arguments: tuple[st
             raise
         messages.warn(error.what)
     if found:
-        _check_program(read_meta(found[0].entry.path), program, arguments)
+        require_same_program(read_meta(found[0].entry.path), program, arguments)
     return found
 
 
@@ -104,7 +104,8 @@ def _name_others(catalogue: Catalogue, program: Program) -> None:
         messages.say(f"{shown(catalogue.folder)} holds checkpoints of {others}, none of {program.name!r}, which starts beside them")
 
 
-def _check_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> None:
+def require_same_program(meta: Meta, program: Program, arguments: tuple[str, ...]) -> None:
+    """Raise AnotherProgram if a checkpoint is from another source or other arguments."""
     if tuple(meta.arguments) != arguments:
         raise AnotherProgram(
             f"the checkpoints are of {program.name!r} with arguments {list(meta.arguments)}; got {list(arguments)}",

@@ -20,15 +20,15 @@ from typing import Final
 import msgspec
 
 from detrain.base.cursor import Address, parse_cursor, written
-from detrain.base.errors import Diverged, StoreError, UsageError
+from detrain.base.errors import Diverged, EnvironmentChanged, StoreError, UsageError
 from detrain.base.paths import path_below
 from detrain.launcher.program import Program
 from detrain.launcher.ranks import WORLD
 from detrain.python.outside.change_log import Changes
-from detrain.python.process.environment import variables
+from detrain.python.process.environment import compare, variables
 from detrain.store import Catalogue, Entry, Meta, read_meta
 from detrain.store.catalogue import INFO_NAME, link
-from detrain.store.chronicle import Event, Saved, Started
+from detrain.store.chronicle import Chronicle, Event, Saved, Started
 from detrain.store.job_home import ranks_of
 from detrain.store.journal import read_batches
 
@@ -188,6 +188,16 @@ class PastRun:
                 there.unlink()
                 if was is not None:
                     shutil.copyfile(was, there, follow_symlinks=False)
+
+    def require_same_environment(self, home: Path) -> None:
+        """Raise EnvironmentChanged if a run in another home began in another environment than this run did."""
+        now = (Chronicle(path).events() for path in home.glob("*.chronicle"))
+        events = [Catalogue(self.home).chronicle(self.program.name, self.number).events(), *now]
+        began = [next((event.environment for event in each if isinstance(event, Started)), {}) for each in events]
+        changed = [words for each in began[1:] for words in compare(began[0], each)] if began[0] else []
+        if changed:
+            what = f"the environment differs from the run's: {'; '.join(changed)}"
+            raise EnvironmentChanged(what, "stand there where it is the same")
 
     def require_same_batches(self, home: Path, upto: Address) -> None:
         """Raise Diverged if a batch of a run in another home differs from this run's; batches after `upto`, and the

@@ -22,6 +22,7 @@ from detrain.base.child_processes import dying_with_this
 from detrain.base.cursor import Address, written
 from detrain.base.errors import Diverged, UsageError, last_printed
 from detrain.launcher import own_ranks
+from detrain.launcher.resume_point import require_same_program
 from detrain.moments.past_run import PastRun, address_of
 from detrain.python.process.environment import for_runs_of_ours
 from detrain.runtime.observers.moment_asked import Found, Moment, Prompt
@@ -122,8 +123,9 @@ def stand(
     With `within`, the program stops in the first call of a function of this name in the body, instead of in the loop.
 
     The program runs in a copy of the current folder: the run's checkpoints, its journal and its files stay as they are.
-    Each batch on the way is compared with the journal's. Raises Diverged if one differs, UsageError if the program does
-    not reach the batch, or `when` cannot be evaluated.
+    Each batch on the way is compared with the journal's. Raises Diverged if one differs, AnotherProgram and
+    EnvironmentChanged if the program or the environment is another one, UsageError if the program does not reach the
+    batch, or `when` cannot be evaluated.
     """
     moment = Moment(
         at=at,
@@ -146,7 +148,9 @@ def stand(
 
 
 def _go_to(moment: Moment, run: PastRun) -> Stand:
-    at = moment.at
+    at, before = moment.at, run.before(moment.at)
+    if not before:  # a run that goes on from a checkpoint compares program, environment and batches itself
+        require_same_program(run.recorded, run.program, run.arguments)
     with tempfile.TemporaryDirectory(prefix="detrain-at-") as made:
         folder, source = Path(made), Path.cwd()
         homes = [each.home for each in run.everyone]
@@ -154,7 +158,6 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         if not copy_folder(source, work, without=homes, unchanged_since=run.began_s):
             raise UsageError(f"{str(source)!r} holds too many files to be copied", "start it in a folder with fewer")
         home = folder / "ckpt"
-        before = run.before(at)
         if not before:
             for each in run.everyone:
                 each.set_back(work, source)
@@ -166,8 +169,9 @@ def _go_to(moment: Moment, run: PastRun) -> Stand:
         if not answers.is_file():
             _explain(status, said, moment)
         found = [msgspec.json.decode(line, type=Found) for line in answers.read_bytes().splitlines()]
-        if not before:  # a run that goes on from a checkpoint compares the batches itself
+        if not before:
             for each in run.everyone:
+                each.require_same_environment(run.home_in(home, each))
                 each.require_same_batches(run.home_in(home, each), found[-1].at if found else moment.until)
         return Stand(start, found)
 

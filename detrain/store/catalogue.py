@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
+from detrain.base.child_processes import has_ended
 from detrain.base.cursor import Address, Cursor, Cut
 from detrain.base.errors import CheckpointDamaged, StoreError
 from detrain.store.chronicle import Chronicle
@@ -40,7 +41,7 @@ KEPT: Final = ".kept"
 """Suffix of the folder beside a run's log of changes: it holds files of the program as they were at the run's cuts."""
 TAKEN: Final = ".taken"
 """Suffix of an empty file in that folder: it says that the name before the suffix is taken."""
-_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.\d+\.tmp", re.ASCII | re.DOTALL)
+_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.tmp", re.ASCII | re.DOTALL)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -380,11 +381,16 @@ class Catalogue:
         return self._told[path]
 
     def remove_leftovers(self, program: str) -> None:
-        """Delete the temporary files that killed saves of this program have left."""
+        """Delete the temporary files that killed saves of this program have left, and those of killed writes of
+        inst.info: another program's run may be writing that now.
+        """
         for path in self.folder.iterdir():
             match = _LEFTOVER.fullmatch(path.name)
-            entry = parse_name(path.with_name(match["name"])) if match else None
-            if entry is not None and entry.program == program:
+            if match is None:
+                continue
+            entry = parse_name(path.with_name(match["name"]))
+            is_of_info = match["name"] == INFO_NAME and has_ended(int(match["process"]))
+            if is_of_info or (entry is not None and entry.program == program):
                 with contextlib.suppress(OSError):
                     path.unlink()
 

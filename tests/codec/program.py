@@ -543,6 +543,14 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "a cell set": (lambda: pd.DataFrame(np.ones((4, 3))), lambda frame: frame.__setitem__(1, frame[1] * 0.1)),
     "a column added": (lambda: pd.DataFrame({"a": [1.5, 2.5]}), lambda frame: frame.__setitem__("who", ["x", None])),
     "dates": (lambda: pd.DataFrame({"a": pd.to_datetime(["2020", "2021"])}), lambda frame: frame.__setitem__("b", frame.a.dt.year)),
+    "index of dates": (
+        lambda: pd.DataFrame({"a": [1.5, 2.5]}, index=pd.date_range("2020", periods=2)),
+        lambda frame: frame.__setitem__("a", frame.a * 0.1),
+    ),
+    "index of levels": (
+        lambda: pd.DataFrame({"a": [1.5, 2.5]}, index=pd.MultiIndex.from_tuples([(1, "x"), (1, "y")], names=["k", None])),
+        lambda frame: frame.__setitem__("a", frame.a * 0.1),
+    ),
     "emptied": (lambda: pd.DataFrame({"a": [1, 2]}), lambda frame: frame.drop(frame.index, inplace=True)),
     "series": (lambda: pd.Series([1.0, 2.0], name="loss"), lambda series: series.__setitem__(0, 0.3)),
     "lists in cells": (lambda: pd.Series([[1], [2]]), lambda series: series.iloc[0].append(5)),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detrain.base.errors import Diverged
+from detrain.base.errors import AnotherProgram, Diverged, EnvironmentChanged, UsageError
 from tests.e2e.forkserver import Server
 from tests.e2e.runs import detrain, ran
 
@@ -122,6 +122,31 @@ def test_other_data_than_the_run_had_are_no_moment_of_it(run: Path, tmp_path: Pa
     done = detrain("at", at, "program.py", cwd=work)
 
     assert (done.status, done.out, said in done.err) == (Diverged.exit_code, "", True), done.err
+
+
+@pytest.mark.parametrize(("at", "status"), [("0:1", AnotherProgram.exit_code), ("1:3", UsageError.exit_code)])
+def test_another_program_than_the_run_was_has_no_moment_of_it(at: str, status: int, run: Path, tmp_path: Path) -> None:
+    """Gone to from the start, its values were shown as the run's."""
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    (work / "program.py").write_text(PROGRAM.replace("0.01", "0.02"))
+
+    done = detrain("at", at, "program.py", cwd=work)
+
+    assert (done.status, done.out) == (status, ""), done.err
+    assert "source has changed since the checkpoint was taken: program.py" in done.err
+
+
+def test_other_versions_than_the_run_had_have_no_moment_of_it(run: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(run, work)
+    chronicle = work / "ckpt" / "program-r1.chronicle"
+    chronicle.write_text(re.sub(r'"numpy":"[^"]*"', '"numpy":"1.0"', chronicle.read_text()))
+
+    done = detrain("at", "0:1", "program.py", cwd=work)
+
+    assert (done.status, done.out) == (EnvironmentChanged.exit_code, ""), done.err
+    assert "numpy was '1.0', is" in done.err
 
 
 @pytest.mark.slow

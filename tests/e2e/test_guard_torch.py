@@ -125,6 +125,44 @@ def test_files_that_steps_before_the_moment_have_written_stay(torch_server: Serv
     assert {file.name for file in tmp_path.glob("*.pt")} == {"adam-0.pt", "adam-1.pt", "momentum-0.pt", "momentum-1.pt"}
 
 
+ONCE = {
+    "files removed": "torch.save(i, f'{name}-{epoch}-{i}.pt'); os.remove(f'{name}-{epoch}-{i - 2}.pt') if i >= 2 else None",
+    "folders made": "os.mkdir(f'{name}-{epoch}-{i}')",
+    "files that must be new": "open(f'{name}-{epoch}-{i}', 'x').close()",
+    "rows inserted": "base.execute('insert into t values (?)', (i,)); base.commit()",
+}
+"""Statements that fail, or do more, the second time."""
+
+
+@pytest.mark.parametrize("kind", ONCE)
+def test_what_steps_do_to_files_once_goes_back_to_a_checkpoint(kind: str, torch_server: Server, tmp_path: Path) -> None:
+    source = PROGRAM.replace("            kind = strike()\n", f"            {ONCE[kind]}\n            kind = strike()\n")
+    source = source[: source.index('train("momentum"')]
+    if "base" in source:
+        base = "import sqlite3\nbase = sqlite3.connect('a.db')\nbase.execute('create table t (i)')\nbase.commit()\n"
+        source = base + source + "print(base.execute('select count(*), sum(i) from t').fetchall())\n"
+
+    done = ran(torch_server, tmp_path, source, "--guard", "recover", FAULTS="7:weight")
+    (tmp_path / "bare").mkdir()
+    bare = torch_server.bare(tmp_path / "program.py", cwd=tmp_path / "bare")
+
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-len(bare.out.splitlines()) :] == bare.out.splitlines()
+    assert actions(tmp_path / "ckpt") == ["restarted", "recovered"], done.err
+    left = [{path.name for path in folder.glob("*-*-*")} for folder in (tmp_path, tmp_path / "bare")]
+    assert left[0] == left[1]
+
+
+def test_files_that_steps_make_and_remove_or_rename_go_back_in_memory(torch_server: Server, tmp_path: Path) -> None:
+    once = "os.mkdir('new'); torch.save(i, 'new/x.pt'); shutil.rmtree('last', ignore_errors=True); os.rename('new', 'last')"
+    source = PROGRAM.replace("            kind = strike()\n", f"            {once}\n            kind = strike()\n")
+
+    done = ran(torch_server, tmp_path, f"import shutil\n{source}", "--guard", "recover", FAULTS="7:weight")
+
+    assert done.status == 0, done.err
+    assert actions(tmp_path / "ckpt") == ["went back", "recovered"], done.err
+
+
 @pytest.mark.slow
 def test_detect_changes_nothing(torch_server: Server, tmp_path: Path) -> None:
     done = ran(torch_server, tmp_path, PROGRAM, "--guard", "detect", "--guard-gradients")

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from detrain.base.config import OUTLIVING, Ranks, ended_by_nccl
 from detrain.base.errors import CheckpointDamaged, FrameworkUnsupported, RanksDisagree, StoreError, UsageError
+from detrain.base.options import Options
 from detrain.cli import launch
 from detrain.cli.launch import _numbers, _split
 from detrain.launcher import own_ranks
-from detrain.launcher.ranks import Agreement, CommonStart, Offer, _chosen
+from detrain.launcher.ranks import WORLD, Agreement, CommonStart, Offer, _chosen, where_ranks_go_on
 from detrain.launcher.resume_point import good_checkpoints
 from detrain.store import Catalogue, Entry
-from tests.store.homes import epoch, state
+from detrain.store.job_home import rank_folder
+from tests.store.homes import PROGRAM, epoch, state
 
 
 def offer_of(rank: int, good: Sequence[str] = (), run: int = 1, asked_for: str = "same") -> Offer:
@@ -101,7 +106,8 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
 def test_without_a_common_checkpoint_the_run_begins_anew_or_something_is_lost() -> None:
     assert _chosen([offer_of(0, run=0), offer_of(1, run=0)], fresh=False) == (1, "")
     assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], fresh=False) == (1, "")
-    assert _chosen([offer_of(0, ["a"]), offer_of(1, ["a"])], fresh=True) == (2, "")
+    assert _chosen([offer_of(0), offer_of(1)], fresh=True) == (2, "")
+    assert _chosen([offer_of(0, ["a"]), offer_of(1, [])], fresh=True) == (2, ""), "begun by this job, and only one rank has a part"
     with pytest.raises(CheckpointDamaged, match="rank 1 has none of up to 2"):
         _chosen([offer_of(0, ["b", "a"]), offer_of(1, [])], fresh=False)
     with pytest.raises(RanksDisagree, match="rank 1 was started with other arguments"):
@@ -156,6 +162,40 @@ def test_launchers_say_which_rank_this_is(monkeypatch: pytest.MonkeyPatch, by: s
     assert Ranks.of_environment() is None
     monkeypatch.setenv("MASTER_ADDR", "node-1")
     assert Ranks.of_environment() == (found[1] if found else None)
+
+
+def test_a_fresh_job_goes_on_with_its_own_run_when_its_launcher_starts_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`detrain launch --max-restarts 3 --fresh` began anew after each failure."""
+    program: Any = SimpleNamespace(name=PROGRAM, changed_sources=lambda _sources: [])
+    homes = [Catalogue(rank_folder(tmp_path, PROGRAM, rank)) for rank in range(2)]
+
+    def started(count: int) -> list[tuple[int, bool, str]]:
+        monkeypatch.setenv(own_ranks.RESTARTS, str(count))
+
+        def run(rank: int) -> tuple[int, bool, str]:
+            found = where_ranks_go_on(homes[rank], program, (), Options(fresh=True), Ranks(rank, 2))
+            return found[1], found[2], "" if found[3] is None else str(found[3][0].entry.cursor)
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(run, range(2)))
+
+    def save(run: int, number: int, *ranks: int) -> None:
+        for rank in ranks:
+            state_of = state(epoch(number))
+            meta = msgspec.structs.replace(state_of.meta, run=run, environment={WORLD: "2"})
+            homes[rank].save(PROGRAM, run, epoch(number), dataclasses.replace(state_of, meta=meta))
+
+    for home in homes:
+        home.create()
+    save(1, 7, 0, 1)
+    assert started(0) == [(2, True, "")] * 2
+    assert started(1) == [(2, True, "")] * 2, "it has no checkpoint yet: those of run 1 are not its own"
+    save(2, 3, 0, 1)
+    save(2, 4, 0)
+    assert started(2) == [(2, False, "3:0")] * 2
+    assert started(0) == [(3, True, "")] * 2, "a new launch"
 
 
 def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +291,7 @@ def test_just_in_time_checkpoints_over_nccl_are_refused_where_they_could_not_be_
 _RANK = """
 import os, pathlib, signal, sys, time
 rank, folder = os.environ["RANK"], pathlib.Path(sys.argv[1])
-starts = len(list(folder.glob(f"{rank}-*")))
+starts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 (folder / f"{rank}-{starts}").write_text(" ".join(os.environ[name] for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")))
 if rank == "1" and starts < int(sys.argv[2]):
     os.kill(os.getpid(), signal.SIGKILL)

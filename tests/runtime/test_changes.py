@@ -62,3 +62,13 @@ def test_a_module_that_has_come_since_is_seen(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, name, new)
 
     assert user_modules()[name] is new
+
+
+def test_a_line_that_a_full_disk_has_torn_costs_no_later_one(tmp_path: Path) -> None:
+    log = tmp_path / "r1.changes"
+    Changes(log, None).make(str(tmp_path / "first"), lambda: None)
+    log.write_bytes(log.read_bytes() + b'["made", "/torn')
+
+    Changes(log, None).make(str(tmp_path / "second"), lambda: None)
+
+    assert Changes(log, None).folders == {str(tmp_path / "first"), str(tmp_path / "second")}

@@ -51,3 +51,15 @@ def test_a_thread_of_the_programs_makes_folders_and_files_while_they_are_listed(
     monkeypatch.setattr(contents, "_is_its", is_its)
     assert files.folders() == ("first", "second")
     assert list(contents.all_written()) == [str(tmp_path / name) for name in ("first.txt", "second.txt")]
+
+
+@pytest.mark.parametrize("name", [b"out/\xff.txt", "größe".encode(), b"\xc3(", b"a b"])
+def test_a_name_of_any_bytes_is_text_in_a_checkpoint(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = Files()
+    path = os.path.join(tmp_path, os.fsdecode(name))
+
+    shown = files.shown(path)
+
+    assert files.path_of(shown) == path
+    assert shown.encode().decode() == shown

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 import pytest
 
 from detrain.python.inspect import named
@@ -34,6 +35,30 @@ def test_a_number_that_python_does_not_write_in_decimal_shows_that_it_changes() 
     option.number += 1
 
     assert inside(option) != before
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index([0.0, 1.0, 2.0]),
+        pd.date_range("2020", periods=3),
+        pd.period_range("2020-01", periods=3, freq="M"),
+        pd.IntervalIndex.from_breaks([0, 1, 2, 3]),
+        pd.CategoricalIndex(["a", "b", "c"]),
+        pd.MultiIndex.from_product([[1], ["a", "b", "c"]]),
+    ],
+    ids=lambda index: type(index).__name__,
+)
+def test_labels_that_are_looked_up_stay_as_they_are(index: Any) -> None:
+    """Of such an index, a resumed run was refused: pandas caches what it has computed."""
+    before = position(index)
+
+    assert index.get_loc(index[1]) in (1, slice(1, 2))
+    assert (index.is_monotonic_increasing, index.is_unique, len(repr(index))) > (False, False, 0)
+
+    assert position(index) == before
+    index.names = ["other"] * index.nlevels
+    assert position(index) != before
 
 
 def test_a_normal_number_that_a_generator_has_kept_shows_when_it_is_drawn() -> None:

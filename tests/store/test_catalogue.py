@@ -389,8 +389,9 @@ def test_pruning_goes_on_where_a_file_is_gone_already(catalogue, monkeypatch):
 
 @pytest.mark.parametrize("program", ["train", "tr[ai]n", "*", "train-r1"])
 def test_only_the_leftovers_of_the_program_are_removed(catalogue, program):
-    mine = f".{catalogue.path(program, 1, epoch(1)).name}.123.tmp"
+    mine = [f".{catalogue.path(program, 1, epoch(1)).name}.123.tmp", f".inst.info.{1 << 30}.tmp"]
     others = [
+        f".inst.info.{os.getpid()}.tmp",
         ".train-rnn-r1-p0-e00001-e000000.h5.123.tmp",
         ".train-r1-notes.h5.123.tmp",
         ".trains-r1-p0-e00001-e000000.h5.123.tmp",
@@ -398,7 +399,7 @@ def test_only_the_leftovers_of_the_program_are_removed(catalogue, program):
         "train-r1-p0-e00001-e000000.h5",
         *FOREIGN,
     ]
-    for name in [mine, *others]:
+    for name in [*mine, *others]:
         (catalogue.folder / name).touch()
     catalogue.remove_leftovers(program)
     assert {path.name for path in catalogue.folder.iterdir()} == set(others)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from detrain.base.byte_digests import digest_bytes
-from detrain.base.digest import begin_array, digest_array
+from detrain.base.digest import begin_array, digest_array, raw_bytes
 from detrain.base.dtypes import named_dtype
 from detrain.base.errors import CheckpointDamaged, CheckpointTooNew, StoreError
 from detrain.store import FORMAT_VERSION, Meta, Snapshot, opened, read, read_meta, verify, write
@@ -64,7 +64,7 @@ def small():
 
 
 def form(array):
-    return (str(array.dtype), array.dtype, array.shape, array.tobytes())
+    return (str(array.dtype), array.dtype, array.shape, bytes(raw_bytes(array)))
 
 
 def parts(snapshot):

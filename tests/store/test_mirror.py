@@ -426,3 +426,17 @@ def test_files_of_the_program_that_are_not_those_of_the_state_are_put_aside(tmp_
     assert (aside / "out" / "best.txt").read_text() == "of another moment"
     assert not (aside / "out" / "same.txt").exists()
     assert sorted(path.name for path in (there / "out").iterdir()) == ["best.txt", "same.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["out", "out/", "out/**", "out/**/*", "./out/**"])
+def test_all_files_of_a_folder_are_copied_by_its_name_or_by_two_stars(pattern: str, tmp_path: Path) -> None:
+    """`out/**`, as the help has it, found no file before Python 3.13."""
+    home = home_with(tmp_path / "ckpt", 1)
+    for name in ("log.txt", "deep/er/best.txt"):
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text(name)
+
+    made = Gatherer(home, "train", (pattern,), tmp_path).state(1, 0, set(), lambda _part, _content: None)
+
+    assert made is not None
+    assert [each.path for each in made.files] == ["out/deep/er/best.txt", "out/log.txt"]

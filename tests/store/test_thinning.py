@@ -87,6 +87,13 @@ def test_a_bandwidth_without_a_mirror_is_refused(capsys: pytest.CaptureFixture[s
     assert "--mirror-bandwidth without --mirror" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("pattern", ["/data/out/*", "../logs/*", "out/../../*", "out/a**", ""])
+def test_files_that_no_mirror_could_bring_back_are_refused(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process that sends ended with a traceback, or the mirror's states led out of the folder: none came back."""
+    assert main(["run", "--mirror", "there", "--mirror-files", pattern, "train.py"]) == UsageError.exit_code
+    assert f"--mirror-files {pattern!r} names no files below the folder" in capsys.readouterr().err
+
+
 def test_ranks_would_keep_different_cuts() -> None:
     with pytest.raises(UsageError, match="--keep-size in a job"):
         Options(keep_size=1000).check(is_job=True)

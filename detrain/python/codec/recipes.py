@@ -46,6 +46,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from detrain.base.digest import raw_bytes
 from detrain.base.dtypes import dtype_name, named_dtype
 from detrain.base.libraries import said
 from detrain.base.paths import path_below
@@ -167,7 +168,7 @@ def _value(name: str, parts: Callable[[Any], Parts | None], make: Callable[..., 
 
 def _scalar_parts(value: np.generic) -> Parts | None:
     name = dtype_name(value.dtype)
-    return [name, value.tobytes()] if name is not None and value.itemsize else None
+    return [name, bytes(raw_bytes(np.asarray(value)))] if name is not None and value.itemsize else None
 
 
 def _made_scalar(name: str, content: bytes) -> Any:

@@ -273,6 +273,8 @@ def _memory(value: Any) -> bytes | None:
         return repr((cls.__name__, value.digest() if value.digest_size else value.hexdigest(16))).encode()
     if module == "sqlite3" and hasattr(value, "total_changes"):
         return b"" if database_of(value) else _changes_in_memory(value)
+    if module == "pandas" and hasattr(cls, "rule_code"):  # a frequency never changes, and keeps its text in a cache
+        return repr((cls.__name__, value.n, value.normalize, value.kwds)).encode()
     if module == "PIL" and hasattr(value, "tobytes"):
         return repr((value.mode, value.size)).encode() + bytes(value.tobytes())
     if cls.__base__ is ctypes._Pointer:

@@ -178,9 +178,13 @@ def _to_axis(index: Any) -> list[Any]:
     kind = type(index).__name__
     if kind == "RangeIndex":
         return [kind, index.start, index.stop, index.step, index.name]
-    if kind == "MultiIndex" or getattr(index, "freq", None) is not None:
+    if kind == "MultiIndex":
+        codes = [np.asarray(each, np.int64) for each in index.codes]
+        return [kind, [_to_axis(each) for each in index.levels], codes, list(index.names), index.sortorder]
+    freq = getattr(index, "freq", None)
+    if kind == "PeriodIndex" or not (freq is None or kind in ("DatetimeIndex", "TimedeltaIndex")):
         raise ValueError("an index of this kind is not described")
-    return [kind, _to_cells(index._data), index.name]
+    return [kind, _to_cells(index._data), index.name, None if freq is None else freq.freqstr]
 
 
 def _from_axis(axis: list[Any]) -> Any:
@@ -188,8 +192,14 @@ def _from_axis(axis: list[Any]) -> Any:
 
     if axis[0] == "RangeIndex":
         return pd.RangeIndex(*axis[1:4], name=axis[4])
-    _kind, (name, values), label = axis
-    return pd.Index(_from_cells((name, values)), dtype=name, name=label, copy=True)
+    if axis[0] == "MultiIndex":
+        _kind, levels, codes, names, sortorder = axis
+        return pd.MultiIndex([_from_axis(each) for each in levels], codes, sortorder, names)
+    _kind, (name, values), label, *freq = axis
+    made = pd.Index(_from_cells((name, values)), dtype=name, name=label, copy=True)
+    if freq and freq[0] is not None:  # checkpoints of earlier versions have none
+        made.freq = freq[0]
+    return made
 
 
 def _flat(parts: Any) -> list[Any]:
@@ -210,6 +220,9 @@ def _is_equal(made: Any, value: Any) -> bool:
     """Return whether a table that was made again equals the first: labels, types of axes and columns, cells."""
     if _is_sparse(value):
         return all(isinstance(part, _PARTS) for part in _flat(_describe(value)))
-    forms = [[(type(axis), str(axis.dtype), axis.name) for axis in table.axes] for table in (made, value)]
+    forms = [
+        [(type(axis), str(axis.dtype), axis.name, axis.names, getattr(axis, "freq", None)) for axis in table.axes]
+        for table in (made, value)
+    ]
     dtypes = [list(map(str, [table.dtype] if table.ndim == 1 else table.dtypes)) for table in (made, value)]
     return forms[0] == forms[1] and dtypes[0] == dtypes[1] and bool(made.equals(value))

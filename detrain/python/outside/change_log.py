@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from detrain.base.cursor import Cursor
+from detrain.store.atomic_file import append_line
 from detrain.store.catalogue import KEPT, TAKEN
 
 _KINDS: Final = {
@@ -387,11 +388,8 @@ class Changes:
             (self._made if kind == "made" else self._cleared).add(values[0])
 
     def _add(self, *line: Any) -> None:
-        with (
-            contextlib.suppress(OSError),
-            io.FileIO(self._path, "a") as file,
-        ):  # not `open`, by which the program's files are followed
-            file.write(json.dumps(line).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            append_line(self._path, json.dumps(line).encode() + b"\n")
 
 
 def _lines(path: Path) -> list[list[Any]]:

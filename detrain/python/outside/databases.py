@@ -72,9 +72,9 @@ class Databases:
         """The databases that the run has opened."""
         return {*self._began, *self._changes.databases}
 
-    def changed(self) -> list[str]:
-        """Return the databases that have changed since this process first opened them."""
-        return [path for path, before in self._began.items() if _looks(path) != before]
+    def changed(self) -> dict[str, bytes]:
+        """Return the databases that have changed since this process first opened them, each with a fingerprint."""
+        return {path: now for path, before in self._began.items() if (now := _looks(path)) != before}
 
     def not_captured(self) -> dict[str, str]:
         """Return the databases with content that a checkpoint cannot hold, and the reasons."""

@@ -271,7 +271,7 @@ class Files:
         """Note that a file is about to be renamed."""
         if self._changes is None or not (os.path.isfile(path) or os.path.islink(path)):
             return
-        if not self._is_followed(path):
+        if not self.is_followed(path):
             self.keep(path, "moved")
             self.removes(to)
         elif os.path.dirname(path) != os.path.dirname(to):
@@ -287,14 +287,15 @@ class Files:
 
     def removes(self, path: str, *, is_over: bool = False) -> None:
         """Note that a file is about to be removed; with `is_over`, a log takes its place."""
-        if self._changes is not None and self._is_followed(path):
+        if self._changes is not None and self.is_followed(path):
             if os.path.isfile(path):
                 self._changes.drop(path)
                 self._appended.pop(path, None)
         elif not is_over or os.path.isfile(path):
             self.keep(path, "replaced")
 
-    def _is_followed(self, path: str) -> bool:
+    def is_followed(self, path: str) -> bool:
+        """Return whether a file is a log: it is appended to, or was open when a loop was entered."""
         return path in self._appended or path in self._held
 
     def rewrites(self, path: str) -> bool:
@@ -312,7 +313,7 @@ class Files:
             return False
         if path in self._rewritable and self._changes is not None:
             self._changes.rewrite(path)
-        if self._changes is not None and _is_there(path) and self._is_followed(path):
+        if self._changes is not None and _is_there(path) and self.is_followed(path):
             self._changes.empty(path)
         return False
 
@@ -325,7 +326,7 @@ class Files:
     def keep(self, path: str, how: How) -> None:
         """Keep a file that is no log before it changes as a whole, if it is the user's and the program is in a loop."""
         is_in_loop = self._before_loop is None and not self._is_on_way  # on the way to a cut, files are put aside
-        is_state = is_in_loop and not self._is_kept(path) and not self._is_followed(path) and not self.is_own(path)
+        is_state = is_in_loop and not self._is_kept(path) and not self.is_followed(path) and not self.is_own(path)
         if self.versions is not None and is_state and is_user_file(path):
             is_as_found = path in self._read_before and path not in self._written
             self.versions.keep(path, how, is_as_found=is_as_found, is_stale=self.is_stale(path))
@@ -423,12 +424,15 @@ class Files:
             self.hear = hear
 
     def shown(self, path: str) -> str:
-        """Return a path as checkpoints have it: relative if it lies below the folder where the program was started."""
-        return path_below(path, self._base) or path
+        """Return a path as checkpoints have it: relative if it lies below the folder where the program was started.
+        Bytes of its name that are no UTF-8 are written as a zero, which no name contains, and two digits.
+        """
+        return re.sub("[\udc80-\udcff]", lambda byte: f"\0{ord(byte[0]) & 0xFF:02x}", path_below(path, self._base) or path)
 
     def path_of(self, shown: str) -> str:
         """Return the path for a result of `shown`."""
-        return os.path.normpath(os.path.join(self._base, shown))
+        name = re.sub("\0([0-9a-f]{2})", lambda byte: chr(0xDC00 + int(byte[1], 16)), shown)
+        return os.path.normpath(os.path.join(self._base, name))
 
     def _live(self, path: str) -> list[Any]:
         live = [file for reference in self._open.get(path, ()) if (file := reference()) is not None and not file.closed]

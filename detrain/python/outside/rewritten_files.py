@@ -59,6 +59,9 @@ class Contents:
         self._kept: dict[str, str] = {}
         self._piecemeal: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         """Open writers of libraries, which only write anew, with their files; the loop has written to them."""
+        self._once: dict[str, tuple[Address, Address | None, bool | None]] = {}
+        """Files and folders that the loop has made or removed in a way that fails a second time: the batch, the batch
+        that had made or written it before, and whether it is there since; None for a log."""
         self._databases = Databases(changes, self._is_its)
         self.written_last = ""
         """The file that the loop has last written or removed. A caller empties it to learn of writes from then on."""
@@ -103,10 +106,35 @@ class Contents:
         self._databases.restore({self._files.path_of(shown): data for shown, data in contents.items()})
 
     def written_since(self, address: Address) -> list[str]:
-        """Name the files that the loop has written as a whole in or after this batch, and all changed databases."""
-        since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) >= address]
-        since += self._databases.changed()
-        return sorted(self._files.shown(path) for path in since)
+        """Name the files that the loop has written as a whole in or after this batch, which was not loaded yet."""
+        since = [path for path, at in self._written.items() if (at.phase, at.epoch, at.batch) > address]
+        return sorted(map(self._files.shown, since))
+
+    def not_again(self, address: Address) -> list[str]:
+        """Name the files and folders that steps have made or removed in or after this batch, which was not loaded yet,
+        in a way that fails if these steps run again here.
+        """
+        since = [
+            path
+            for path, (at, before, is_there) in self._once.items()
+            if at > address and (before is None or before <= address) and is_there in (None, _is_there(path))
+        ]
+        return sorted(map(self._files.shown, since))
+
+    def _does_once(self, path: str, *, makes: bool) -> None:
+        """Note that the program is about to make or remove a file or folder in a way that fails a second time."""
+        at, versions = self._at(path), self._files.versions
+        if at is None or _is_there(path) == makes or (versions is not None and versions.is_of_others(path)):
+            return
+        known = self._once.get(path)
+        before = [each for each in (self._all.get(path), known[0] if known is not None and known[2] else None) if each is not None]
+        is_log = not makes and self._files.is_followed(path)
+        self._once[path] = (at.phase, at.epoch, at.batch), max(before, default=None), None if is_log else makes
+
+    @property
+    def changed_databases(self) -> dict[str, bytes]:
+        """The databases that have changed since this process first opened them, each with a fingerprint."""
+        return self._databases.changed()
 
     def all_written(self) -> dict[str, Address | None]:
         """Return all files of the user that the process has opened for writing, with the batch that last did so
@@ -148,6 +176,7 @@ class Contents:
 
     def removes(self, path: str) -> None:
         """Note that the program removes a file."""
+        self._does_once(path, makes=False)
         if self._at(path) is not None:
             self.written_last = path
 
@@ -204,6 +233,8 @@ class Contents:
 
     def _opened(self, path: str, mode: str) -> None:
         if "w" in mode or ("x" in mode and not _is_there(path)):
+            if "x" in mode:
+                self._does_once(path, makes=True)
             self.writes(path, "written")
         elif "+" in mode and "a" not in mode:
             self.changes(path)
@@ -225,6 +256,8 @@ class Contents:
                     self._reads(known)
                 elif flags & (os.O_TRUNC | os.O_EXCL):
                     if not (flags & os.O_EXCL and _is_there(known)):
+                        if flags & os.O_EXCL:
+                            self._does_once(known, makes=True)
                         self.writes(known, "written")
                 else:
                     self.changes(known)
@@ -235,6 +268,9 @@ class Contents:
             def moved(src: Any, dst: Any, **keywords: Any) -> None:
                 path, to = os.path.abspath(os.fsdecode(src)), os.path.abspath(os.fsdecode(dst))
                 if not self.counts_on(path):  # else a log that is full too early, on the way to a cut
+                    self._does_once(path, makes=False)
+                    if _is_folder(path):
+                        self._does_once(to, makes=True)
                     self._notes_whole(to)
                     self._files.moves(path, to)
                     for file in _files_below(path):
@@ -262,22 +298,37 @@ class Contents:
                 is_again = self._files.is_again and self._place() is None and not any("dir_fd" in name for name in keywords)
                 if is_again and _leads_to(dst, src):
                     return  # the process before has made it; the program was told that it is not there
-                self._files.removes(os.path.abspath(os.fsdecode(dst)))
+                known = os.path.abspath(os.fsdecode(dst))
+                self._does_once(known, makes=True)
+                self._files.removes(known)
                 real(src, dst, *arguments, **keywords)
 
             return linked
+
+        def of_folder(real: Callable[..., None], *, makes: bool) -> Callable[..., None]:
+            @functools.wraps(real)
+            def done(path: Any, *arguments: Any, **keywords: Any) -> None:
+                if keywords.get("dir_fd") is None:
+                    self._does_once(os.path.abspath(os.fsdecode(path)), makes=makes)
+                real(path, *arguments, **keywords)
+
+            return done
 
         real_rmtree = shutil.rmtree
 
         @in_place_of(shutil, "rmtree")
         def remove_tree(path: Any, *arguments: Any, **keywords: Any) -> None:
-            for file in _files_below(os.path.abspath(os.fsdecode(path))) if keywords.get("dir_fd") is None else ():
-                self._takes(file)
+            known = os.path.abspath(os.fsdecode(path))
+            if keywords.get("dir_fd") is None:
+                self._does_once(known, makes=False)
+                for file in _files_below(known):
+                    self._takes(file)
             real_rmtree(path, *arguments, **keywords)
 
         os.rename, os.replace = telling(os.rename), telling(os.replace)
         os.link, os.symlink = linking(os.link), linking(os.symlink)
         os.remove, os.unlink = taking(os.remove), taking(os.unlink)
+        os.mkdir, os.rmdir = of_folder(os.mkdir, makes=True), of_folder(os.rmdir, makes=False)
 
 
 def _files_below(folder: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from detrain.adapters.api import Again, CannotGoBackError, PutBack
 from detrain.base.cursor import NOTHING, Address, Cursor, FileState
-from detrain.base.digest import Array
+from detrain.base.digest import Array, raw_bytes
 from detrain.guard.bounds import Mark
 from detrain.guard.detector import Guard
 from detrain.python.codec.in_process import Live
@@ -72,6 +72,7 @@ class Moment(msgspec.Struct, eq=False):
     state: StateAtCut
     held: list[PutBack] = []
     files: Mapping[str, FileState] = {}
+    databases: Mapping[str, bytes] = {}
     names: dict[str, set[str]] = {}
     """The names in each of the user's modules."""
     bound: list[set[str]] = []
@@ -153,6 +154,7 @@ class Ring(ABC):
             state,
             [part.hold(on_host=self._on_host) for part in self._adapters.rollback],
             self._whole.files.state(),
+            self._whole.contents.changed_databases,
             {name: set(vars(module)) for name, module in user_modules().items()},
             [set() if is_module_frame(each) else set(names_of(each)) for each in user_frames(frame)],
             _NO_BOUNDS if self.guard is None else self.guard.bounds.mark(),
@@ -234,6 +236,11 @@ class Ring(ABC):
         self._note_moves(self._moments[-1], None)
         if self.obstacles:
             raise CannotGoBackError("; ".join(self.obstacles[:4]))
+        contents = self._whole.contents
+        once = contents.not_again(oldest.address)
+        once += [path for path, now in contents.changed_databases.items() if oldest.databases.get(path) != now]
+        if once:
+            raise CannotGoBackError(f"steps have made, removed or changed {', '.join(once[:4])}, and would not do so again")
         for put_back in oldest.held:
             put_back()
         self._put_back(oldest.state, frame)
@@ -386,7 +393,7 @@ def is_same(one: StateAtCut, other: StateAtCut) -> bool:
     if one.streams != other.streams or one.python.graph != other.python.graph:
         return False
     arrays, others = one.python.arrays, other.python.arrays
-    if any(arrays[name].tobytes() != others[name].tobytes() for name in arrays):
+    if any(bytes(raw_bytes(arrays[name])) != bytes(raw_bytes(others[name])) for name in arrays):
         return False
     opaque = {id(value) for value, _path in one.python.opaque}
     return all(

@@ -48,7 +48,7 @@ class WholeState(msgspec.Struct, frozen=True):
         encoded = self.capture.encode(frame, self.baseline(), are_loads_replayed=True, loop=loop)
         lost = self.uncaptured.found(frame, encoded.not_captured, has_updates=True)
         positions, unknown = self.adapters.positions("forward")
-        is_written = self.files.state() != files or self.contents.written_since(since)
+        is_written = self.files.state() != files or self.contents.written_since(since) or self.contents.changed_databases
         if lost or encoded.not_captured or unknown or is_written:
             return ""
         state = xxhash.xxh3_128(encoded.graph)

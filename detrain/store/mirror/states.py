@@ -107,7 +107,9 @@ class Gatherer:
     def __init__(
         self, home: Path, program: str, patterns: Sequence[str] = (), folder: Path = Path(), part_bytes: int = PART_BYTES
     ) -> None:
-        """Open a home. `patterns`: globs for files of the program, relative to the `folder` in which it runs."""
+        """Open a home. `patterns`: globs for files of the program, relative to the `folder` in which it runs. The name
+        of a folder, and a glob that ends in `**`, mean all files below.
+        """
         self._catalogue, self._program = Catalogue(home), program
         self._patterns, self._folder, self._part_bytes = patterns, folder, part_bytes
         self._known: dict[Path, tuple[tuple[int, int, int], MirroredFile]] = {}
@@ -194,7 +196,7 @@ class Gatherer:
             yield MirroredFile(f"{each.path}{TAKEN}", 0, ())
 
     def _of_program(self, send: Callable[[str, bytes], None]) -> Iterator[MirroredFile]:
-        found = {path for pattern in self._patterns for path in self._folder.glob(pattern)}
+        found = {path for pattern in self._patterns for path in self._folder.glob(_of_files(pattern, self._folder))}
         mine = (path for path in sorted(found) if not path.is_relative_to(self._catalogue.folder))
         return self._those_there(mine, self._folder, send)
 
@@ -225,6 +227,13 @@ class Gatherer:
             send(parts[-1], content)
             left -= len(content)
         return MirroredFile(name, size - left, tuple(parts))
+
+
+def _of_files(pattern: str, folder: Path) -> str:
+    """Return a glob that finds files: before Python 3.13, one that ends in `**` finds folders only."""
+    given = PurePosixPath(pattern)
+    deep = given / "**" if (folder / given).is_dir() else given
+    return str(deep / "*" if deep.name == "**" else deep)
 
 
 def part_of(content: bytes) -> str:
