@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
+from detrain.base.config import Ranks
 from detrain.base.errors import HomeInUse, StoreError
 from detrain.store.atomic_file import open_regular, way_out
 
@@ -101,9 +102,14 @@ class Lock:
 
 
 def _in_use(folder: Path, program: str, said: bytes) -> HomeInUse:
+    what = f"{program!r} is running with checkpoints in {str(folder)!r} already: {_shown(said)}"
+    launched = None if Ranks.of_environment() else Ranks.launched()
+    if launched is None:
+        return HomeInUse(what, "wait for it or end it, or give another folder with --ckpt DIR")
     return HomeInUse(
-        f"{program!r} is running with checkpoints in {str(folder)!r} already: {_shown(said)}",
-        "wait for it or end it, or give another folder with --ckpt DIR",
+        what,
+        f"give each process of {launched[0]} another folder with --ckpt DIR; or, if they train together, export MASTER_ADDR and "
+        "MASTER_PORT, so that they are one job",
     )
 
 

@@ -56,3 +56,15 @@ def test_a_run_whose_lock_another_one_has_taken_ends(tmp_path: Path) -> None:
         lock.renew()
     process.communicate("")
     lock.renew()
+
+
+def test_tasks_of_one_launcher_are_told_how_to_be_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    process, said = other(tmp_path)
+    assert said == "held"
+    with pytest.raises(HomeInUse, match="each process of srun another folder .* export MASTER_ADDR"):
+        hold(tmp_path, "train")
+    process.communicate("")
