@@ -93,6 +93,7 @@ def test_a_setting_that_was_changed_is_set_back(name: str) -> None:
     assert read() == changed
 
 
+@pytest.mark.slow
 def test_precisions_of_single_backends_are_read_and_set_in_another_process() -> None:
     """Each ended a run at its first checkpoint."""
     start = "import json, torch\nfrom tests.adapters.test_torch_settings import put_back, read\n"

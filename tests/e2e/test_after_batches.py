@@ -91,6 +91,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind == "torch" else pytest.mark.slow) for kind in PROGRAMS])
 def test_a_run_that_is_killed_behind_the_batches_goes_on_there(kind: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(kind.partition(",")[0]) is None:

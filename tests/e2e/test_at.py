@@ -91,6 +91,7 @@ def test_what_is_shown_and_saved_is_what_an_uninterrupted_run_had(run: Path, at:
     assert digests(run) == before
 
 
+@pytest.mark.slow
 def test_all_names_are_shown_where_nothing_is_asked_for(run: Path) -> None:
     done = detrain("at", "1:3", "program.py", cwd=run).ok()
 
@@ -101,6 +102,7 @@ def test_all_names_are_shown_where_nothing_is_asked_for(run: Path) -> None:
     assert done.out.endswith("1:3, as the run was there: gone to from the checkpoint 1:1\n")
 
 
+@pytest.mark.slow
 def test_a_debugger_stands_at_the_first_line_of_the_body(run: Path) -> None:
     commands = "p epoch, step\nn\nn\np history[-1] == history[7], loss.item() < 9\nq\n"
     done = detrain("at", "--pdb", "1:3", "program.py", cwd=run, given=commands).ok()

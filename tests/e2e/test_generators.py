@@ -324,6 +324,7 @@ print(weights.tolist() if hasattr(weights, "tolist") else weights.numpy().tolist
 LOADED = [("Rows()", ""), ("Rows()", "num_workers=2"), ("MAP_STYLE", "shuffle=True"), ("tf.data", "")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "more"), LOADED)
 def test_a_generator_over_a_loader_whose_first_batch_is_drawn_before_the_loop(
     rows: str, more: str, server: Server, torch_server: Server, tmp_path: Path

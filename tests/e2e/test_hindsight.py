@@ -287,6 +287,7 @@ def kept_after_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if at == 1 else pytest.mark.slow) for at, kind in enumerate(OUTSIDE)])
 def test_bodies_are_not_run_again_for_what_is_said_outside_of_them(
     kept_after_batches: Path, bare: Callable[[str], Result], kind: str

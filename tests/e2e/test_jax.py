@@ -17,7 +17,7 @@ from tests.e2e.random_kills import assert_ends_as_if_never_killed, run
 from tests.e2e.runs import EXAMPLES, detrain, ran
 from tests.programs_marks import JAX
 
-FAST = ("digits_mlp", "spread_shard_map")
+FAST = ("digits_mlp",)
 """The programs that the fast lane tries."""
 
 

@@ -520,6 +520,7 @@ def _exchange_positions(home: Path) -> None:
     catalogue.save(right.program, right.run, right.cursor, changed)
 
 
+@pytest.mark.slow
 def test_fit_is_sought_without_reading_what_lies_before(tmp_path: Path, run: Run) -> None:
     whole = run(TENSORFLOW + FIT, tmp_path, "--bare")
     run(TENSORFLOW + FIT, tmp_path, die_at="1:8")

@@ -198,6 +198,7 @@ show(*model.variables, *best.variables)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "place"), [("1", "2:1"), ("2b", "2:3")], ids=["at an epoch", "inside of one"])
 @pytest.mark.parametrize("name", EXACT)
 def test_what_the_loop_makes_is_made_again(name: str, every: str, place: str, server: Server, tmp_path: Path) -> None:

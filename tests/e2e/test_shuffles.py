@@ -123,6 +123,7 @@ def check(server: Server, text: str, tmp_path: Path, kills: list[int], *options:
     assert lines == whole.out.splitlines()[-len(lines) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_a_shuffled_set_goes_on_with_its_next_order(name: str, server: Server, tmp_path: Path) -> None:
     text = PROGRAM.format(build=SETS[name], inside="pass", after="pass")

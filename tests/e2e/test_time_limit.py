@@ -37,6 +37,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_trial_whose_step_does_not_end_hangs(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     hits = ("--model", "BIT:20", "--site", "forward/add", "--at", "0:1", "--until", "+1", "--json")

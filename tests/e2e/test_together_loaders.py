@@ -62,6 +62,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loader", "why_alone"),
     [

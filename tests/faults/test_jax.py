@@ -40,6 +40,7 @@ def test_each_site_fires_where_it_says(most: int) -> None:
     assert found["tried"] > (400 if most > 1 else 100)
 
 
+@pytest.mark.slow
 def test_a_fault_at_one_of_eight_devices_is_that_which_the_function_itself_has_there() -> None:
     sites = json.dumps(said("jax_on_devices", "sites"))
     assert said("jax_on_devices", "faults", given=sites) == {"wrong": []}

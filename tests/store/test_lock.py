@@ -65,6 +65,6 @@ def test_tasks_of_one_launcher_are_told_how_to_be_one_job(tmp_path: Path, monkey
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     process, said = other(tmp_path)
     assert said == "held"
-    with pytest.raises(HomeInUse, match="each process of srun another folder .* export MASTER_ADDR"):
+    with pytest.raises(HomeInUse, match=r"each process of srun another folder .* export MASTER_ADDR"):
         hold(tmp_path, "train")
     process.communicate("")
