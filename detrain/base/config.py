@@ -41,6 +41,10 @@ Sources: PyTorch, "torchrun"; Slurm, srun(1), "Output environment variables" (a 
 second); Open MPI, mpirun(1), "Exported environment variables"; MPICH and Intel MPI, "Hydra process manager"."""
 
 
+TOGETHER: Final = "export MASTER_ADDR and MASTER_PORT, so that they are one job"
+"""What to do with processes of such a launcher that train together."""
+
+
 class Ranks(msgspec.Struct, frozen=True):
     """The rank of this process in a job of several processes."""
 
@@ -78,7 +82,7 @@ class Ranks(msgspec.Struct, frozen=True):
         launched = cls.launched()
         if launched is None or os.environ.get("MASTER_ADDR"):
             return f"start it by `detrain launch --nproc-per-node {world}` or torchrun"
-        return f"export MASTER_ADDR and MASTER_PORT: by these detrain knows that what {launched[0]} starts is one job"
+        return f"{launched[0]} has started these processes: {TOGETHER}"
 
     @property
     def is_on_one_machine(self) -> bool:

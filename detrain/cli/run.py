@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from detrain.base import messages, timing
-from detrain.base.config import Ranks
+from detrain.base.config import TOGETHER, Ranks
 from detrain.base.options import Options
 from detrain.cli.shared.options import Given, program_command
 from detrain.launcher.configuration import become, configure
@@ -27,10 +27,8 @@ def command(*, options: Options, given: Given) -> int:
     if ranks is not None:
         launched.end_with_launcher()
     elif (other := Ranks.launched()) is not None and other[1].rank == 0:
-        messages.say(
-            f"one of {other[1].world} processes that {other[0]} has started, each a run of its own. Do they train together?"
-        )
-        messages.say("then export MASTER_ADDR and MASTER_PORT, so that they are one job")
+        messages.say(f"one of {other[1].world} processes that {other[0]} has started, each a run of its own")
+        messages.say(f"if they train together, {TOGETHER}")
     options.check(is_job=ranks is not None)
     if options.timing:
         timing.begin("start of the command")

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from detrain.base import messages
-from detrain.base.config import Ranks
+from detrain.base.config import TOGETHER, Ranks
 from detrain.base.errors import HomeInUse, StoreError
 from detrain.store.atomic_file import open_regular, way_out
 
@@ -108,8 +108,7 @@ def _in_use(folder: Path, program: str, said: bytes) -> HomeInUse:
         return HomeInUse(what, "wait for it or end it, or give another folder with --ckpt DIR")
     return HomeInUse(
         what,
-        f"give each process of {launched[0]} another folder with --ckpt DIR; or, if they train together, export MASTER_ADDR and "
-        "MASTER_PORT, so that they are one job",
+        f"give each process of {launched[0]} another folder with --ckpt DIR; or, if they train together, {TOGETHER}",
     )
 
 

@@ -125,7 +125,6 @@ def verify_program(
         if whole.status or not batches:
             why = f"ended with status {whole.status}" if whole.status else "did no batch in a loop with probes"
             raise DetrainError(f"{program!r} {why}: there is nothing to compare", "see `detrain run` and `detrain info` of it")
-        bare = bare_run(place, everything, whole, again, outside)
         places = {at: str(Cursor(*batches[at])) for at in places_to_kill(batches, kills, random.Random(seed))}
         killed = run_through_kills("killed", place, everything, places, outside)
         for run in (again, killed):
@@ -133,6 +132,7 @@ def verify_program(
                 run.compare(whole)
         if not killed.status:
             killed.compare_outputs(whole, again)
+        bare = bare_run(place, everything, whole, again, outside)
     return Verification(whole, again, killed, len(batches), bare)
 
 
