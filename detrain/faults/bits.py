@@ -6,6 +6,7 @@ Every change of a value is made to its pattern, so the payloads of NaNs, signed 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -20,11 +21,16 @@ Numbers = Sequence[float] | NDArray[np.float64] | NDArray[np.int64]
 
 
 class DType(msgspec.Struct, frozen=True):
-    """A dtype as bits: its `width`; if all `exponent` bits are set, a pattern is INF or NaN (0 for integers)."""
+    """A dtype as bits: its `width`; for floats the bits of the `exponent`; for those that NumPy lacks the `bias`, too."""
 
     name: str
     width: int
-    exponent: int
+    exponent: int = 0
+    bias: int = 0
+    special: int = 0
+    """The bits that are all set in a NaN, where there are no infinities (float8_e4m3fn); 0: those of the exponent are,
+    in an INF or NaN.
+    """
 
     @property
     def unsigned(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -35,7 +41,7 @@ class DType(msgspec.Struct, frozen=True):
         """Return for each pattern whether it is a finite number."""
         if not self.exponent:
             return np.ones(patterns.shape, bool)
-        mask = self.unsigned.type(self.exponent)
+        mask = self.unsigned.type(self.special or self.exponent)
         return np.asarray((patterns & mask) != mask)
 
     def patterns(self, numbers: Numbers) -> Patterns:
@@ -47,40 +53,70 @@ class DType(msgspec.Struct, frozen=True):
         if not self.exponent:
             return self._integers(wanted)
         with np.errstate(over="ignore"):
-            found = _bfloat16(wanted) if self.name == "bfloat16" else wanted.astype(self.name).view(self.unsigned)
+            found = self._nearest(wanted) if self.bias else wanted.astype(self.name).view(self.unsigned)
         if np.any(np.isfinite(wanted) & ~self.is_finite(found)):
             raise self._cannot_hold(wanted[np.isfinite(wanted) & ~self.is_finite(found)][0])
         return found
 
     def numbers(self, patterns: Patterns) -> NDArray[np.float64]:
         """Return the numbers of patterns, exactly (but for the payload of a NaN; an int64 beyond 2^53 is rounded)."""
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            if self.name == "bfloat16":
-                return (patterns.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-            return patterns.view(self.name).astype(np.float64)
+        if not self.exponent:
+            return self.integers(patterns).astype(np.float64)
+        if not self.bias:
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                return patterns.view(self.name).astype(np.float64)
+        size = patterns & self.unsigned.type(self._sign - 1)
+        numbers = np.where(self.is_finite(patterns), _magnitudes(self)[size], np.nan)
+        if not self.special:
+            numbers[size == self.exponent] = np.inf
+        return np.where(patterns & self.unsigned.type(self._sign), -numbers, numbers)
+
+    def integers(self, patterns: Patterns) -> NDArray[np.int64]:
+        """Return the numbers of patterns of integers, exactly."""
+        if self._is_unsigned:
+            return patterns.astype(np.int64)
+        free = np.int64(64 - self.width)
+        return (patterns.astype(np.uint64).view(np.int64) << free) >> free
+
+    @property
+    def _sign(self) -> int:
+        return 1 << (self.width - 1)
+
+    @property
+    def _is_unsigned(self) -> bool:
+        return self.name.startswith(("u", "bool"))
+
+    def _nearest(self, wanted: NDArray[np.float64]) -> Patterns:
+        """Return the patterns of the nearest floats of a dtype that NumPy lacks."""
+        known = _magnitudes(self)
+        above = np.clip(np.searchsorted(known, np.abs(wanted)), 1, len(known) - 1)
+        middle = (known[above - 1] + known[above]) / 2
+        is_above = (np.abs(wanted) > middle) | ((np.abs(wanted) == middle) & (above % 2 == 0))
+        infinity, nan = (self.special,) * 2 if self.special else (self.exponent, self.exponent | (self.exponent >> 1))
+        size = np.where(np.isnan(wanted), nan, np.minimum(np.where(is_above, above, above - 1), infinity))
+        return (size | np.where(np.signbit(wanted), self._sign, 0)).astype(self.unsigned)
 
     def _integers(self, wanted: NDArray[np.float64]) -> Patterns:
-        low, high = (0, 1) if self.name == "bool" else (np.iinfo(self.name).min, np.iinfo(self.name).max)
-        # Below `high + 1`, a power of two: `high` of an int64 is none of float64's numbers.
-        bad = ~((wanted >= float(low)) & (wanted < float(high + 1)) & (wanted == np.floor(wanted)))
+        low, high = (0, 2**self.width) if self._is_unsigned else (-self._sign, self._sign)
+        bad = ~((wanted >= float(low)) & (wanted < float(high)) & (wanted == np.floor(wanted)))
         if bad.any():
             raise self._cannot_hold(wanted[bad][0])
-        return wanted.astype(self.name).view(self.unsigned)
+        return (wanted.astype(np.int64).view(np.uint64) & np.uint64(2**self.width - 1)).astype(self.unsigned)
 
     def _cannot_hold(self, number: float) -> FaultInvalid:
         return FaultInvalid(f"a {self.name} cannot hold {number:g}", "choose another value, or a site of another dtype")
 
 
-def _bfloat16(numbers: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Round to bfloat16. On the way, float32 is rounded to odd: rounding twice to nearest would go wrong near ties."""
-    single = numbers.astype(np.float32)
-    word = single.view(np.uint32)
-    back = single.astype(np.float64)
-    word = np.where(np.abs(back) > np.abs(numbers), word - np.uint32(1), word)  # towards zero
-    word = np.where(back != numbers, word | np.uint32(1), word)
-    nearest = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    sign = (word >> np.uint32(16)) & np.uint32(0x8000)
-    return np.where(np.isnan(numbers), sign | np.uint32(0x7FC0), nearest).astype(np.uint16)
+@cache
+def _magnitudes(dtype: DType) -> NDArray[np.float64]:
+    """Return the numbers of all patterns without a sign, and the one above them, as if none were INF or NaN."""
+    every = np.arange(2 ** (dtype.width - 1) + 1)
+    digits = (dtype.exponent & -dtype.exponent).bit_length() - 1
+    exponent, fraction = every >> digits, every & (2**digits - 1)
+    found: NDArray[np.float64] = np.ldexp(
+        fraction + np.where(exponent, 2.0**digits, 0), np.maximum(exponent, 1) - dtype.bias - digits
+    )
+    return found
 
 
 DTYPES: Final = {
@@ -89,15 +125,22 @@ DTYPES: Final = {
         DType("float64", 64, 0x7FF0_0000_0000_0000),
         DType("float32", 32, 0x7F80_0000),
         DType("float16", 16, 0x7C00),
-        DType("bfloat16", 16, 0x7F80),
-        DType("int64", 64, 0),
-        DType("int32", 32, 0),
-        DType("int8", 8, 0),
-        DType("uint8", 8, 0),
-        DType("bool", 1, 0),
+        DType("bfloat16", 16, 0x7F80, bias=127),
+        DType("float8_e5m2", 8, 0x7C, bias=15),
+        DType("float8_e4m3fn", 8, 0x78, bias=7, special=0x7F),
+        DType("int64", 64),
+        DType("int32", 32),
+        DType("int8", 8),
+        DType("uint8", 8),
+        DType("int4", 4),
+        DType("uint4", 4),
+        DType("bool", 1),
     )
 }
-"""The dtypes that can be hit, by name. A bool is the lowest bit of a byte; the others do not count."""
+"""The dtypes that can be hit, by name; which of them have sites, a framework's adapter decides. An element of fewer
+than eight bits is the lowest ones of a byte; the others do not count. The floats of eight bits are those of the Open
+Compute Project (OFP8, 2023).
+"""
 
 
 def dtype_named(name: str) -> DType:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from detrain.base.cursor import Address, written
 from detrain.base.errors import FaultInvalid
+from detrain.faults.bits import DTYPES
 from detrain.faults.plan import trial_rng
 
 VARIABLE: Final = "DETRAIN_EXPERIMENT"
@@ -27,18 +28,9 @@ UNARMED: Final = -1
 """Stands in place of an execution's number if none is hit, and the site is only in place."""
 
 BITS: Final[dict[str, type[np.signedinteger]]] = {
-    "float64": np.int64,
-    "float32": np.int32,
-    "float16": np.int16,
-    "bfloat16": np.int16,
-    "int64": np.int64,
-    "int32": np.int32,
-    "int8": np.int8,
-    "uint8": np.int8,
-    "bool": np.int8,
+    name: np.dtype(f"i{dtype.unsigned.itemsize}").type for name, dtype in DTYPES.items()
 }
-"""The integer type that holds a dtype's bit pattern; signed, because TensorFlow's kernels are. A framework's adapter
-decides which of these dtypes have sites."""
+"""The integer type that holds a dtype's bit pattern; signed, because TensorFlow's kernels are."""
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True):

@@ -328,6 +328,6 @@ class TextLog:
 def _shown(patterns: Patterns, dtype: DType) -> list[str]:
     """Return the numbers of patterns, in as many digits as distinguish them from all others of their dtype."""
     if not dtype.exponent:
-        return [str(int(number)) for number in patterns.view(dtype.name)]
+        return [str(number) for number in dtype.integers(patterns).tolist()]
     numbers = dtype.numbers(patterns)
-    return [str(number) for number in numbers.astype(np.float32 if dtype.name == "bfloat16" else dtype.name)]
+    return [str(number) for number in numbers.astype(np.float32 if dtype.bias else dtype.name)]

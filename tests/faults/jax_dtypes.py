@@ -41,17 +41,22 @@ def main() -> None:
             found = np.asarray(function(given))
             instruments.disarm()
             firing = instruments.firing()
-            bits = np.array(golden).reshape(-1).view(DTYPES[dtype].unsigned)
+            bits = patterns(golden, dtype)
             at, sources = (injection.array(name) for name in ("positions", "sources"))
             keep, flip = (injection.array(name).view(bits.dtype) for name in ("keep", "flip"))
             before = bits[at].copy()
             bits[at] = (bits[sources] & keep) ^ flip
-            expected = bits != 0 if dtype == "bool" else bits
-            if found.tobytes() != np.asarray(expected).tobytes():
+            if patterns(found, dtype).tobytes() != bits.tobytes():
                 wrong.append(f"{dtype} {model}")
             if firing is None or (firing.golden, firing.injected) != (before.tobytes(), bits[at].tobytes()):
                 wrong.append(f"{dtype} {model}: {firing}")
     print(json.dumps(wrong))
+
+
+def patterns(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the bits of values [element]; of dtypes of fewer than eight bits, those that count."""
+    kind = DTYPES[dtype]
+    return np.array(values).reshape(-1).view(kind.unsigned) & kind.unsigned.type(2**kind.width - 1)
 
 
 if __name__ == "__main__":

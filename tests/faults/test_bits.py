@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from detrain.base.errors import FaultInvalid
 from detrain.faults.bits import DTYPES, dtype_named
 
 BFLOAT16 = DTYPES["bfloat16"]
+OTHERS = ("bfloat16", "float8_e5m2", "float8_e4m3fn")
+"""Floats that NumPy lacks."""
 
 
 def bfloat16_value(word: int) -> Fraction:
@@ -61,6 +64,10 @@ def test_a_number_has_the_pattern_that_numpy_gives_it_or_is_refused(name: str, n
         ("int32", 2.0**31),
         ("int64", 2.0**63),
         ("uint8", -1),
+        ("int4", 8),
+        ("int4", -9),
+        ("uint4", -1),
+        ("uint4", 16),
         ("bool", 2),
         ("int32", np.nan),
     ],
@@ -76,21 +83,21 @@ def test_the_least_int64_and_the_values_of_a_bool_have_patterns() -> None:
     assert DTYPES["bool"].numbers(np.array([0, 1], np.uint8)).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("name", ["int8", "int32", "uint8"])
+@pytest.mark.parametrize("name", ["int4", "uint4", "int8", "int32", "uint8"])
 def test_an_integer_has_its_twos_complement(name: str) -> None:
-    least, most = np.iinfo(name).min, np.iinfo(name).max
+    least, most = (int(each) for each in (ml_dtypes.iinfo(name).min, ml_dtypes.iinfo(name).max))
     numbers = np.array([least, max(least, -1), 0, 1, most])
 
     patterns = DTYPES[name].patterns(numbers)
 
     assert [int(p) for p in patterns] == [int(n) % 2 ** DTYPES[name].width for n in numbers]
-    assert DTYPES[name].numbers(patterns).tolist() == numbers.tolist()
+    assert DTYPES[name].numbers(patterns).tolist() == DTYPES[name].integers(patterns).tolist() == numbers.tolist()
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["float16", *OTHERS])
 def test_exactly_the_patterns_of_numbers_are_finite_and_numbers_give_them_back(name: str) -> None:
     dtype = DTYPES[name]
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    every = np.arange(1 << dtype.width, dtype=np.uint32).astype(dtype.unsigned)
 
     numbers = dtype.numbers(every)
 
@@ -98,13 +105,28 @@ def test_exactly_the_patterns_of_numbers_are_finite_and_numbers_give_them_back(n
     assert (dtype.patterns(numbers[~np.isnan(numbers)]) == every[~np.isnan(numbers)]).all()
 
 
-def test_bfloat16_numbers_are_those_of_ml_dtypes() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+@pytest.mark.parametrize("name", OTHERS)
+def test_numbers_that_numpy_lacks_are_those_of_ml_dtypes(name: str) -> None:
+    dtype = DTYPES[name]
+    every = np.arange(1 << dtype.width, dtype=np.uint32).astype(dtype.unsigned)
 
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        expected = every.view(ml_dtypes.bfloat16).astype(np.float64)
-    assert np.array_equal(BFLOAT16.numbers(every), expected, equal_nan=True)
+        expected = every.view(getattr(ml_dtypes, name)).astype(np.float64)
+    assert np.array_equal(dtype.numbers(every), expected, equal_nan=True)
+    assert np.array_equal(np.signbit(dtype.numbers(every)), np.signbit(expected))
+
+
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn"])
+@given(number=st.floats(-1000, 1000) | st.sampled_from([17.0, 19.0, 448.0, 464.0, 465.0, 61440.0, 61439.9, np.inf, np.nan, -0.0]))
+def test_a_number_is_rounded_to_eight_bits_as_by_ml_dtypes_or_refused(name: str, number: float) -> None:
+    with np.errstate(over="ignore"):
+        expected = np.array([number]).astype(getattr(ml_dtypes, name))
+
+    if np.isfinite(number) and not np.isfinite(expected[0].astype(np.float64)):
+        with pytest.raises(FaultInvalid, match=f"{name} cannot hold"):
+            DTYPES[name].patterns([number])
+    else:
+        assert DTYPES[name].patterns([number]).tobytes() == expected.tobytes()
 
 
 def test_a_dtype_that_cannot_be_hit_is_refused_with_those_that_can() -> None:

@@ -39,7 +39,7 @@ def test_what_a_step_does_first_with_each_variable_is_what_flipping_each_bit_say
 
 def test_steps_of_all_kinds() -> None:
     found = said("torch_steps")
-    assert len(found) == 19
+    assert len(found) == 20
     assert [f"{name}:\n{error}" for name, error in found.items() if error is not None] == []
 
 

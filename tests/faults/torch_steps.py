@@ -322,6 +322,8 @@ def all_dtypes_keep_their_bits() -> None:
         "float32": [0x7FC00001, 0xFFA00003, 0x80000000, 1],
         "float16": [0x7E01, 0xFD03, 0x8000, 1],
         "bfloat16": [0x7FC1, 0xFFA3, 0x8000, 1],
+        "float8_e5m2": [0x7D, 0xFE, 0x80, 1],
+        "float8_e4m3fn": [0x7F, 0xFF, 0x80, 1],
         "int32": [0x7FFFFFFF, 0x80000000, 0, 1],
         "int8": [0x7F, 0x80, 0, 1],
         "int64": [(1 << 63) - 1, 1 << 63, 0, 1],
@@ -337,9 +339,9 @@ def all_dtypes_keep_their_bits() -> None:
 
         def step(value: Any = value, weight: Any = weight) -> Any:
             weight.sum().backward()
-            return torch.flip(value, [0])  # hands on bits as they are
+            return torch.cat([value[2:], value[:2]])  # hands on bits as they are
 
-        site = next(site for site in sites_of(step) if site.op == "flip")
+        site = next(site for site in sites_of(step) if site.op == "cat")
         for model in ("BIT:7,0", "SET:1", "STUCK0:0", "STUCK1:1", "RD_CORRECT", "RD"):
             try:
                 drawn = draw_injection(site, model_named(model), 0, trial_rng(1, 1))
@@ -347,7 +349,7 @@ def all_dtypes_keep_their_bits() -> None:
                 continue
             placed.add((name, model))
             result, firing = hit(step, drawn)
-            expected = np.array(patterns, dtype.unsigned)[::-1].copy()
+            expected = np.roll(np.array(patterns, dtype.unsigned), 2)
             places, sources = drawn.array("positions"), drawn.array("sources")
             keep, flip = (drawn.array(each).view(dtype.unsigned) for each in ("keep", "flip"))
             assert firing.golden == expected[places].tobytes()
@@ -434,6 +436,43 @@ def mixed_precision() -> None:
     assert any(site.stage == "optimizer" for site in found.values())
     _result, firing = hit(step, one_set(site, 1, 2.5))
     assert firing.injected == DTYPES["bfloat16"].patterns([2.5]).tobytes()
+
+
+class Narrow(torch.autograd.Function):
+    """Rounds to eight bits, forward and backward."""
+
+    @staticmethod
+    def forward(_context: Any, value: Any) -> Any:
+        return value.to(torch.float8_e4m3fn).float()
+
+    @staticmethod
+    def backward(_context: Any, gradient: Any) -> Any:
+        return gradient.to(torch.float8_e5m2).float()
+
+
+def floats_of_eight_bits() -> None:
+    """What is rounded to eight bits, forward or backward, is a site of that dtype."""
+    weight = torch.randn(4, 2, requires_grad=True)
+    rows = torch.arange(12.0).reshape(3, 4) / 7
+
+    def step() -> list[Any]:
+        weight.grad = None
+        Narrow.apply(rows @ weight).square().sum().backward()
+        return [weight.grad.clone()]
+
+    def by_hand(forward: float | None, backward: float | None) -> list[Any]:
+        product = (rows @ weight).detach().to(torch.float8_e4m3fn).float()
+        if forward is not None:
+            product.view(-1)[1] = forward
+        gradient = (2 * product).to(torch.float8_e5m2).float()
+        if backward is not None:
+            gradient.view(-1)[2] = backward
+        return [rows.t() @ gradient]
+
+    found = {site.operands["output"].dtype: site for site in sites_of(step) if site.op == "_to_copy"}
+    same(step(), by_hand(None, None))
+    same(hit(step, one_set(found["float8_e4m3fn"], 1, 0.8125))[0], by_hand(0.8125, None))
+    same(hit(step, one_set(found["float8_e5m2"], 2, -7.0))[0], by_hand(None, -7.0))
 
 
 def another_shape() -> None:
@@ -588,6 +627,7 @@ TRIED = [
     ops_in_place_and_with_out,
     losses_of_steps,
     mixed_precision,
+    floats_of_eight_bits,
     another_shape,
     another_op_of_the_name,
     nothing_else_is_changed,

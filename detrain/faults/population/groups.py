@@ -57,7 +57,7 @@ OWN: Final = tuple(Group(number) for number in range(Group.STORE_OP, Group.MISC_
 """Groups that an output can have as its own: together they are all outputs, each once."""
 
 _HALF: Final = ("float16", "bfloat16")
-_FLOATS: Final = ("float32", *_HALF)
+_FLOATS: Final = ("float32", *_HALF, "float8_e5m2", "float8_e4m3fn")
 
 _STORES: Final = (
     *("Assign*", "Resource*Apply*", "ResourceScatter*", "ResourceStridedSliceAssign", "TensorScatter*", "TensorStridedSliceUpdate"),

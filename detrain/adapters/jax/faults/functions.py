@@ -74,7 +74,7 @@ class _Digests(Changes):
 
 def _has_bits(variable: Any) -> bool:
     name = dtype_named(variable)
-    return name not in ("", "float0", "int4", "uint4", "int2", "uint2") and not name.startswith("complex")
+    return name not in ("", "float0") and not name.startswith("complex")
 
 
 def _edit(first: int, numbers: Sequence[int]) -> Edit:
@@ -97,10 +97,9 @@ def _edit(first: int, numbers: Sequence[int]) -> Edit:
 def _digest(value: Any) -> Any:
     """Return the sum of the bit patterns of a value's elements, each times an odd number of its own."""
     size = value.dtype.itemsize
-    if value.dtype == bool:
-        bits = value.astype(np.uint32)
-    else:
-        bits = lax.bitcast_convert_type(value, np.dtype(f"u{min(size, 4)}")).astype(np.uint32)
+    is_float = jnp.issubdtype(value.dtype, np.floating)
+    bits = lax.bitcast_convert_type(value, np.dtype(f"u{min(size, 4)}")) if is_float or size == 8 else value
+    bits = bits.astype(np.uint32)
     bits = bits.reshape(-1)
     return jnp.sum(bits * _weights(bits.size), dtype=np.uint32)
 

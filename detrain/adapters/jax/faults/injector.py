@@ -221,13 +221,16 @@ def _hit(
 
 
 def _bits(value: Any) -> Any:
-    """Return the bit patterns of a value, as unsigned integers."""
-    unsigned = bits_of(str(value.dtype)).unsigned
-    return value.astype(unsigned) if value.dtype == np.dtype(bool) else lax.bitcast_convert_type(value, unsigned)
+    """Return the bit patterns of a value, as unsigned integers of whole bytes."""
+    dtype = bits_of(str(value.dtype))
+    if dtype.width >= 8:
+        return lax.bitcast_convert_type(value, dtype.unsigned)
+    return (value if dtype.width == 1 else lax.bitcast_convert_type(value, jnp.uint4)).astype(dtype.unsigned)
 
 
 def _value(bits: Any, dtype: Any) -> Any:
-    return bits != 0 if dtype == np.dtype(bool) else lax.bitcast_convert_type(bits, dtype)
+    width = bits_of(str(dtype)).width
+    return bits != 0 if width == 1 else lax.bitcast_convert_type(bits if width >= 8 else bits.astype(jnp.uint4), dtype)
 
 
 def _as_function(equation: JaxprEqn, output: int) -> Callable[..., Any]:

@@ -62,7 +62,7 @@ class Memory:
         return [
             memory_site(name, self._kind(name, of), tuple(array.shape), str(array.dtype))
             for name, (array, of) in self._names.arrays().items()
-            if str(array.dtype) in BITS and len(array.sharding.device_set) == 1
+            if str(array.dtype) in BITS and "int4" not in str(array.dtype) and len(array.sharding.device_set) == 1
         ]
 
     def _kind(self, name: str, of: str) -> MemoryKind:

@@ -42,7 +42,8 @@ PREDICATE_OF_LOOP: Final = "While"
 _STORES: Final = ("Assign*VariableOp", "Resource*Apply*", "ResourceScatter*", "ResourceStridedSliceAssign", "TensorListSetItem")
 _BRANCHES: Final = ("If", "StatelessIf", "Case", "StatelessCase")
 _TAKEN: Final = ("value", "updates", "grad", "delta", "item", "cond", "branch_index")
-_DTYPES: Final = frozenset(map(tf.dtypes.as_dtype, BITS))
+_DTYPES: Final = frozenset(tf.dtypes.as_dtype(name) for name in BITS if not name.startswith("float8") and "int4" not in name)
+"""TensorFlow's `Bitcast` takes no others."""
 ATTRIBUTES: Final = (
     *("strides", "padding", "explicit_paddings", "dilations", "data_format"),
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation"),

@@ -14,10 +14,9 @@ import torch
 from detrain.faults.experiment import BITS
 from detrain.faults.sites import CONTRACTIONS, INDEX_PLACES, Role, places_of
 
-_NAMES: Final = {getattr(torch, name): name for name in BITS}
-INTEGERS: Final = {
-    **{getattr(torch, name): getattr(torch, kind.__name__) for name, kind in BITS.items()},
-}
+_NAMES: Final = {getattr(torch, name): name for name in BITS if not name.endswith("int4")}
+"""The dtypes whose values PyTorch can hold in a tensor: of those of four bits it has the names alone."""
+INTEGERS: Final = {dtype: getattr(torch, BITS[name].__name__) for dtype, name in _NAMES.items()}
 """The integer dtype that holds the bit patterns of each dtype."""
 _NO_ARITHMETIC: Final = frozenset(
     {
