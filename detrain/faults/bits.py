@@ -21,7 +21,7 @@ Numbers = Sequence[float] | NDArray[np.float64] | NDArray[np.int64]
 
 
 class DType(msgspec.Struct, frozen=True):
-    """A dtype as bits: its `width`; for floats the bits of the `exponent`; for those that NumPy lacks the `bias`, too."""
+    """A dtype as bits: its `width`; for floats the bits of the `exponent`; where NumPy lacks it, its `bias`."""
 
     name: str
     width: int
