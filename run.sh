@@ -30,6 +30,8 @@ case "${1:-}" in
     shift
     install tensorflow,examples,test,docs
     cd "$here"
+    # The tests start thousands of processes. Where Python is told to write no bytecode, each would compile detrain anew.
+    "$venv/bin/python" -m compileall -q detrain tests examples
     # One more process than cores: some wait for a disk or for a process they have started.
     exec "$venv/bin/python" -m pytest -n "$(($(getconf _NPROCESSORS_ONLN) + 1))" --dist worksteal "$@"
     ;;
